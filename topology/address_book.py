@@ -1,4 +1,4 @@
-"""The address book: which routers have consumers and producers of an address."""
+"""The address book: the routers that have consumers and producers of each address."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Advert(NamedTuple):
-    """What a router says of an address."""
+    """The advertisement of an address by a router."""
 
     distribution: str
-    """How the address distributes there: a word of the configuration."""
+    """The distribution of the address at that router: a word of the configuration."""
     consumers: int = 0
-    """Local links that take its deliveries."""
+    """Local links that take deliveries from the address."""
     producers: int = 0
-    """Local links that bring deliveries to it."""
+    """Local links that bring deliveries to the address."""
 
 
-#: Addresses of one router that are looked at in one go, while others have some as well.
+#: Addresses of one router that are updated in one go, before those of the next router.
 SLICE: Final = 64
 
 _NONE: Final[Mapping[str, Advert]] = MappingProxyType({})
@@ -32,21 +32,21 @@ _NONE: Final[Mapping[str, Advert]] = MappingProxyType({})
 
 @lru_cache(maxsize=1024)
 def _shared(*served: tuple[str, Advert]) -> Mapping[str, Advert]:
-    """What is told of an address. Of thousands of addresses that the same routers serve, it is one object."""
+    """Return the adverts of an address by router. Addresses that the same routers serve alike share one object."""
     return MappingProxyType(dict(served))
 
 
 class AddressBook:
-    """What all routers advertise, and what of it can be reached.
+    """The advertisements of all routers, and an index of those of reachable routers.
 
-    What is told is taken in at once, and `lookup` follows in parts: `update`. What a router out of reach advertises is
-    kept aside, and counts again when it comes back.
+    Changes are stored at once; `update` brings the index, `lookup`, up to date in parts. Advertisements of an
+    unreachable router are kept, and count again once the router is reachable.
     """
 
     def __init__(self) -> None:
         self._advertised: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
-        self._pending: OrderedDict[str, dict[Name, Advert]] = OrderedDict()  # only the names count
+        self._pending: OrderedDict[str, dict[Name, Advert]] = OrderedDict()  # a mapping used as a set
         self._entries: dict[tuple[str, str], Mapping[str, Advert]] = {}  # by (tenant, name)
 
     def __len__(self) -> int:
@@ -54,23 +54,23 @@ class AddressBook:
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is something that `lookup` has yet to follow."""
+        """True if `update` has work to do."""
         return bool(self._pending)
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
-        """The routers within reach that have consumers or producers of an address."""
+        """Return the adverts of an address by reachable routers."""
         return self._entries.get((tenant, name), _NONE)
 
     def addresses(self) -> list[tuple[str, str]]:
-        """The (tenant, name) of each address that a router within reach advertises, in order."""
+        """Return the (tenant, name) of each address that a reachable router advertises, sorted."""
         return sorted(self._entries)
 
     def advertised_by(self, router: str) -> Mapping[Name, Advert]:
-        """All that a router advertises, within reach or not; a view."""
+        """Return all advertisements of a router, reachable or not; a view."""
         return MappingProxyType(self._advertised.get(router, {}))
 
     def replace(self, router: str, entries: Mapping[Name, Advert]) -> None:
-        """Take a router's full state in place of all that it said before."""
+        """Replace all advertisements of a router by its full state."""
         former = self._advertised.pop(router, {})
         if entries:
             self._advertised[router] = dict(entries)
@@ -78,7 +78,7 @@ class AddressBook:
         self._queue(router, entries)
 
     def apply_delta(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> None:
-        """Take in what a router changed: entries that are new or other than before, and those that it withdraws."""
+        """Apply a change of a router's advertisements. Args: entries: new or changed ones. removed: withdrawn ones."""
         adverts = self._advertised.setdefault(router, {})
         gone = {key: adverts.pop(key) for key in removed if key in adverts and key not in entries}
         adverts.update(entries)
@@ -88,23 +88,23 @@ class AddressBook:
         self._queue(router, gone)
 
     def forget(self, router: str) -> None:
-        """A router's advertisements are no longer valid: it is gone, or its records were too old."""
+        """Forget the advertisements of a router: its link state has expired, or is not believed any more."""
         self.replace(router, {})
 
     def set_reachable(self, routers: Iterable[str]) -> None:
-        """Those who can be reached now, this router included."""
+        """Set the routers that can be reached now, this router included."""
         reachable = set(routers)
         former, self._reachable = self._reachable, self._reachable | reachable
-        for router in sorted(reachable ^ former):  # it is the order in which `lookup` names them
+        for router in sorted(reachable ^ former):  # `lookup` has this order, the same in each run
             self._queue(router, self._advertised.get(router, {}))
         self._reachable = reachable
 
     def update(self, most: int) -> frozenset[Name]:
-        """Let `lookup` follow what has been told of so many addresses; the others have to wait.
+        """Bring the index up to date for at most `most` addresses.
 
-        All routers' go on side by side, so that one that tells of a million keeps nobody else waiting.
+        Routers take turns, so that a million changes of one router do not delay the others.
 
-        Returns: the addresses whose `lookup` changed by it.
+        Returns: the addresses for which `lookup` has changed.
         """
         changed: set[Name] = set()
         while self._pending and most > 0:
@@ -121,7 +121,7 @@ class AddressBook:
         return frozenset(changed)
 
     def _queue(self, router: str, names: Mapping[Name, Advert]) -> None:
-        """Let `update` look at these. Of a router that is out of reach there is nothing to be seen that is new."""
+        """Queue names for `update`. An unreachable router has no entries in the index, so it is skipped."""
         if names and router in self._reachable:
             self._pending.setdefault(router, {}).update(names)
 

@@ -1,8 +1,8 @@
 """The address records of one origin: a full state in parts, and the deltas since.
 
-A delta changes the state of the sequence before it, a full state takes the place of everything up to its sequence.
-Sequence 0 is the empty state, which needs no record. Deltas that come too early wait; a full state counts when its last
-part has come.
+A delta changes the state of the sequence before it. A full state replaces everything up to its sequence. Sequence 0 is
+the empty state, which needs no record. Deltas that arrive too early wait. A full state takes effect when its last part
+has arrived.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.records import ADDRESS_DELTA, AddressDelta, Addresses, Key, Name, Record, SignedRecord, adverts
 
 MAX_EARLY: Final = 256
-"""Deltas that wait for one before them; of more, a full state takes the place."""
+"""Deltas that wait for an earlier one. If there are more, a full state has to replace them."""
 
 
 class StoredRecord:
-    """A record that is kept. There are some for each router of the mesh, and they come by the thousand."""
+    """A stored record. A router stores some for each router of the mesh, thousands in all."""
 
     __slots__ = ("key", "octets", "record", "signed", "signed_at")
 
@@ -26,20 +26,24 @@ class StoredRecord:
         self.key = key
         self.signed = signed
         self.signed_at = signed_at
-        """When it was made, as far as its age tells: on the clock of `now`, seconds."""
+        """The time when it was made, by its age: on the clock of `now`, in seconds."""
         self.record = record
-        """Its body, until it was followed. Certificates and lists of revocations are for the verifier alone."""
+        """The body, until it was applied. None for certificates and lists of revocations: the verifier keeps their
+        content."""
         self.octets = len(signed.body) + len(signed.signature) + len(signed.key_id)
-        """What it takes."""
+        """Its size."""
 
     def without_body(self) -> "StoredRecord":
-        """The same without its body: what that says of thousands of addresses is the book's to keep, and neighbours
-        are told it as it is signed."""
+        """Return the same record without its body.
+
+        The address book keeps the content of an applied record, and neighbours are sent the signed octets.
+        """
         return StoredRecord(self.key, self.signed, self.signed_at, None)
 
 
 class Effect(NamedTuple):
-    """What becomes of an origin's addresses: `entries` are new or different; the rest is gone, or only `removed` is."""
+    """A change of an origin's addresses: `entries` are new or changed; all others are gone, or only those in
+    `removed`."""
 
     entries: Mapping[Name, Advert]
     removed: tuple[Name, ...]
@@ -47,7 +51,7 @@ class Effect(NamedTuple):
 
 
 class LogVerdict(Enum):
-    """What became of a record."""
+    """The judgement of an address record."""
 
     NEW = "new"
     HELD = "held"
@@ -61,7 +65,7 @@ _NOTHING: Final = (0, 0)
 
 
 class AddressLog:
-    """What an origin says of its addresses in one epoch."""
+    """The advertisements of an origin in one epoch."""
 
     __slots__ = (
         "_deltas",
@@ -81,45 +85,45 @@ class AddressLog:
         self.base = 0
         """The sequence of the full state."""
         self.sequence = 0
-        """The sequence of the state that is known, deltas included."""
+        """The sequence of the known state, deltas included."""
         self.octets = 0
         self.state_octets = 0
-        """What the full state takes, of `octets`."""
+        """The part of `octets` that the full state takes."""
         self._max_octets = most_octets
-        # There is one log for each router of the mesh, and most have a delta and nothing else: what is empty is shared.
+        # There is one log for each router of the mesh, and most hold one delta, so empty collections are shared.
         self._parts: tuple[StoredRecord, ...] = ()
         self._deltas: tuple[StoredRecord, ...] | list[StoredRecord] = ()  # that of sequence `base` + 1 first
-        self._next_parts = _NONE  # the parts that have come of the next full state
-        self._next_adverts = _NO_PARTS  # what they say: there may be too many to look at all when the last one comes
-        self._next_of = _NOTHING  # its sequence, and how many parts it has
+        self._next_parts = _NONE  # the parts of the next full state that have arrived
+        self._next_adverts = _NO_PARTS  # their content, read as each of them arrives
+        self._next_of = _NOTHING  # its sequence, and its number of parts
         self._early = _NONE  # by sequence
 
     def __iter__(self) -> Iterator[StoredRecord]:
-        """All records, in the order that builds the state."""
+        """Iterate over all records, in the order that builds the state."""
         yield from self._parts
         yield from (self._next_parts[part] for part in sorted(self._next_parts))
         yield from self._deltas
         yield from (self._early[sequence] for sequence in sorted(self._early))
 
     def since(self, sequence: int) -> list[Key]:
-        """What somebody needs whose state is of that sequence."""
+        """Return the keys of the records that lead from the state of that sequence to the present one."""
         if sequence < self.base:
             return [stored.key for stored in self]
         return [stored.key for stored in (*self._deltas, *self._early.values()) if stored.key.sequence > sequence]
 
     @property
     def latest(self) -> StoredRecord | None:
-        """The record that the state was last built from; None: it is the empty state."""
+        """The record that completed the present state; None: it is the empty state."""
         if self._deltas:
             return self._deltas[-1]
         return self._parts[-1] if self._parts else None
 
     def is_behind(self, sequence: int) -> bool:
-        """Whether something is missing of what there is by now: that sequence at least, or what came too early."""
+        """Tell whether records are missing: the state is older than that sequence, or a delta came too early."""
         return self.sequence < sequence or bool(self._early)
 
     def get(self, key: Key) -> StoredRecord | None:
-        """The record of that key, if it still holds."""
+        """Return the record of a key; None: there is none, or it was replaced."""
         if key.kind is ADDRESS_DELTA:
             after = key.sequence - self.base - 1
             return self._deltas[after] if 0 <= after < len(self._deltas) else self._early.get(key.sequence)
@@ -129,16 +133,16 @@ class AddressLog:
 
     @property
     def delta_octets(self) -> int:
-        """What there is besides the full state."""
+        """The size of all records but those of the full state."""
         return self.octets - self.state_octets
 
     @property
     def deltas(self) -> int:
-        """How many deltas there are since the full state."""
+        """The number of deltas since the full state."""
         return len(self._deltas)
 
     def judge(self, record: Addresses | AddressDelta) -> LogVerdict:
-        """What would become of a record, before anybody has verified it."""
+        """Judge a record before its signature is verified."""
         if isinstance(record, Addresses):
             if record.sequence <= self.base:
                 return LogVerdict.HELD if record.sequence == self.base and self._parts else LogVerdict.STALE
@@ -154,9 +158,9 @@ class AddressLog:
         return LogVerdict.NEW if is_next or len(self._early) < MAX_EARLY else LogVerdict.FULL
 
     def take(self, stored: StoredRecord) -> tuple[LogVerdict, list[Effect], list[StoredRecord]]:
-        """Take in a record that has been verified.
+        """Take a verified record.
 
-        Returns: what became of it, what that changes, in order, and the records that it replaces.
+        Returns: the judgement, the changes in order, and the records that it replaces.
         """
         record = stored.record
         assert isinstance(record, Addresses | AddressDelta)
@@ -190,9 +194,11 @@ class AddressLog:
         return LogVerdict.NEW, effects, dropped
 
     def _quota_used(self, record: Addresses | AddressDelta) -> int:
-        """What a record shares its room with: the parts of the next full state, or all deltas.
+        """Return the octets of the records that share a record's quota: the parts of the next full state, or all
+        deltas.
 
-        Each has as much as the full state that is there, or it could never be replaced once it takes half of all.
+        Both have a quota as large as the full state's. Otherwise a full state of more than half of the room could never
+        be replaced.
         """
         coming = sum(each.octets for each in self._next_parts.values())
         if isinstance(record, AddressDelta):
@@ -212,7 +218,7 @@ class AddressLog:
         self.state_octets = sum(part.octets for part in self._parts)
         self.base = sequence
         if sequence <= self.sequence:
-            return []  # the same state in another form: the deltas have been there before
+            return []  # the same state in another form: its deltas were applied before
         self.sequence = sequence
         entries: dict[Name, Advert] = {}
         for part in sorted(told):

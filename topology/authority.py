@@ -1,10 +1,10 @@
-"""The mesh's authority: it says who is which router, and who no longer is.
+"""The certificate authority of a mesh: it issues and revokes certificates of routers.
 
-What it signs is verified by OpenSSL 3 under `X509_V_FLAG_X509_STRICT`, so each certificate has the identifiers of its
-key and of its authority's (RFC 5280, 4.2.1.1, 4.2.1.2) and a key usage (4.2.1.3).
+OpenSSL 3 verifies these certificates under `X509_V_FLAG_X509_STRICT`. So each of them has the identifiers of its key
+and of the authority's key (RFC 5280, 4.2.1.1, 4.2.1.2), and a key usage (4.2.1.3).
 
-It keeps no state but its key and its certificate: which certificates it issued, and its latest list of revocations,
-whoever uses it keeps. Times are seconds since 1970.
+An authority's only state is its key and its certificate. The caller keeps the issued certificates and the latest list
+of revocations. Times are seconds since 1970.
 """
 
 from collections.abc import Iterable
@@ -39,16 +39,16 @@ DAY: Final = 86_400.0
 """Seconds."""
 
 AUTHORITY_DAYS: Final = 3650
-"""How long an authority's certificate holds, unless it is told otherwise."""
+"""The default lifetime of an authority's certificate."""
 
 ROUTER_DAYS: Final = 30
-"""How long a router's certificate holds, unless it is told otherwise."""
+"""The default lifetime of a router's certificate."""
 
 MAX_DAYS: Final = 36_500
-"""The most that either may hold: what X.509 can say ends with the year 9999."""
+"""The longest lifetime of either: X.509 cannot express dates after the year 9999."""
 
 BACKDATED: Final = 300.0
-"""Seconds that a certificate holds before it was issued: a clock that is late in another place does no harm."""
+"""Seconds by which a certificate is backdated, for hosts with a slow clock."""
 
 _MAX_COMMON_NAME: Final = 64  # RFC 5280, appendix A.1: ub-common-name
 _FAR_AWAY: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280, 4.1.2.5: no good date of expiry
@@ -56,21 +56,22 @@ _FAR_AWAY: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280, 4
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority's certificate, and its key."""
+    """The certificate and the key of an authority."""
 
     certificate: AuthorityCertificate
     key: Ed25519PrivateKey
 
     @classmethod
     def create(cls, mesh: str, now: float, days: float = AUTHORITY_DAYS) -> Self:
-        """A new one. Raises: CertificateError: no mesh can have this name, or nothing holds that long."""
+        """Create an authority. Raises: CertificateError: the name is not that of a mesh, or the lifetime is
+        too long."""
         return cls._signed(mesh, Ed25519PrivateKey.generate(), now, days)
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, passphrase: bytes | None = None) -> Self:
-        """An authority that was made before. Args: certificate: DER. key: PEM.
+        """Load an existing authority. Args: certificate: DER. key: PEM.
 
-        Raises: CertificateError: one of them is none, they are of two authorities, or the passphrase is wrong.
+        Raises: CertificateError: one of them is malformed, they do not belong together, or the passphrase is wrong.
         """
         read, private = read_authority(certificate), load_key(key, passphrase)
         if private.public_key() != read.key:
@@ -78,16 +79,16 @@ class Authority:
         return cls(read, private)
 
     def renewed(self, now: float, days: float = AUTHORITY_DAYS) -> Self:
-        """The same authority, of which everything that it signed is still good, for longer.
+        """Return the same authority with a later expiry; certificates that it has signed stay valid.
 
-        Raises: CertificateError: nothing holds that long.
+        Raises: CertificateError: the lifetime is too long.
         """
         return self._signed(self.certificate.mesh, self.key, now, days, self.certificate.parsed.subject)
 
     def issue(self, router: str, key: Ed25519PublicKey, now: float, days: float = ROUTER_DAYS) -> RouterCertificate:
-        """A certificate for a router's key; it does not outlive the authority's own.
+        """Issue a certificate for a router's key; it expires no later than the authority's own.
 
-        Raises: CertificateError: no router can have this id, or the authority's certificate has expired.
+        Raises: CertificateError: the id is not that of a router, or the authority's certificate has expired.
         """
         uri = router_uri(self.certificate.mesh, router)
         ends = min(now + _seconds(days), self.certificate.not_after)
@@ -105,10 +106,11 @@ class Authority:
         return read_router(builder.sign(self.key, None).public_bytes(Encoding.DER))
 
     def revoke(self, serials: Iterable[int], number: int, now: float) -> Revocations:
-        """The list that takes the place of all before, so `serials` are those of every list before, too.
+        """Return a list of revocations, which replaces all earlier lists: `serials` includes the serials of those
+        lists.
 
         Args: number: one more than that of the list before, 1 for the first.
-        Raises: CertificateError: it would be too long to flood.
+        Raises: CertificateError: the list would be too long to flood.
         """
         builder = x509.CertificateRevocationListBuilder(
             issuer_name=self.certificate.parsed.subject, last_update=_time(now), next_update=_FAR_AWAY
@@ -139,10 +141,13 @@ class Authority:
 
 
 def load_key(key: bytes, passphrase: bytes | None = None) -> Ed25519PrivateKey:
-    """A private key in PEM. Raises: CertificateError: it is none, not Ed25519, or the passphrase is wrong."""
+    """Load a private key from PEM.
+
+    Raises: CertificateError: it is malformed, not Ed25519, or the passphrase is wrong.
+    """
     try:
         loaded = load_pem_private_key(key, passphrase)
-    except TypeError:  # the library's way to say: encrypted, and no passphrase; or the other way round
+    except TypeError:  # the library's error if an encrypted key has no passphrase, or the other way round
         raise CertificateError(
             "the key has a passphrase" if passphrase is None else "the key has no passphrase"
         ) from None
@@ -154,23 +159,23 @@ def load_key(key: bytes, passphrase: bytes | None = None) -> Ed25519PrivateKey:
 
 
 def is_encrypted(key: bytes) -> bool:
-    """Whether a private key in PEM takes a passphrase (RFC 7468, 11)."""
+    """Tell whether a private key in PEM needs a passphrase (RFC 7468, 11)."""
     return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in key
 
 
 def key_pem(key: Ed25519PrivateKey, passphrase: bytes | None = None) -> bytes:
-    """A private key as PEM (PKCS #8), encrypted if there is a passphrase."""
+    """Return a private key as PEM (PKCS #8), encrypted if there is a passphrase."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 def certificate_pem(certificate: AuthorityCertificate | RouterCertificate) -> bytes:
-    """A certificate as PEM."""
+    """Return a certificate as PEM."""
     return certificate.parsed.public_bytes(Encoding.PEM)
 
 
 def revocations_pem(revocations: Revocations) -> bytes:
-    """A list of revocations as PEM."""
+    """Return a list of revocations as PEM."""
     return x509.load_der_x509_crl(revocations.der).public_bytes(Encoding.PEM)
 
 
@@ -194,7 +199,7 @@ def _named(builder: x509.CertificateBuilder, uri: str) -> x509.CertificateBuilde
 
 
 def _subject(name: str) -> x509.Name:
-    # For people: what counts is the alternative name, which is never cut.
+    # The common name is for people; programs read the alternative name, which is never cut.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:_MAX_COMMON_NAME])])
 
 

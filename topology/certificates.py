@@ -1,10 +1,11 @@
-"""The certificates of a mesh, read: what an authority's and a router's must say (RFC 5280, RFC 8410).
+"""Certificates of a mesh: parsing, and the rules for those of authorities and of routers (RFC 5280, RFC 8410).
 
-Both bear Ed25519 keys, and name the mesh in a URI, their only alternative name: the authority `amqpmesh://MESH`, a
-router `amqpmesh://MESH/router/ID`, the id in percent-encoding (RFC 3986, 2.1). The authority signs router certificates
-itself; there is nothing between them. One certificate serves TLS, as client and as server, and a router's signatures.
+Both have Ed25519 keys, and name the mesh in a URI, their only alternative name: the authority `amqpmesh://MESH`, a
+router `amqpmesh://MESH/router/ID`, with the id in percent-encoding (RFC 3986, 2.1). The authority signs the
+certificates of routers itself, without intermediates. One certificate serves a router for TLS, as client and as server,
+and for its signatures.
 
-A certificate for `A` covers the workers of that router, `A.1`, `A.2`, ..., as well.
+A certificate for `A` also covers the workers of that router, `A.1`, `A.2`, ...
 """
 
 import re
@@ -27,10 +28,10 @@ from amqpmesh.topology.records import ROUTER_ID, UnreadableError
 from amqpmesh.topology.workers import covers
 
 MAX_CERTIFICATE: Final = 4096
-"""Octets; one with the longest router id takes 1,400."""
+"""Octets; the one with the longest router id takes 1,400."""
 
 MAX_MESH: Final = 63
-"""The longest mesh name, characters: as long as a label of a host name."""
+"""The longest mesh name, in characters: as long as a label of a host name."""
 
 _SIGNATURE_SIZE: Final = 64  # octets (RFC 8032, 5.1.6)
 _SIGNATURE: Final = bytes((0x03, 1 + _SIGNATURE_SIZE, 0))  # BIT STRING, its length, no unused bits (X.690, 8.6.2)
@@ -44,7 +45,7 @@ _KNOWN_CRITICAL: Final = frozenset(
         ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
     }
 )
-# What the library raises over an encoding that it does not take, besides ValueError.
+# Errors of the library for malformed input, besides ValueError.
 _UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -57,16 +58,16 @@ _UNREADABLE: Final = (
 
 
 class CertificateError(ValueError):
-    """A certificate, a key or a list of revocations is not what a mesh takes."""
+    """A certificate, a key or a list of revocations that a mesh does not accept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityCertificate:
-    """Whose signature makes a router one of the mesh."""
+    """The certificate of an authority. Its signature makes a router a member of the mesh."""
 
     der: bytes
     authority: bytes
-    """SHA-256 of its public key: the same after its certificate has been renewed."""
+    """SHA-256 of its public key; renewing the certificate does not change it."""
     mesh: str
     key: Ed25519PublicKey
     not_before: float
@@ -77,7 +78,7 @@ class AuthorityCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterCertificate:
-    """Who may be a router, and by which key. Whether an authority signed it is told by `issuer_of`."""
+    """The certificate of a router: its id and its key. `issued_by` tells whether an authority signed it."""
 
     der: bytes
     key_id: bytes
@@ -92,19 +93,19 @@ class RouterCertificate:
     parsed: x509.Certificate
 
     def covers(self, router: str) -> bool:
-        """Whether it speaks for this router: the one that it names, or a worker of that one."""
+        """Tell whether the certificate is valid for a router: the one that it names, or a worker of that one."""
         return covers(self.router, router)
 
 
 def mesh_refusal(mesh: str) -> str | None:
-    """Why this cannot be the name of a mesh, None if it can."""
+    """Return the reason why a text cannot name a mesh; None: it can."""
     if _MESH.fullmatch(mesh):
         return None
     return f"must be lower-case letters, digits, dots and hyphens, {MAX_MESH} at most, none of the last two at an end"
 
 
 def authority_uri(mesh: str) -> str:
-    """What an authority's certificate names. Raises: CertificateError: no mesh can have this name."""
+    """Return the URI in an authority's certificate. Raises: CertificateError: the name is not that of a mesh."""
     refusal = mesh_refusal(mesh)
     if refusal is not None:
         raise CertificateError(f"the name of a mesh {refusal}")
@@ -112,21 +113,21 @@ def authority_uri(mesh: str) -> str:
 
 
 def router_uri(mesh: str, router: str) -> str:
-    """What a router's certificate names. Raises: CertificateError: no mesh or no router can have this name."""
+    """Return the URI in a router's certificate. Raises: CertificateError: a name is not that of a mesh or a router."""
     if not _names_router(router):
         raise CertificateError("no router can have this id")
     return f"{authority_uri(mesh)}/router/{quote(router, safe='')}"
 
 
 def fingerprint(octets: bytes) -> bytes:
-    """SHA-256: what a signed record names its certificate by."""
+    """Return the SHA-256 of a certificate, by which signed records name it."""
     return sha256(octets).digest()
 
 
 def read_authority(der: bytes) -> AuthorityCertificate:
-    """An authority's certificate, which has signed itself.
+    """Parse an authority's certificate, which is self-signed.
 
-    Raises: CertificateError: what is wrong with it.
+    Raises: CertificateError: it breaks a rule; the message names it.
     """
     with reading("certificate"):
         certificate, key = _load(der)
@@ -149,9 +150,9 @@ def read_authority(der: bytes) -> AuthorityCertificate:
 
 
 def read_router(der: bytes) -> RouterCertificate:
-    """A router's certificate; who signed it is not asked.
+    """Parse a router's certificate, without a check of its signature.
 
-    Raises: CertificateError: what is wrong with it.
+    Raises: CertificateError: it breaks a rule; the message names it.
     """
     with reading("certificate"):
         certificate, key = _load(der)
@@ -159,7 +160,7 @@ def read_router(der: bytes) -> RouterCertificate:
         uri = _named(extensions)
         mesh, _, router = uri.removeprefix(_SCHEME).partition("/router/")
         router = unquote(router)
-        # One id has one spelling, so what is not as we write it is not ours.
+        # Each id has one spelling in a certificate, so any other spelling is refused.
         known = mesh_refusal(mesh) is None and _names_router(router)
         _demand(known and uri == router_uri(mesh, router), "names no router")
         _demand(not extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is an authority's")
@@ -184,22 +185,22 @@ def read_router(der: bytes) -> RouterCertificate:
 
 
 def is_signed_canonically(der: bytes) -> bool:
-    """Whether what is signed here ends as DER has it: with a bit string of 64 octets, all bits of which are used.
+    """Tell whether DER ends with a canonical signature: a bit string of 64 octets without unused bits.
 
-    The library takes one that claims unused bits, too: so one certificate could be had under several fingerprints.
+    The library also accepts unused bits. Then one certificate could have several fingerprints.
     """
     return der[-_SIGNATURE_SIZE - len(_SIGNATURE) : -_SIGNATURE_SIZE] == _SIGNATURE
 
 
 def issued_by(certificate: RouterCertificate, authority: AuthorityCertificate) -> bool:
-    """Whether this authority signed it."""
+    """Tell whether an authority signed a router's certificate."""
     return certificate.mesh == authority.mesh and _has_signed(authority.parsed, certificate.parsed)
 
 
 def certificates_in(pem: bytes) -> list[bytes]:
-    """The certificates of a PEM file, as DER, in their order.
+    """Return the certificates of a PEM file, as DER, in their order.
 
-    Raises: CertificateError: there is none, or one that is no certificate.
+    Raises: CertificateError: there is none, or one is malformed.
     """
     with reading("certificate"):
         return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(pem)]
@@ -207,10 +208,10 @@ def certificates_in(pem: bytes) -> list[bytes]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """What the library cannot read within is a `CertificateError`."""
+    """Turn the library's errors for malformed input within this context into `CertificateError`."""
     try:
         with warnings.catch_warnings():
-            # Strangers send what they like: it is refused, and no warning of the process's.
+            # Any peer can send malformed certificates: they are refused without a warning of the process.
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             yield
     except CertificateError:
@@ -261,6 +262,6 @@ def _named(extensions: x509.Extensions) -> str:
 def _has_signed(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (InvalidSignature, *_UNREADABLE):  # not its signature, not its name, or an algorithm that is not the key's
+    except (InvalidSignature, *_UNREADABLE):  # wrong signature or name, or an algorithm that is not the key's
         return False
     return True

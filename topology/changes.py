@@ -1,4 +1,4 @@
-"""What a step of the protocol brings about: messages to send, and changes that the router has to know of."""
+"""Results of a step of the link-state protocol: messages to send, and changes for the router to act on."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from amqpmesh.topology.records import Name
 
 @dataclass(frozen=True, slots=True)
 class NeighbourUp:
-    """An adjacency is up: both sides hear each other. It counts in the graph once both advertise it."""
+    """An adjacency is up. The graph gets an edge once both routers advertise it."""
 
     adjacency: Hashable
     router: str
@@ -17,7 +17,7 @@ class NeighbourUp:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourDown:
-    """An adjacency that was up is not any more; its connection may still stand, and can come up again."""
+    """An adjacency is no longer up. Its connection may still be open, and the adjacency can come up again."""
 
     adjacency: Hashable
     router: str
@@ -26,18 +26,18 @@ class NeighbourDown:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An adjacency is refused; nothing more will be sent on it, and its connection is to be closed."""
+    """An adjacency is refused. No message is sent on it any more, and its connection is to be closed."""
 
     adjacency: Hashable
     router: str
     reason: str
     other: Hashable | None = None
-    """The adjacency on which the router with the same id lives that was there first, if it is that."""
+    """The earlier adjacency to a live router with the same id, if that is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damped:
-    """An adjacency came up again too often: it is not advertised until then, unless it is lost before."""
+    """An adjacency came up too often. It is not advertised until `until`."""
 
     adjacency: Hashable
     router: str
@@ -47,31 +47,31 @@ class Damped:
 
 @dataclass(frozen=True, slots=True)
 class GraphChanged:
-    """The graph has changed: `Paths` answers anew, of trees too."""
+    """The graph has changed, and with it the paths and trees."""
 
     routers: frozenset[str]
-    """Whose way from here changed: others, or another cost, or they came or went; there may be none."""
+    """The routers with a changed route: another cost or next hop, new, or gone; there may be none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
-    """`AddressBook.lookup` answers anew for these."""
+    """The result of `AddressBook.lookup` has changed for these."""
 
     addresses: frozenset[Name]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something was not taken; it is counted, and here to be logged."""
+    """A message or record was dropped. It is counted, and reported here for the log."""
 
     origin: str
-    """Who is said to have signed it; empty if that could not be read."""
+    """The origin that the record names; empty if it could not be read."""
     neighbour: str
-    """Who sent it; empty if that is not known, this router itself for what it cannot advertise."""
+    """The neighbour that sent it; empty if unknown; this router for an address that it cannot advertise."""
     reason: str
     """One word: malformed, oversized, version, kind, area, untrusted, stale, replayed, full, paced.
 
-    An older record that merely crossed with the newer one is counted, as `late`, and not told.
+    A record that crossed a newer one on its way is counted as `late`, and not reported.
     """
     detail: str
     count: int
@@ -79,16 +79,16 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class IdentityConflict:
-    """Another live router of the mesh has this router's id: each answers what the other says, again and again."""
+    """Another live router has this router's id: both answer each other's records again and again."""
 
     router: str
     neighbours: tuple[str, ...]
-    """Whom the other one last advertised as its neighbours: where it is to be found."""
+    """The neighbours that the other router last advertised, which tell where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevocationsChanged:
-    """An authority's list of revocations is newer than before: connections are to be checked again."""
+    """A newer list of revocations of an authority has arrived: connections are to be checked again."""
 
     authority: bytes
     number: int
@@ -108,7 +108,7 @@ Change: TypeAlias = (
 
 
 class Step(NamedTuple):
-    """What is to be done after a call, in order: messages first, or a router would be heard of before its news."""
+    """The results of a call. Send the messages first: then a router's records arrive before its traffic."""
 
     messages: list[tuple[Hashable, bytes]]
     changes: list[Change]

@@ -1,8 +1,8 @@
-"""The records of the mesh, by origin: which are newer, which are believed, which are forgotten.
+"""The link-state database: the newest record of each origin, and the judgement of arriving ones.
 
-Newer is what has the higher pair. A router is alive while its link state is renewed: once that is older than
-`max_age`, everything of the router is forgotten but the pair, so that nobody can bring the dead back with old records.
-Addresses have no age of their own: they hold with the link state of their epoch.
+Of two records, the one with the higher pair is newer. A router is alive while it renews its link state. When the link
+state is older than `max_age`, all records of the router are forgotten. Its pair is kept, so that old records cannot
+revive a dead router. Addresses have no age of their own: they hold as long as the link state of their epoch.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,29 +30,29 @@ from amqpmesh.topology.signing import UntrustedError, Verifier
 from amqpmesh.topology.throttling import NEVER
 
 LATE_TIME: Final = 10.0
-"""Seconds after a newer record was made in which an older one is not yet worth a word: it may have been resent."""
+"""Seconds after a newer record was made, during which an older one is not reported: it may have been sent again."""
 
 
 NO_LIMIT: Final = 2**63
 
 
 class Outcome(Enum):
-    """What became of a record."""
+    """The judgement of an arriving record."""
 
     NEW = "new"
-    """LogVerdict in; to be flooded."""
+    """Stored, to be flooded."""
     KNOWN = "known"
-    """It was here before."""
+    """Already stored."""
     OWN = "own"
-    """This router's, and newer than what it has said in this life: to be jumped above."""
+    """A record of this router, newer than its own in this epoch: this router has to raise its epoch."""
     EARLY = "early"
-    """Of an epoch whose link state has not come yet: to be sent again."""
+    """Its epoch has no link state yet: the neighbour sends it again."""
     UNCERTIFIED = "waiting"
     """Its certificate is not known."""
     LATE = "late"
-    """Replaced a moment ago: it has crossed with what replaced it, as happens in every flood."""
+    """Replaced a moment ago: it crossed the newer record on its way, as happens in each flood."""
     RATE_LIMITED = "paced"
-    """There are too many newer ones of its origin: to be sent again."""
+    """Over the rate limit of its origin: the neighbour sends it again."""
     DROPPED = "dropped"
 
 
@@ -60,7 +60,7 @@ NEW: Final = Outcome.NEW
 
 
 class Verdict(NamedTuple):
-    """What became of a record, and why."""
+    """The judgement of a record, and its reason."""
 
     outcome: Outcome
     key: Key | None = None
@@ -72,7 +72,7 @@ class Verdict(NamedTuple):
 
 
 class Origin:
-    """What is known of a router; there is a link state of it, always."""
+    """The records of a router: always a link state, and its address log."""
 
     __slots__ = ("addresses_spent", "link", "links_spent", "log")
 
@@ -80,30 +80,30 @@ class Origin:
         self.link = link
         self.log = log
         self.links_spent = NEVER
-        """What has been taken of it, in all its lives: see `TokenBucket`."""
+        """The state of its token bucket for link states, over all epochs: see `TokenBucket`."""
         self.addresses_spent = NEVER
 
     @property
     def pair(self) -> Pair:
-        """That of its link state."""
+        """The pair of its link state."""
         return self.link.key.pair
 
     @property
     def state(self) -> LinkState:
-        """Its link state."""
+        """The body of its link state."""
         record = self.link.record
         assert isinstance(record, LinkState)
         return record
 
     def key_ids(self) -> set[bytes]:
-        """The certificates that its records name."""
+        """Return the key ids of the certificates that its records name."""
         if not self.log.octets:
             return {self.link.signed.key_id}
         return {self.link.signed.key_id, *(stored.signed.key_id for stored in self.log)}
 
 
 class Database:
-    """Every record that holds."""
+    """The stored records of all origins."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Database:
         verifier: Verifier,
         reader: Callable[[SignedRecord], Opened] = open_record,
     ) -> None:
-        """Args: reader: opens records; many routers in one process may share one that remembers."""
+        """Args: reader: opens records; routers in one process can share one with a cache."""
         self.origins: dict[str, Origin] = {}
         self.certificates: dict[bytes, StoredRecord] = {}
         self.lists: dict[bytes, StoredRecord] = {}
@@ -124,11 +124,11 @@ class Database:
         self._links = settings.links
         self._addresses = settings.addresses
         self.octets = 0
-        """What all records take."""
-        self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
+        """The size of all records."""
+        self._keys: dict[bytes, Key] = {}  # by body, so that duplicates are not even parsed
 
     def get(self, key: Key) -> StoredRecord | None:
-        """The record of a key, if it still holds."""
+        """Return the record of a key; None: there is none, or it was replaced."""
         kind = key.kind
         if kind is CERTIFICATE:
             return self.certificates.get(bytes.fromhex(key.origin))
@@ -144,24 +144,24 @@ class Database:
         return origin.log.get(key) if link.key.epoch == key.epoch else None
 
     def keys_of(self, origin: Origin) -> Iterator[Key]:
-        """Of all its records, in the order in which they are to be sent."""
+        """Iterate over the keys of an origin's records, in the order in which they are sent."""
         yield from self.certificate_keys(origin)
         yield origin.link.key
         yield from (stored.key for stored in origin.log)
 
     def certificate_keys(self, origin: Origin) -> list[Key]:
-        """Of the certificates that an origin's records name."""
+        """Return the keys of the certificates that an origin's records name."""
         found = (self.certificates.get(key_id) for key_id in sorted(origin.key_ids()))
         return [stored.key for stored in found if stored is not None]
 
     def key_of(self, body: bytes) -> Key | None:
-        """The key of the record that has this very body; None: there is none."""
+        """Return the key of the stored record with this body; None: there is none."""
         return self._keys.get(body)
 
     def accept(self, signed: SignedRecord, age: float, now: float) -> Verdict:
-        """Judge a record, and take it in if it is new and believed.
+        """Judge a record, and store it if it is new and trusted.
 
-        Args: age: seconds, as told by who sent it.
+        Args: age: seconds, as given by the sender.
         """
         known_key = self.key_of(signed.body)
         if known_key is not None:
@@ -199,7 +199,7 @@ class Database:
         return verdict
 
     def store(self, stored: StoredRecord) -> Verdict:
-        """Take in a record that is fresh and verified, or this router's own."""
+        """Store a record that is new and verified, or this router's own."""
         record = stored.record
         if isinstance(record, LinkState):
             return self._store_links(stored, record)
@@ -213,11 +213,11 @@ class Database:
         return Verdict(NEW, stored.key, record.origin, tuple(effects), record=record)
 
     def signed_at(self) -> dict[str, float]:
-        """When the link states of the others were made."""
+        """Return the times when the link states of the other routers were made."""
         return {name: origin.link.signed_at for name, origin in self.origins.items() if name != self._router}
 
     def forget(self, name: str) -> None:
-        """An origin is gone; its pair is remembered."""
+        """Forget the records of an origin, but keep its pair."""
         origin = self.origins.pop(name)
         self.dead[name] = origin.pair
         if len(self.dead) > self._settings.max_origins:
@@ -225,7 +225,7 @@ class Database:
         self._release((origin.link, *origin.log))
 
     def forget_pair(self, name: str) -> None:
-        """Forget the pair of one that is gone as well; one that came back is ignored."""
+        """Forget the pair of an origin that was forgotten; one that came back is ignored."""
         self.dead.pop(name, None)
 
     def _keep(self, stored: StoredRecord) -> None:
@@ -240,7 +240,7 @@ class Database:
     def _store_links(self, stored: StoredRecord, record: LinkState) -> Verdict:
         origin = self.origins.get(record.origin)
         effects: tuple[Effect, ...] = ()
-        # This router keeps what it says itself, however much that is.
+        # This router always stores its own records, whatever their size.
         most = NO_LIMIT if record.origin == self._router else self._settings.max_origin_octets
         if origin is None:
             log = AddressLog(most)
@@ -249,7 +249,7 @@ class Database:
         elif origin.link.key.epoch == record.epoch:
             self._release((origin.link,))
             origin.link = stored
-        else:  # another life: what it said in the last one is over
+        else:  # another epoch: the addresses of the former one do not hold any more
             self._release((origin.link, *origin.log))
             origin.link, origin.log = stored, AddressLog(most)
             effects = (Effect({}, (), all=True),)
@@ -257,7 +257,7 @@ class Database:
         return Verdict(NEW, stored.key, record.origin, effects, record=record)
 
     def _freshness(self, record: Record, age: float, now: float) -> Verdict | None:
-        """Why a record is not wanted, as far as its pair and age say; None: it is."""
+        """Return the judgement of a record that its pair or age makes unwanted; None: it is wanted."""
         name = record.origin
         pair = record.key.pair
         is_links = isinstance(record, LinkState)
@@ -277,8 +277,8 @@ class Database:
             if not is_links and name != self._router:
                 return Verdict(Outcome.EARLY, None, name)
         elif is_links:
-            # The same pair in another body is another router's with this one's id, or that of a life that began at the
-            # same time: jump above it, or some would keep that one, and others this one.
+            # The same pair with another body comes from another router with this id, or from an epoch with the same
+            # start time. Raise the epoch above it; otherwise some routers would keep that record, and others this one.
             if pair.sequence < here.sequence or (pair.sequence == here.sequence and name != self._router):
                 return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
         else:
@@ -296,7 +296,8 @@ class Database:
         return None
 
     def _rate_refusal(self, record: Record, octets: int, now: float) -> Verdict | None:
-        """Why a newer record is not taken yet, if so. It costs nothing that is not believed in the end: `_charge`."""
+        """Return the judgement of a record over the rate limit; None: it is within. `_charge` counts it if it is
+        trusted."""
         name = record.origin
         origin = self.origins.get(name)
         if origin is None or name == self._router:
@@ -319,7 +320,7 @@ class Database:
             origin.addresses_spent = self._addresses.used(origin.addresses_spent, self.weight(octets), now)
 
     def weight(self, octets: int) -> int:
-        """What a record of addresses counts."""
+        """Return the amount that a record of addresses counts for the rate limit."""
         return max(octets, self._settings.address_least)
 
     def _old(self, name: str, reason: str, detail: str, newer: StoredRecord, now: float) -> Verdict:
@@ -327,14 +328,14 @@ class Database:
             return Verdict(Outcome.LATE, None, name)
         return _dropped(name, reason, detail)
 
-    # What the mesh's trust is made of is flooded like everything else.
+    # Certificates and lists of revocations are flooded like all other records.
 
     def _accept_certificate(self, signed: SignedRecord, now: float) -> Verdict:
         try:
             router, key_id = self._verifier.learn(signed.body)
         except UntrustedError as error:
             return _dropped("", "untrusted", error.reason)
-        # What is not signed is not carried on.
+        # Drop the fields that no signature covers.
         stored = StoredRecord(
             Key(CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
         )
@@ -365,7 +366,7 @@ class Database:
         return Verdict(Outcome.NEW, stored.key)
 
     def distrusted(self) -> list[str]:
-        """The origins with a record that is not believed any more: certificates have been revoked."""
+        """Return the origins with a record that is no longer trusted, after certificates were revoked."""
         return [name for name, origin in self.origins.items() if name != self._router and not self._believed(origin)]
 
     def _believed(self, origin: Origin) -> bool:
@@ -377,7 +378,7 @@ class Database:
         return True
 
     def forget_certificates(self, before: float) -> None:
-        """Forget certificates that no record names and that came before a time."""
+        """Forget the certificates that no record names and that arrived before a time."""
         named = set[bytes]().union(*(origin.key_ids() for origin in self.origins.values()))
         for key_id, stored in list(self.certificates.items()):
             if key_id not in named and stored.signed_at < before:

@@ -1,4 +1,4 @@
-"""Equal-cost sharing: which of several next hops a flow takes, and keeps."""
+"""Equal-cost multipath: the choice of one of several next hops for a flow, and its stability."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 
 def preferred(flow: str, destination: str, next_hops: Collection[str], *, seed: str = "") -> str | None:
-    """The next hop with the highest weight for a flow (rendezvous hashing); None if there is none.
+    """Return the next hop with the highest weight for a flow (rendezvous hashing); None if there is none.
 
-    Flows spread evenly. Of a set that gains or loses a hop, only the flows of that hop move. The same in every process
-    and on every machine, in whatever order the hops come.
+    Flows spread evenly. When a next hop appears or disappears, only its own flows move. The result is the same in every
+    process and on every machine, and independent of the order of the next hops.
 
-    Args: seed: routers with different seeds choose independently. With one seed for all, those who are sent the same
-        part of the flows by a router before them would all send that part the same way.
+    Args: seed: routers with different seeds choose independently. With one seed for all, a router that gets a part of
+        the
+        flows from another one would send all of that part to one next hop.
     """
     if len(next_hops) == 1:
         return next(iter(next_hops))
@@ -27,14 +28,14 @@ def _weight(*words: str) -> bytes:
     digest = blake2b(digest_size=8)
     for word in words:
         octets = word.encode("utf-8", "surrogatepass")
-        digest.update(len(octets).to_bytes(4) + octets)  # so that no two lists of words hash the same octets
+        digest.update(len(octets).to_bytes(4) + octets)  # the length before each word makes the octets unambiguous
     return digest.digest()
 
 
 class Pins:
-    """The next hop of each (flow, destination), kept until it fails or the flow lets go of it.
+    """The next hop of each (flow, destination), kept until it fails or the flow releases it.
 
-    A hop that appears moves nobody: a flow that changed paths could overtake itself.
+    A new next hop moves no flow: deliveries on the new path could overtake earlier ones.
     """
 
     def __init__(self, seed: str) -> None:
@@ -45,7 +46,7 @@ class Pins:
         return len(self._pins)
 
     def choose(self, flow: str, destination: str, next_hops: Collection[str]) -> str | None:
-        """The next hop of a flow: the one that it has, as long as that is among those given; None if none is given."""
+        """Return the next hop of a flow: the present one if it is among those given; None if none is given."""
         key = (flow, destination)
         pinned = self._pins.get(key)
         if pinned is not None and pinned in next_hops:
@@ -58,5 +59,5 @@ class Pins:
         return chosen
 
     def release(self, flow: str, destination: str) -> None:
-        """Let a flow choose anew next time: it has ended, or is idle with nothing unsettled."""
+        """Let a flow choose anew next time: it has ended, or is idle with no unsettled delivery."""
         self._pins.pop((flow, destination), None)

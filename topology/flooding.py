@@ -1,4 +1,4 @@
-"""Databases made equal, and kept so: summaries when a sender comes, then floods, requests for what is missing."""
+"""Database exchange with new neighbours, reliable flooding of records, and requests for missing ones."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.records import CERTIFICATE, Key, Kind, Record
 
 CERTIFICATE_TIME: Final = 10.0
-"""Seconds that a record waits for its certificate; by then it has been sent again."""
+"""Seconds that a record waits for its certificate. By then it has been sent again."""
 
 ENTRY_OCTETS: Final = 40
-"""What a row of a summary takes besides the id and the key ids, at most."""
+"""The most octets of a summary's row, besides the id and the key ids."""
 
 MAX_ENTRIES: Final = 1024
 """Origins in one summary message."""
 
 MAX_GAP_FACTOR: Final = 16
-"""How many times longer than at first a gap waits before it is asked about again."""
+"""The most by which the wait before a repeated request for missing deltas grows."""
 
 
 @dataclass(slots=True)
 class UncertifiedRecords:
-    """Records that name a certificate that is not known, and who has sent them."""
+    """Records that name an unknown certificate, each with its time and sender."""
 
     records: list[tuple[AgedRecord, float, str]]
     asked_at: float
 
 
 class Flooding:
-    """The neighbours with all neighbours, and the database that they keep.
+    """The states of all neighbours, and the database that is kept equal with theirs.
 
-    `took` is called for each record that was taken in, `own` for each of this router's that it has not said in this
-    life, `complete` when a sender's database has come.
+    `took` is called for each stored record, `own` for each record of this router that it did not make in this epoch,
+    `complete` when the database of a neighbour has arrived.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Flooding:
         self._own = own
         self._complete = complete
         self._uncertified: dict[bytes, UncertifiedRecords] = {}
-        self._gaps: dict[str, int] = {}  # by origin, how often it was asked
-        self._dirty: dict[NeighbourState, None] = {}  # something is queued, or may be sent now
+        self._gaps: dict[str, int] = {}  # by origin: the number of requests
+        self._dirty: dict[NeighbourState, None] = {}  # something is queued, or can be sent now
 
     # Neighbours come and go
 
     def adjacency_up(self, adjacency: Adjacency, now: float) -> None:
-        """An adjacency is up."""
+        """Take an adjacency that is up: the first one to a neighbour starts the database exchange."""
         neighbour = self.neighbours.get(adjacency.router)
         if neighbour is None:
             neighbour = self.neighbours[adjacency.router] = NeighbourState(adjacency.router, adjacency.epoch)
@@ -84,7 +84,8 @@ class Flooding:
             neighbour.adjacencies.append(adjacency)
 
     def start_exchange(self, neighbour: NeighbourState, now: float) -> None:
-        """Tell a sender what is here, so that it sends the rest."""
+        """Send a neighbour the summary of this router's database, so that it sends the records that are
+        missing here."""
         neighbour.exchange_started = True
         self._send_summary(neighbour, answer=True)
         self._timers.cancel(("exchange", neighbour.router))
@@ -96,7 +97,7 @@ class Flooding:
                 self.start_exchange(neighbour, now)
 
     def adjacency_down(self, adjacency: Adjacency, now: float) -> None:
-        """An adjacency is not up any more; what was not acknowledged on it goes by another, if there is one."""
+        """Take an adjacency that is down: unacknowledged records go by another one, if there is one."""
         neighbour = self.neighbours[adjacency.router]
         neighbour.adjacencies.remove(adjacency)
         if neighbour.adjacencies:
@@ -110,7 +111,7 @@ class Flooding:
             self._start_other_exchanges(now)
 
     def loading_over(self, neighbour: NeighbourState, now: float) -> None:
-        """The time for the sender's database is over."""
+        """End the wait for a neighbour's database."""
         if not neighbour.summary_complete:
             self._send_summary(neighbour, answer=True)
             self._timers.set(("load", neighbour.router), now + self._settings.load_time)
@@ -149,7 +150,7 @@ class Flooding:
         yield Summary(after, None, tuple(rows), lists, answer, area)
 
     def receive_summary(self, neighbour: NeighbourState, summary: Summary, now: float) -> None:
-        """Send what the sender lacks of a range of origins, and note what it has that is not here yet."""
+        """Send the records that the neighbour lacks of a range of origins, and note those that are missing here."""
         database = self._database
         theirs = {held.origin: held for held in summary.held}
         lists = dict(summary.lists)
@@ -162,22 +163,22 @@ class Flooding:
                 self._queue(neighbour, self._lacking(name, theirs.get(name)))
         if not neighbour.full:
             for held in summary.held:
-                # What it has of this router's life before is answered by a jump above that, and not waited for.
+                # Records of a former epoch of this router are not waited for: it raises its epoch above them.
                 if held.origin == self._outbox.router or not self._lacks(held):
                     continue
-                if len(neighbour.missing) < self._settings.max_origins:  # no more would be taken
+                if len(neighbour.missing) < self._settings.max_origins:  # more would not be stored
                     neighbour.missing[held.origin] = held
         if summary.through is not None:
             return
         if summary.answer and neighbour.summary_complete:
-            self._send_summary(neighbour, answer=False)  # the one that was sent first has been forgotten there
+            self._send_summary(neighbour, answer=False)  # the neighbour has forgotten the first one
         neighbour.summary_complete = True
         if not neighbour.exchange_started and not neighbour.missing:
             self.start_exchange(neighbour, now)
         self._set_full_if_loaded(neighbour, now)
 
     def _lacking(self, name: str, held: SummaryEntry | None) -> list[Key]:
-        """What somebody lacks of an origin."""
+        """Return the keys of an origin's records that a neighbour with this entry lacks."""
         database = self._database
         origin = database.origins[name]
         if held is None or held.epoch < origin.pair.epoch:
@@ -192,7 +193,7 @@ class Flooding:
         return keys
 
     def _lacks(self, held: SummaryEntry) -> bool:
-        """Whether somebody has what is not here."""
+        """Tell whether a neighbour with this entry has records that are missing here."""
         origin = self._database.origins.get(held.origin)
         if origin is None:
             dead = self._database.dead.get(held.origin)
@@ -205,13 +206,13 @@ class Flooding:
     # Records
 
     def receive_records(self, neighbour: NeighbourState, records: Records, now: float) -> None:
-        """Take in records; they are acknowledged unless one of them is to be sent again."""
+        """Store records, and acknowledge the message unless one of them has to be sent again."""
         if records.acknowledged:
             self.receive_acknowledgement(neighbour, records.acknowledged)
         settled = True
         key_of = self._database.key_of
         for carried in records.records:
-            key = key_of(carried.body)  # most of what comes in a flood has come before
+            key = key_of(carried.body)  # most records of a flood are duplicates
             if key is not None:
                 neighbour.has(key)
             elif not self._receive(carried, now, neighbour.router):
@@ -224,12 +225,12 @@ class Flooding:
                 self._timers.set_earlier(("acknowledge", neighbour.router), now + self._settings.acknowledge_time)
 
     def acknowledge(self, neighbour: NeighbourState) -> None:
-        """Send the acknowledgements that nothing has taken along."""
+        """Send the acknowledgements that no message with records has taken along."""
         while (message := neighbour.acknowledgement(self._settings.area)) is not None:
             self._outbox.send(neighbour.adjacencies[0], message)
 
     def _receive(self, carried: AgedRecord, now: float, sender: str) -> bool:
-        """Take in a record; whether it has been dealt with."""
+        """Judge and store a record. Returns: False: it has to be sent again."""
         verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
         if verdict.outcome is NEW:
             self.flood(verdict, now, sender)
@@ -265,7 +266,7 @@ class Flooding:
             self._set_full(neighbour, now)
 
     def flood(self, verdict: Verdict, now: float, sender: str | None = None) -> None:
-        """A record was taken in: everybody gets it but the sender that it came from, and those who have it."""
+        """Flood a stored record to all neighbours, except its sender and those that have it."""
         key, origin = verdict.key, verdict.origin
         assert key is not None
         complete = []
@@ -291,7 +292,7 @@ class Flooding:
         self._dirty[neighbour] = None
 
     def schedule_sending(self, now: float) -> None:
-        """See to it that what is queued leaves, and leaves again if it is lost."""
+        """Schedule the sending of queued records."""
         settings = self._settings
         for neighbour in self._dirty:
             neighbour.prune(self._database.get)
@@ -301,7 +302,7 @@ class Flooding:
         self._dirty.clear()
 
     def send_queued(self, neighbour: NeighbourState, now: float) -> None:
-        """Send what the window allows."""
+        """Send queued records, as far as the window allows."""
         settings, outbox = self._settings, self._outbox
         neighbour.flushed_at = now
         while neighbour.wants_to_send(settings.window):
@@ -315,7 +316,7 @@ class Flooding:
         self._set_resend_timer(neighbour)
 
     def resend(self, neighbour: NeighbourState, now: float) -> None:
-        """What was not acknowledged in time leaves again."""
+        """Send again the records that were not acknowledged in time."""
         neighbour.resend_overdue(self._settings.retransmit_time, now)
         self._dirty[neighbour] = None
         self._set_resend_timer(neighbour)
@@ -328,15 +329,15 @@ class Flooding:
             self._timers.set(("resend", neighbour.router), at)
 
     def receive_acknowledgement(self, neighbour: NeighbourState, numbers: Iterable[int]) -> None:
-        """Records have arrived."""
+        """Take acknowledgements of sent messages."""
         neighbour.acknowledged(numbers)
         self._dirty[neighbour] = None
         self._set_resend_timer(neighbour)
 
-    # What is missing
+    # Missing records
 
     def receive_request(self, neighbour: NeighbourState, request: Request) -> None:
-        """Send what was asked for, as far as it is here."""
+        """Send the requested records, as far as they are stored here."""
         database = self._database
         for wanted in request.wanted:
             if wanted.kind == Kind.CERTIFICATE:
@@ -364,11 +365,12 @@ class Flooding:
             self._receive(carried._replace(age_ms=carried.age_ms + round((now - since) * 1000)), now, sender)
 
     def forget_uncertified(self) -> None:
-        """Forget what waits: what is still wanted will come again."""
+        """Forget all records that wait for a certificate. Neighbours send them again."""
         self._uncertified.clear()
 
     def _check_gap(self, name: str, now: float) -> None:
-        """An origin's link state says how far its addresses are: who has less waits a little, then asks."""
+        """Compare the address log of an origin with its link state, and request the deltas that stay missing for a
+        while."""
         if not self._is_behind(name):
             if self._gaps.pop(name, None) is not None:
                 self._timers.cancel(("gap", name))
@@ -381,7 +383,7 @@ class Flooding:
         return origin is not None and origin.log.is_behind(origin.state.addresses)
 
     def request_missing(self, name: str, now: float) -> None:
-        """Ask one sender after the other, more and more seldom."""
+        """Request an origin's addresses, from one neighbour after the other, with growing waits."""
         if not self._is_behind(name) or not self.neighbours:
             del self._gaps[name]
             return
@@ -398,7 +400,7 @@ class Flooding:
 
 
 def _covers_record(held: SummaryEntry, key: Key) -> bool:
-    """Whether somebody who has that of an origin has a record of it."""
+    """Tell whether a neighbour with this entry has a record."""
     if key.kind is Kind.CERTIFICATE:
         return bytes.fromhex(key.origin) in held.key_ids
     return held.epoch == key.epoch and key.sequence <= (held.links if key.kind is Kind.LINK_STATE else held.addresses)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 #: A direction of a link between two routers: (from, to).
 Edge = tuple[str, str]
 
-#: Changed edges that are remembered for those who look seldom: so many, and one more for each of some routers. Who
-#: missed more computes from nothing, which is not dearer by then.
+#: Changed edges in the journal: `JOURNAL`, and one more for each `JOURNAL_SHARE` routers. A reader that missed more
+#: computes everything, which costs no more by then.
 JOURNAL: Final = 64
 JOURNAL_SHARE: Final = 4
 
@@ -21,27 +21,26 @@ _NO_LINKS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Graph:
-    """What the link states of all origins say together.
+    """The graph of the link states of all origins.
 
-    An edge stands only while both ends advertise it, so nobody can speak for another. Each direction costs what the
-    router that sends on it says.
+    An edge stands only while both ends advertise it, so no router can claim an edge to another one. The cost of a
+    direction is the one that its sender advertises. No path leads through a router that is not for transit.
 
-    A router that is not for transit is a destination and a source, and no way through.
-
-    What an origin says is kept as it was given, and nothing is copied of an origin whose edges all stand. So a router
-    needs some 100 octets here for each other one, and routers in one process share the rest.
+    The links of an origin are kept as given, and copied only if some of its edges do not stand. So each other router
+    takes some 100 octets here, and routers in one process share the rest.
     """
 
     def __init__(self) -> None:
-        #: Grows with every change that can matter to a path.
+        #: Grows with each change that can concern a path.
         self.generation = 0
-        #: Router -> whom it sends to -> the cost. Both directions of an edge are there, or none. Read only.
+        #: By router: its neighbours, and the cost of sending to each. Both directions of an edge are there, or none.
+        #: Read only.
         self.successors: dict[str, Mapping[str, int]] = {}
         #: The routers that no path may lead through.
         self.no_transit: set[str] = set()
         self._links: dict[str, Mapping[str, int]] = {}
         self._journal: deque[tuple[int, Edge]] = deque()
-        self._forgotten = 0  # the generation of the latest entry that has left the journal
+        self._forgotten = 0  # the generation of the last entry that was dropped from the journal
 
     def __contains__(self, router: str) -> bool:
         return router in self._links
@@ -51,12 +50,12 @@ class Graph:
 
     @property
     def network(self) -> Any:
-        """The graph as it is now, made anew for networkx's algorithms.
+        """A new copy of the graph, for networkx's algorithms.
 
-        Each edge has a `cost`, and each node says if it is for `transit`. Paths are found without it: networkx keeps a
-        dictionary for each edge, 3 MB for a thousand routers, and takes several times as long to read them.
+        Each edge has a `cost`, and each node a flag `transit`. The router's own paths do not use it: networkx keeps a
+        dictionary for each edge, 3 MB for a thousand routers, and takes several times as long to read it.
         """
-        import networkx  # here: no router asks for this, and it is a quarter of a second until it is read
+        import networkx  # here: no router needs it, and the import takes a quarter of a second
 
         network = networkx.DiGraph()
         network.add_nodes_from((router, {"transit": self.is_transit(router)}) for router in self._links)
@@ -67,28 +66,29 @@ class Graph:
         return network
 
     def routers(self) -> list[str]:
-        """Every router that has advertised itself, in order."""
+        """Return all routers that have advertised themselves, sorted."""
         return sorted(self._links)
 
     def neighbours(self, router: str) -> dict[str, int]:
-        """Whom it has an edge to, and what sending there costs."""
+        """Return the neighbours of a router, and the cost of sending to each."""
         return dict(self.successors.get(router, _NO_LINKS))
 
     def cost(self, sender: str, receiver: str) -> int | None:
-        """What sending from a router to its neighbour costs; None: there is no edge."""
+        """Return the cost of sending from a router to its neighbour; None: there is no edge."""
         return self.successors.get(sender, _NO_LINKS).get(receiver)
 
     def is_transit(self, router: str) -> bool:
-        """Whether paths may lead through it."""
+        """Tell whether paths may lead through a router."""
         return router not in self.no_transit
 
     def update(self, origin: str, links: Mapping[str, int], *, transit: bool = True) -> bool:
-        """Take an origin's newest link state in place of what it said before.
+        """Replace the link state of an origin.
 
-        Args: links: neighbour -> the least cost of sending there, 1 or more; none to the origin itself. It is kept,
-            and may be shared: it must not change any more. transit: whether paths may lead through the origin.
-        Returns: whether that can matter to any path.
-        Raises: ValueError: a cost below 1, which could make paths that circle. Nothing has changed.
+        Args: links: by neighbour, the least cost of sending there, 1 or more; none to the origin itself. The mapping is
+            kept
+            and can be shared, so it must not change any more. transit: paths may lead through the origin.
+        Returns: whether the change can concern a path.
+        Raises: ValueError: a cost below 1, which could make circular paths. Nothing has changed.
         """
         if links and min(links.values()) < 1:
             raise ValueError(f"{origin} advertises a cost of {min(links.values())}: costs are at least 1")
@@ -96,9 +96,7 @@ class Graph:
         before = told.get(origin, _NO_LINKS)
         told[origin] = links
         changed = []
-        for neighbour in (
-            links.keys() & told.keys()
-        ):  # of whom nobody has heard cannot have an edge: thousands may be told
+        for neighbour in links.keys() & told.keys():  # an unknown router has no edge; an origin can list thousands
             known = before.get(neighbour)
             if known != links[neighbour] and origin in told[neighbour]:
                 changed.append((origin, neighbour))
@@ -116,7 +114,7 @@ class Graph:
         return self._record(changed)
 
     def remove(self, origin: str) -> bool:
-        """Forget an origin; whether that can matter to any path."""
+        """Forget an origin. Returns: whether that can concern a path."""
         if origin not in self._links:
             return False
         matters = self.update(origin, _NO_LINKS)
@@ -124,7 +122,7 @@ class Graph:
         return matters
 
     def changes_since(self, generation: int) -> set[Edge] | None:
-        """The edges that may have come, gone or changed since a generation; None: that is too long ago to know."""
+        """Return the edges that may have changed since a generation; None: the journal does not reach back that far."""
         if generation < self._forgotten:
             return None
         changed = set()
@@ -135,7 +133,7 @@ class Graph:
         return changed
 
     def _two_way_links(self, router: str) -> Mapping[str, int]:
-        """Of what a router advertises, what the others advertise as well: the very same mapping if that is all."""
+        """Return the links of a router that their other ends advertise, too: the same mapping if these are all."""
         told = self._links
         links = told[router]
         for neighbour in links:

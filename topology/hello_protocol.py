@@ -1,4 +1,4 @@
-"""Neighbours found and kept: HELLO on each connection, hold times, and who is not taken."""
+"""The HELLO protocol: discovery of neighbours, hold times, and refusal of false ones."""
 
 from collections.abc import Callable, Hashable
 from random import Random
@@ -9,14 +9,14 @@ from amqpmesh.topology.messages import Hello
 from amqpmesh.topology.outbox import Outbox
 
 MAX_HOLD_MS = 300_000
-"""However patient a neighbour asks us to be with it."""
+"""The longest hold time that a neighbour can ask for."""
 
 
 class HelloProtocol:
     """The adjacencies of a router.
 
-    `came_up` and `went_down` are called as adjacencies become usable and cease to be; `advertised` when what is to be
-    said about one changes.
+    `came_up` and `went_down` are called when an adjacency comes up or goes down; `advertised` when the link state may
+    have changed.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class HelloProtocol:
         self._damping = Damping(settings.penalty_half_life, settings.penalty_most)
 
     def connected(self, name: Hashable, cost: int, now: float, expected: str | None) -> None:
-        """A connection to a neighbour is open.
+        """Start the HELLO protocol on a new connection.
 
-        Raises: ValueError: there is one of that name.
+        Raises: ValueError: there is an adjacency of that name.
         """
         if name in self.adjacencies:
             raise ValueError(f"there is an adjacency {name!r} already")
@@ -54,7 +54,7 @@ class HelloProtocol:
         self.send_hello(adjacency, now)
 
     def disconnected(self, name: Hashable, now: float) -> None:
-        """A connection is gone; one that is not known is ignored."""
+        """End the adjacency of a lost connection; an unknown one is ignored."""
         adjacency = self.adjacencies.pop(name, None)
         if adjacency is None:
             return
@@ -63,7 +63,7 @@ class HelloProtocol:
             self._down(adjacency, "the connection is gone", now)
 
     def send_hello(self, adjacency: Adjacency, now: float) -> None:
-        """Send a HELLO; the next one is due within the interval."""
+        """Send a HELLO, and set the timer for the next one."""
         settings = self._settings
         self._outbox.send(
             adjacency,
@@ -72,7 +72,7 @@ class HelloProtocol:
         self._timers.set(("hello", adjacency), now + settings.hello * self._jitter.uniform(0.75, 1.0))
 
     def receive_hello(self, adjacency: Adjacency, hello: Hello, now: float) -> None:
-        """A HELLO has come."""
+        """Handle a HELLO."""
         refusal = adjacency.refusal(hello, self._outbox.router, self._epoch)
         if refusal is not None:
             self._refuse(adjacency, hello.router, refusal, now)
@@ -99,28 +99,29 @@ class HelloProtocol:
             self._down(adjacency, "the neighbour does not hear this router", now)
 
     def note_traffic(self, adjacency: Adjacency, at: float) -> None:
-        """Something of it came at that time, if no HELLO: where much is said, a HELLO waits behind it, and it lives."""
+        """Restart the hold time because some octets arrived. On a busy connection a HELLO can wait behind other
+        messages."""
         if adjacency.up:
             self._timers.set(("hold", adjacency), at + adjacency.hold)
 
     def hold_time_over(self, adjacency: Adjacency, now: float) -> None:
-        """Nothing has been heard for the hold time."""
+        """Take an adjacency down after the hold time."""
         if adjacency.up:
             self._down(adjacency, "nothing was heard for the hold time", now)
         self._uncontest(adjacency)
-        adjacency.router, adjacency.epoch = "", 0  # as if nothing had ever been
+        adjacency.router, adjacency.epoch = "", 0  # as before the first HELLO
 
     def undamp(self, adjacency: Adjacency, now: float) -> None:
-        """An adjacency has held for long enough to be advertised."""
+        """Advertise an adjacency whose damping has ended."""
         adjacency.damped_until = None
         self._advertised(now)
 
     def sweep(self, now: float) -> None:
-        """Forget what has decayed."""
+        """Forget decayed penalties."""
         self._damping.forget(now)
 
     def _holder(self, adjacency: Adjacency) -> Adjacency | None:
-        """An adjacency that is up to another life of the same router."""
+        """Return the adjacency that is up to the same router with another epoch; None: there is none."""
         router, epoch = adjacency.router, adjacency.epoch
         return next((each for each in self.adjacencies.values() if each.is_up_to(router) and each.epoch != epoch), None)
 
@@ -137,7 +138,8 @@ class HelloProtocol:
         self._timers.cancel(("hold", adjacency))
 
     def _judge_rivals(self, adjacency: Adjacency, now: float) -> None:
-        """One that is up was heard: if it was contested for longer than a HELLO is on its way, both are alive."""
+        """Refuse the rivals of an adjacency that was heard: both are alive if the contest lasts longer than a HELLO
+        interval."""
         for rival in self._rivals(adjacency.router) if adjacency.up else ():
             if rival.contested_at is not None and now >= rival.contested_at + self._settings.hello:
                 reason = f"two live routers have the id {rival.router}: this one came second"

@@ -1,7 +1,7 @@
-"""The whole link-state machine of a router: (message or timer, now) -> (messages, changes).
+"""The link-state protocol of a router: (message or timer, now) -> (messages, changes).
 
-`now` is seconds of any monotonic clock. Each call returns a `Step`; after it `next_timer` says when `handle_timer` is
-due. Nothing here does I/O, and the same calls give the same steps.
+`now` is in seconds of any monotonic clock. Each call returns a `Step`. After it, `next_timer` tells when `handle_timer`
+is due. There is no I/O here, and the same calls give the same steps.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -69,21 +69,21 @@ __all__ = [
 
 
 class Link(NamedTuple):
-    """An adjacency as it is seen from outside."""
+    """The public view of an adjacency."""
 
     adjacency: Hashable
     router: str
-    """Who is there; empty before its first HELLO."""
+    """The neighbour's id; empty before its first HELLO."""
     cost: int
     up: bool
     advertised: bool
-    """Whether this router tells the mesh of it: it is up, its neighbour's database has come, it is not damped."""
+    """True if this router advertises it: it is up and not damped, and the neighbour's database has arrived."""
     reason: str
-    """Why it is not advertised; empty if it is."""
+    """The reason why it is not advertised; empty if it is."""
 
 
 class Topology:
-    """What a router knows of its mesh, and what it says."""
+    """The link-state database of a router, its graph and address book, and its advertisements."""
 
     def __init__(
         self,
@@ -97,10 +97,11 @@ class Topology:
         jitter: Random | None = None,
         reader: Callable[[SignedRecord], Opened] = open_record,
     ) -> None:
-        """Begin a life.
+        """Start an epoch.
 
-        Args: epoch: greater than in the life before, as far as that is known (milliseconds of the wall clock will do):
-            if somebody holds records of a greater one, this router jumps above them.
+        Args: epoch: greater than in the run before, as far as that is known (milliseconds of the wall clock will do).
+            If a
+            neighbour has records of a greater epoch, this router raises its epoch above that.
             reader: as for `Database`.
         """
         self.router = router
@@ -111,8 +112,9 @@ class Topology:
         self.database = Database(router, settings, verifier, reader)
         self._outbox = Outbox(router, settings)
         self._timers = self._outbox.timers
-        # Seeded, so that the same calls give the same steps, and routers that start together do not speak together.
-        seeded = jitter if jitter is not None else Random(f"{router} {epoch}")  # noqa: S311 - it is for spreading HELLOs
+        # Seeded, so that the same calls give the same steps, and so that routers that start together do not send
+        # together.
+        seeded = jitter if jitter is not None else Random(f"{router} {epoch}")  # noqa: S311 - it spreads HELLOs
         self._hello_protocol = HelloProtocol(
             self._outbox, epoch, seeded, self._adjacency_up, self._adjacency_down, self._links_changed
         )
@@ -152,27 +154,27 @@ class Topology:
         self._originator.originate_links(now, refresh=True)
         self._find_paths(now)
         self._sweep(now)
-        self._outbox.finish_step()  # nobody is there to be told
+        self._outbox.finish_step()  # there is no neighbour yet
 
-    # What happens
+    # Events
 
     def connected(self, adjacency: Hashable, cost: int, now: float, *, expected: str | None = None) -> Step:
-        """A connection to a neighbour is open.
+        """Add a connection to a neighbour.
 
-        Args: adjacency: its name here. cost: of sending on it, 1 or more. expected: the router that has been
-            authenticated at its other end; None: whoever it says it is.
+        Args: adjacency: its name here. cost: of sending on it, 1 or more. expected: the id of the router that was
+            authenticated at its other end; None: any.
         Raises: ValueError: a cost below 1, or there is an adjacency of that name.
         """
         self._hello_protocol.connected(adjacency, _cost(cost), now, expected)
         return self._finish(now)
 
     def disconnected(self, adjacency: Hashable, now: float) -> Step:
-        """A connection is gone; one that is not known is ignored."""
+        """Remove a lost connection; an unknown one is ignored."""
         self._hello_protocol.disconnected(adjacency, now)
         return self._finish(now)
 
     def set_cost(self, adjacency: Hashable, cost: int, now: float) -> Step:
-        """Sending on a connection has another cost from now on; one that is not known is ignored.
+        """Change the cost of sending on a connection; an unknown one is ignored.
 
         Raises: ValueError: a cost below 1.
         """
@@ -183,7 +185,7 @@ class Topology:
         return self._finish(now)
 
     def received(self, adjacency: Hashable, data: bytes, now: float) -> Step:
-        """A message has come. Whatever it is, no error: what cannot be taken is dropped, counted and told."""
+        """Handle a message. It never raises: a bad message is dropped, counted and reported."""
         known = self._hello_protocol.adjacencies.get(adjacency)
         if known is None or known.refused:
             return self._outbox.finish_step()
@@ -194,9 +196,9 @@ class Topology:
         return self._finish(now)
 
     def note_traffic(self, adjacency: Hashable, at: float) -> None:
-        """Something has come on a connection, latest at that time: its hold time counts from then.
+        """Note that octets arrived on a connection: its hold time starts at the time of the latest.
 
-        To be told before `handle_timer`, as often as somebody likes, at times that do not fall. What is not known is
+        Call it before `handle_timer`, as often as you like, with times that do not fall. An unknown connection is
         ignored.
         """
         known = self._hello_protocol.adjacencies.get(adjacency)
@@ -204,42 +206,43 @@ class Topology:
             self._hello_protocol.note_traffic(known, at)
 
     def advertise(self, tenant: str, name: str, advert: Advert | None, now: float) -> Step:
-        """Tell the mesh what is here of an address; None: nothing any more.
+        """Advertise an address of this router; None: withdraw it.
 
-        What cannot be told is `Dropped`, with this router as its origin. While it drains, nothing new is told.
+        An address that cannot be advertised is reported as `Dropped`, with this router as its origin. A draining router
+        advertises nothing new.
         """
         self._originator.advertise(Name(tenant, name), advert, now)
         return self._finish(now)
 
     def drain(self, now: float) -> Step:
-        """Withdraw all addresses, and be no way through for others any more."""
+        """Withdraw all addresses, and let no path of others lead through this router."""
         self._originator.drain(now)
         self._links_changed(now)
         return self._finish(now)
 
     def renew(self, signer: Signer, now: float) -> Step:
-        """Sign with another certificate from now on; what has been said is said again, signed anew."""
+        """Sign with another certificate from now on, and advertise everything again."""
         self._originator.renew(signer, now)
         return self._finish(now)
 
     def handle_timer(self, now: float) -> Step:
-        """Time has come for something; too early or too late does no harm."""
+        """Do the work that is due; an early or late call does no harm."""
         return self._finish(now)
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` is due."""
+        """Return the time when `handle_timer` is due."""
         return self._timers.next()
 
-    # What is known
+    # Queries
 
     @property
     def epoch(self) -> int:
-        """The epoch of what this router says now."""
+        """The epoch of this router's records."""
         return self._originator.epoch
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """What was not taken so far, by reason."""
+        """Dropped messages and records so far, by reason."""
         return self._outbox.dropped
 
     @property
@@ -248,38 +251,40 @@ class Topology:
         return self._outbox.sent
 
     def neighbours(self) -> list[Link]:
-        """All adjacencies, as they came."""
+        """Return all adjacencies, in the order in which they were added."""
         return [self._link(adjacency) for adjacency in self._hello_protocol.adjacencies.values()]
 
     def routers(self) -> list[str]:
-        """All routers that are known, reachable or not, in order."""
+        """Return all known routers, reachable or not, sorted."""
         return self.graph.routers()
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
-        """The routers within reach that tell of an address; see `AddressBook.lookup`."""
+        """Return the adverts of an address by reachable routers; see `AddressBook.lookup`."""
         return self.book.lookup(tenant, name)
 
     def distance(self, router: str) -> int | None:
-        """The cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
+        """Return the cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
         return self.paths.distance(router)
 
     def length(self, router: str) -> int | None:
-        """The most edges on a cheapest path to a router; None: it cannot be reached."""
+        """Return the most edges on a cheapest path to a router; None: it cannot be reached."""
         return self.paths.length(router)
 
     def parent(self, ingress: str) -> str | None:
-        """The neighbour before this router in an ingress router's tree; see `Paths.parent`."""
+        """Return the neighbour before this router in the tree of an ingress router; see `Paths.parent`."""
         return self.paths.parent(ingress)
 
     def branches(self, ingress: str, destinations: Iterable[str]) -> dict[str, set[str]]:
-        """Destinations below this router in an ingress router's tree, by child; see `Paths.branches`."""
+        """Return the destinations below this router in the tree of an ingress router, by child; see
+        `Paths.branches`."""
         return self.paths.branches(ingress, destinations)
 
     def next_hop(self, destination: str, flow: str, kept: Hashable | None = None) -> Hashable | None:
-        """The adjacency that a flow takes towards a router; None: there is no path, or it is this router itself.
+        """Return the adjacency that a flow takes towards a router; None: there is no path, or it is this router itself.
 
-        Flows spread over equal costs. Args: kept: the adjacency that the flow has; it stays while it is one of the
-            cheapest, whatever else has appeared.
+        Flows spread over equal costs.
+
+        Args: kept: the present adjacency of the flow. It stays while it is one of the cheapest.
         """
         hops = self.paths.next_hops(destination)
         held = self._hello_protocol.adjacencies.get(kept) if kept is not None else None
@@ -289,7 +294,7 @@ class Topology:
         return None if hop is None else self.adjacency(hop, flow)
 
     def adjacency(self, router: str, flow: str) -> Hashable | None:
-        """Which of the cheapest adjacencies to a neighbour a flow takes; None: it is no neighbour."""
+        """Return the one of the cheapest adjacencies to a neighbour that a flow takes; None: it is no neighbour."""
         cheapest = self._cheapest(router)
         if len(cheapest) == 1:
             return cheapest[0].name
@@ -341,7 +346,7 @@ class Topology:
         return tuple(sorted(links))
 
     def _links_changed(self, now: float) -> None:
-        """Follow at once what this router's own links are; tell the others as soon as it may."""
+        """Put this router's own links into its graph at once, and schedule their advertisement."""
         links = self._links()
         self._originator.links_changed(links, now)
         self._update_graph(self.router, costs(self.router, links), self._originator.transit, now)
@@ -357,7 +362,7 @@ class Topology:
             return
         neighbour = self._flooding.neighbours.get(adjacency.router) if adjacency.up else None
         if neighbour is None:
-            return  # said to somebody who has been given up here: it is said again once both hear each other
+            return  # the neighbour has not noticed yet that the adjacency is down; it will send the message again
         match message:
             case Summary():
                 self._flooding.receive_summary(neighbour, message, now)
@@ -379,7 +384,7 @@ class Topology:
         return found
 
     def _finish(self, now: float) -> Step:
-        """Do all that is due, what becomes due by it included."""
+        """Do all work that is due, including work that becomes due meanwhile."""
         while True:
             self._flooding.schedule_sending(now)
             due = list(self._timers.due(now))
@@ -392,7 +397,7 @@ class Topology:
         return self._outbox.finish_step()
 
     def _update_book(self, now: float) -> None:
-        """Let the book follow what was told, a part at a time: what comes meanwhile is not kept waiting."""
+        """Update a part of the address book, and schedule the next part."""
         self._outbox.addresses_changed(self.book.update(self.settings.part))
         if self.book.has_pending:
             self._timers.set(("book",), now + self.settings.part_time)
@@ -402,10 +407,10 @@ class Topology:
         self._hello_protocol.sweep(now)
         self._timers.set(("sweep",), now + self.settings.max_age)
 
-    # What others say
+    # Records
 
     def _record_stored(self, verdict: Verdict, now: float) -> None:
-        """A record was taken in, of this router or another."""
+        """Apply a stored record, of this router or another, to the address book and the graph."""
         record = verdict.record
         for effect in verdict.effects:
             if effect.all:
@@ -432,11 +437,12 @@ class Topology:
         self._path_backoff.done(now, self.settings.pace_time * len(self.graph))
         changed = self.paths.refresh()
         self.book.set_reachable(self.paths.reachable())
-        # Though no way from here has changed, this router's place in the tree of another may have.
+        # Even if no route has changed, this router's place in the tree of another one may have.
         self._outbox.report(GraphChanged(changed))
 
     def _forget_expired(self, now: float) -> None:
-        """Forget who has not renewed its link state in time; one look for all, since nearly all have."""
+        """Forget the routers that have not renewed their link states. One timer serves all of them, since nearly all
+        have."""
         for origin, signed_at in self.database.signed_at().items():
             if signed_at + self.settings.max_age <= now:
                 self._forget(origin, now)
@@ -444,7 +450,7 @@ class Topology:
                 self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
 
     def _forget(self, origin: str, now: float) -> None:
-        """An origin has not renewed its link state, or is not to be believed any more."""
+        """Forget a router that has not renewed its link state, or is no longer trusted."""
         self._timers.set(("dead", origin), now + 2 * self.settings.max_age)
         self.database.forget(origin)
         self.book.forget(origin)

@@ -1,7 +1,7 @@
-"""What two neighbours say to each other, declared: each message is one msgpack map of at most 64 KiB.
+"""The messages between two neighbours, as declarations: each is one msgpack map of at most 64 KiB.
 
-Besides its items a message has `t`, its type. A message is believed because its sender is (its connection is
-authenticated); the records in it, because their origins signed them.
+Besides its items a message has `t`, its type. A message is trusted because its connection is authenticated; the records
+in it, because their origins signed them.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from amqpmesh.topology.schema import (
 )
 
 MAX_MESSAGE: Final = 64 * 1024
-"""The most octets of a message; more are not read."""
+"""The most octets of a message; longer ones are not read."""
 
 KEY_ID: Final = Binary(64)
 KIND: Final = Integer(0, 255)
@@ -36,18 +36,18 @@ NUMBER: Final = Integer(0, 2**62 - 1)
 AGE_MS: Final = Integer(0, 2**53 - 1)
 ANY_ID: Final = Text(MAX_ID, words="router id or empty")
 MAX_CERTIFICATES: Final = 8
-"""Certificates of one origin that are told of: one in use, one that follows it, and those that overlap."""
+"""Certificates of one origin in a summary: the one in use, its successor, and those that overlap with them."""
 
 
 class SeenRouter(NamedTuple):
-    """Whom a router hears."""
+    """A router that was heard in HELLOs."""
 
     router: str
     epoch: int
 
 
 class SummaryEntry(NamedTuple):
-    """What a router has of an origin."""
+    """A row of a summary: the records that a router has of an origin."""
 
     origin: str
     epoch: int
@@ -57,14 +57,14 @@ class SummaryEntry(NamedTuple):
 
 
 class ListVersion(NamedTuple):
-    """Which list of revocations a router has of an authority."""
+    """The list of revocations that a router has of an authority."""
 
     authority: bytes
     number: int
 
 
 class RequestEntry(NamedTuple):
-    """What a router asks for."""
+    """A record, or the records, that a router asks for."""
 
     kind: int
     origin: str
@@ -72,7 +72,7 @@ class RequestEntry(NamedTuple):
 
 
 class AgedRecord(NamedTuple):
-    """A signed record on its way, and its age, which is outside the signature."""
+    """A signed record on its way, with its age, which is outside the signature."""
 
     age_ms: int
     kind: int
@@ -99,10 +99,10 @@ HELD: Final = Row(
 
 
 class _AgedRecordRow(Row):
-    """In a flood nearly all that is read is this, so it is looked at in one go."""
+    """A row that is checked in one go: most of the octets of a flood are such rows."""
 
     def read(self, value: Any) -> AgedRecord:
-        """See `ValueType`."""
+        """Read a row; see `ValueType`."""
         if type(value) is list and len(value) == len(self.places):
             age_ms, kind, key_id, body, signature = value
             if (
@@ -115,11 +115,11 @@ class _AgedRecordRow(Row):
                 and len(signature) <= SIGNATURE.longest
             ):
                 return AgedRecord._make(value)
-        carried: AgedRecord = super().read(value)  # there is more in it, or something is wrong
+        carried: AgedRecord = super().read(value)  # it has more elements, or it is malformed
         return carried
 
     def read_all(self, values: Sequence[Any]) -> Sequence[AgedRecord]:
-        """See `ValueType`; most messages hold a few."""
+        """Read rows; see `ValueType`. Most messages hold a few."""
         return [self.read(value) for value in values]
 
 
@@ -153,7 +153,7 @@ class Hello(Body):
 
 @body("Summary", "what the sender has; the other one sends what is newer, or is not in it")
 class Summary(Body):
-    """Type 2; several of them together tell of all origins, each of a range of their ids."""
+    """Type 2. Several of them describe all origins, each for a range of ids."""
 
     after: str = item("f", ANY_ID, "of origins whose ids sort after this one; empty: from the first", default="")
     through: str | None = item("l", Nullable(ROUTER_ID), "to this one; nil: to the last", default=None)
@@ -209,14 +209,14 @@ _NUMBERS: Final = {form: number for number, form in TYPES.items()}
 
 
 def write_message(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return pack({"t": _NUMBERS[type(message)], **to_map(message)})
 
 
 def read_message(data: bytes) -> Message:
-    """The message that these bytes are.
+    """Decode a message.
 
-    Raises: UnreadableError: they are none, too many, or of a type or version that is not known.
+    Raises: UnreadableError: it is malformed, too long, or of an unknown type or version.
     """
     value: dict[str, Any] = unpack(data, MAX_MESSAGE)
     number = value.get("t")

@@ -1,4 +1,4 @@
-"""Records on their way to one neighbour: each until it is acknowledged, whatever adjacency it takes."""
+"""The state of a neighbour: the records queued for it, and those sent and not yet acknowledged."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -10,19 +10,19 @@ from amqpmesh.topology.messages import MAX_MESSAGE, Acknowledgement, AgedRecord,
 from amqpmesh.topology.records import ADDRESS_DELTA, ADDRESSES, Key
 
 MAX_RECORDS: Final = 512
-"""Records in a message, and acknowledgements."""
+"""Records in a message; also acknowledgements that wait to be sent."""
 
 MAX_ACKNOWLEDGED: Final = 128
 ROOM: Final = MAX_MESSAGE - 2048
-"""For records in a message: the rest is for its other items."""
+"""Octets for records in a message; the rest is for its other items."""
 
 OVERHEAD: Final = 24
-"""What msgpack adds to a record's octets, at most."""
+"""The most octets that msgpack adds to a record."""
 
 MAX_BACK_OFF: Final = 8
 
 SMALL_QUEUE: Final = 1024
-"""Records in a queue that need not be looked through."""
+"""Records in a queue that is not pruned yet."""
 
 
 class SentMessage(NamedTuple):
@@ -34,28 +34,28 @@ class SentMessage(NamedTuple):
 
 
 class NeighbourState:
-    """What is said with one neighbour, as long as it has an adjacency that is up.
+    """The state of the database exchange and of flooding with one neighbour, while an adjacency to it is up.
 
-    What is queued is the key: what has been replaced in the meantime is not sent. Addresses wait for everything else,
-    so a neighbour that is told of a million addresses still hears of each link at once.
+    The queues hold keys, so a record that was replaced meanwhile is not sent. Addresses wait for all other records: a
+    neighbour that gets a million addresses still gets each link state at once.
     """
 
     def __init__(self, router: str, epoch: int) -> None:
         self.router = router
         self.epoch = epoch
         self.adjacencies: list[Adjacency] = []
-        """Those that are up; the first one carries what is said."""
+        """The adjacencies that are up; messages go by the first one."""
         self.to_acknowledge: list[int] = []
         self.exchange_started = False
-        """Whether it has been sent a summary."""
+        """True once it was sent a summary."""
         self.summary_complete = False
-        """Whether the whole of its summary has come."""
+        """True once its whole summary has arrived."""
         self.missing: dict[str, SummaryEntry] = {}
-        """What it has and this router did not have yet; `full` waits for that."""
+        """The records that it has and this router lacked; `full` waits for them."""
         self.full = False
-        """Whether the neighbour is advertised: its database has come, or has had its time."""
+        """True if the neighbour is advertised: its database has arrived, or the time for it is over."""
         self.flushed_at = float("-inf")
-        # Ordered ones: a plain dictionary takes longer and longer to find its first key as those before it are deleted.
+        # Ordered dictionaries: a plain one takes ever longer to find its first key as keys before it are deleted.
         self._urgent: OrderedDict[Key, None] = OrderedDict()
         self._addresses: OrderedDict[Key, None] = OrderedDict()
         self._sent: dict[int, SentMessage] = {}
@@ -65,12 +65,12 @@ class NeighbourState:
 
     @property
     def queued(self) -> int:
-        """Records that wait to be sent."""
+        """The number of records that wait to be sent."""
         return len(self._urgent) + len(self._addresses)
 
     @property
     def unacknowledged(self) -> int:
-        """Messages that have been sent and not been acknowledged."""
+        """The number of messages sent and not acknowledged."""
         return len(self._sent)
 
     def queue(self, key: Key) -> None:
@@ -82,14 +82,14 @@ class NeighbourState:
             self._urgent[key] = None
 
     def has(self, key: Key) -> None:
-        """The neighbour has sent it itself."""
+        """Drop a record from the queue: the neighbour has it."""
         self._urgent.pop(key, None)
         self._addresses.pop(key, None)
 
     def prune(self, get: Callable[[Key], StoredRecord | None]) -> None:
-        """Forget what has been replaced while it was queued, or a neighbour that does not acknowledge costs ever more.
+        """Drop replaced records from the queues. Otherwise a neighbour that does not acknowledge would cost ever more.
 
-        It is looked for each time that the queue has grown to twice its size.
+        It works each time that the queue has grown to twice its size.
         """
         if self.queued > self._most_queued:
             for queue in (self._urgent, self._addresses):
@@ -98,13 +98,13 @@ class NeighbourState:
             self._most_queued = 2 * self.queued + SMALL_QUEUE
 
     def wants_to_send(self, window: int) -> bool:
-        """Whether there is something queued that may be sent now."""
+        """Tell whether a queued record can be sent now."""
         return self.queued > 0 and (self._octets < window or not self._sent)
 
     def next_message(
         self, get: Callable[[Key], StoredRecord | None], number: int, area: str, now: float
     ) -> Records | None:
-        """The next queued records, as many as a message holds; None: none of them holds any more."""
+        """Return a message with the next queued records, as many as it can hold; None: all of them were replaced."""
         carried: list[AgedRecord] = []
         keys: list[Key] = []
         room = ROOM
@@ -116,7 +116,7 @@ class NeighbourState:
                 if octets > room and carried:
                     break
                 room -= octets
-                age = int((now - stored.signed_at) * 1000) + 1  # rounded up: ages never get less on their way
+                age = int((now - stored.signed_at) * 1000) + 1  # rounded up: ages never shrink on their way
                 carried.append(AgedRecord(age, *stored.signed))
                 keys.append(key)
             del queue[key]
@@ -127,11 +127,11 @@ class NeighbourState:
         return Records(number, tuple(carried), self._take_acknowledgements(), area)
 
     def acknowledgement(self, area: str) -> Message | None:
-        """What is owed, by itself."""
+        """Return a message with the due acknowledgements; None: there are none."""
         return Acknowledgement(self._take_acknowledgements(), area) if self.to_acknowledge else None
 
     def acknowledged(self, numbers: Iterable[int]) -> None:
-        """The neighbour has dealt with these; what it does not owe is ignored."""
+        """Take acknowledgements; unknown numbers are ignored."""
         for number in numbers:
             sent = self._sent.pop(number, None)
             if sent is not None:
@@ -139,18 +139,18 @@ class NeighbourState:
                 self._back_off = 1
 
     def resend_at(self, interval: float) -> float | None:
-        """When what is not acknowledged is to be sent again; None: all is."""
+        """Return the time when unacknowledged records are sent again; None: there are none."""
         first = next(iter(self._sent.values()), None)
         return None if first is None else first.at + interval * self._back_off
 
     def resend_overdue(self, interval: float, now: float) -> None:
-        """Queue again what has not been acknowledged in time; more time is given from now on."""
+        """Queue again the records that were not acknowledged in time, and double the next interval."""
         wait = interval * self._back_off
         if self._requeue([number for number, sent in self._sent.items() if sent.at + wait <= now]):
             self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
 
     def resend_all(self) -> None:
-        """Queue again all that has not been acknowledged."""
+        """Queue again all unacknowledged records."""
         self._requeue(list(self._sent))
 
     def _requeue(self, numbers: list[int]) -> bool:
@@ -159,7 +159,7 @@ class NeighbourState:
             sent = self._sent.pop(number)
             self._octets -= sent.octets
             lost += sent.keys
-        # Before what is queued already: link states are to come before the addresses of their epoch.
+        # They go before the others: a link state has to arrive before the addresses of its epoch.
         first, later = self._urgent, self._addresses
         self._urgent, self._addresses = OrderedDict(), OrderedDict()
         for key in lost:

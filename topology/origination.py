@@ -1,4 +1,4 @@
-"""When a router speaks of itself, and what it does when somebody else seems to speak in its name."""
+"""Origination of this router's own records, and defence against foreign ones in its name."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -15,23 +15,22 @@ from amqpmesh.topology.signing import Signer
 from amqpmesh.topology.throttling import NEVER, Backoff
 
 CONFLICT: Final = 3
-"""Jumps within `CONFLICT_TIME` that show another live router with this id: a restart takes one, two at the most."""
+"""Raised epochs within `CONFLICT_TIME` that show another live router with this id: a restart takes one or two."""
 
 CONFLICT_TIME: Final = 60.0
 MAX_JUMP_DELAY: Final = 60.0
 
 RATE_PART: Final = 0.8
-"""Of the rates at which others take what a router says, what it keeps itself to: never too much then, though messages
-draw together on their way."""
+"""The part of its receivers' rate limits that a router uses. The rest is for messages that bunch on their way."""
 
 LINK_BURST_PART: Final = 0.25
-"""The same of what may come at once: others remember what its last lives have said."""
+"""The part of the burst for link states: receivers still count the records of its former epochs."""
 
 ADDRESS_BURST_PART: Final = 0.75
 
 
 class Originator:
-    """Paces what is said, renews it, and begins another life where that is needed."""
+    """Paces the origination of records, renews them, and raises the epoch if necessary."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class Originator:
         flooding: Flooding,
         links: Callable[[], tuple[Neighbour, ...]],
     ) -> None:
-        """Args: links: what this router has to say of its neighbours now."""
+        """Args: links: returns this router's present neighbours, as it advertises them."""
         self._outbox = outbox
         self._settings = outbox.settings
         self._timers = outbox.timers
@@ -62,16 +61,16 @@ class Originator:
 
     @property
     def epoch(self) -> int:
-        """That of what is said now."""
+        """The epoch of this router's records."""
         return self._builder.epoch
 
     @property
     def transit(self) -> bool:
-        """Whether paths may lead through this router."""
+        """True if paths may lead through this router."""
         return self._builder.transit
 
     def links_changed(self, links: tuple[Neighbour, ...], now: float) -> None:
-        """Tell of them as soon as may be, if that is other than what was said."""
+        """Schedule a link state if these links differ from the last one."""
         if (links, self.transit) == self._last_links:
             self._timers.cancel(("links",))
         else:
@@ -79,7 +78,7 @@ class Originator:
             self._timers.set_earlier(("links",), at)
 
     def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
-        """Tell of an address as soon as may be."""
+        """Schedule the advertisement of an address."""
         reason = None if advert is None else refusal(key.tenant, key.name, advert)
         if reason is not None:
             self._outbox.drop(self._outbox.router, self._outbox.router, "oversized", reason)
@@ -95,14 +94,14 @@ class Originator:
         self._timers.set_earlier(("addresses",), max(now, at))
 
     def drain(self, now: float) -> None:
-        """Withdraw all addresses, and be no way through any more."""
+        """Withdraw all addresses, and let no path lead through this router."""
         self._draining = True
         self._builder.transit = False
         self._builder.pending = dict.fromkeys(self._builder.entries)
         self._timers.set_earlier(("addresses",), now)
 
     def renew(self, signer: Signer, now: float) -> None:
-        """Say everything again, signed with another certificate."""
+        """Originate all records again, signed with another certificate."""
         self._builder.signer = signer
         for signed in signer.records():
             verdict = self._database.accept(signed, 0.0, now)
@@ -113,7 +112,7 @@ class Originator:
             self._flood(self._builder.state(now, new_sequence=True), now)
 
     def originate_links(self, now: float, *, refresh: bool = False) -> None:
-        """A new link state, if there is something new, or it is time."""
+        """Originate a link state if it has changed. Args: refresh: or in any case."""
         links = self._links()
         if refresh or (links, self.transit) != self._last_links:
             self._last_links = links, self.transit
@@ -123,7 +122,7 @@ class Originator:
             self._flood([self._builder.link_state(links, now)], now)
 
     def originate_addresses(self, now: float) -> None:
-        """What has gathered, a part at a time; and all of it, once that is shorter."""
+        """Originate a part of the pending address changes; and a full state, once that is smaller than the deltas."""
         self._addresses_at = now
         self._flood(self._builder.deltas(now, self._settings.part), now)
         log = self._database.origins[self._outbox.router].log
@@ -135,7 +134,7 @@ class Originator:
             self._flood(self._builder.state(now), now)
 
     def received_own(self, record: Record, now: float) -> None:
-        """Somebody has records of this router that are newer than its own: of another life, or of another router."""
+        """Handle a newer record in this router's name: of an earlier epoch, or of another router."""
         self._rival_epoch = max(self._rival_epoch, record.epoch)
         if isinstance(record, LinkState):
             self._rival_neighbours = tuple(neighbour.router for neighbour in record.neighbours)
@@ -150,7 +149,7 @@ class Originator:
         self._timers.set(("jump",), now + delay)
 
     def raise_epoch(self, now: float) -> None:
-        """Begin another life, above the one that was seen."""
+        """Start an epoch above the highest one that was seen, and originate all records again."""
         self._builder.raise_epoch(self._rival_epoch)
         addresses = self._builder.state(now, new_sequence=True) if self._builder.entries else []
         self.originate_links(now, refresh=True)

@@ -1,4 +1,4 @@
-"""What a call brings about, gathered until it is over."""
+"""The output of a step: messages and changes, gathered until its end."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -16,45 +16,45 @@ MAX_REPORTS: Final = 64
 
 
 class Outbox:
-    """Messages and changes of a step; the timers that the parts of the protocol share."""
+    """The messages and changes of a step, and the timers that the parts of the protocol share."""
 
     def __init__(self, router: str, settings: Settings) -> None:
         self.router = router
         self.settings = settings
         self.timers: Timers[tuple[Any, ...]] = Timers()
         self.dropped: Counter[str] = Counter()
-        """What was not taken, ever, by reason."""
+        """Dropped messages and records so far, by reason."""
         self.sent: Counter[str] = Counter()
-        """Messages sent, ever, by type."""
+        """Messages sent so far, by type."""
         self.number = 0
-        """That of the last message with records: they count for all neighbours together."""
+        """The number of the last message with records; all neighbours share the count."""
         self._messages: list[tuple[Hashable, bytes]] = []
         self._changes: list[Change] = []
         self._addresses: set[Name] = set()
         self._reports: Counter[tuple[str, str, str, str]] = Counter()
 
     def send(self, adjacency: Adjacency, message: Message) -> None:
-        """A message leaves."""
+        """Send a message."""
         self.sent[type(message).__name__] += 1
         self._messages.append((adjacency.name, write_message(message)))
 
     def report(self, change: Change) -> None:
-        """The router has to know."""
+        """Report a change to the router."""
         self._changes.append(change)
 
     def addresses_changed(self, names: frozenset[Name]) -> None:
-        """The router has to know, once per step."""
+        """Report changed addresses to the router, once for each step."""
         self._addresses |= names
 
     def drop(self, origin: str, neighbour: str, reason: str, detail: str) -> None:
-        """Something was not taken."""
+        """Count and report a dropped message or record."""
         self.dropped[reason] += 1
         report = (origin, neighbour, reason, detail)
         if report in self._reports or len(self._reports) < MAX_REPORTS:
             self._reports[report] += 1
 
     def finish_step(self) -> Step:
-        """All of it; the next step begins empty."""
+        """Return the output, and start the next step."""
         if self._addresses:
             self._changes.append(AddressesChanged(frozenset(self._addresses)))
             self._addresses.clear()

@@ -1,4 +1,4 @@
-"""The paths of this router: how far, over which neighbours, and where it stands in the trees of others."""
+"""The paths of this router: distances, next hops, and its place in the trees of other routers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
     from amqpmesh.topology.graph import Graph
 
-#: Trees of other ingress routers that are kept. One of a mesh of a thousand routers takes about 200 KiB.
+#: Trees of other ingress routers that are kept. In a mesh of a thousand routers, one takes about 200 KiB.
 TREES: Final = 128
 
 
 class Route(NamedTuple):
-    """How a router is reached."""
+    """The cheapest paths to a router."""
 
     distance: int
-    """What the cheapest paths there cost."""
+    """Their cost."""
     next_hops: tuple[str, ...]
-    """The neighbours that those paths begin with, in order; empty for this router itself."""
+    """Their first neighbours, sorted; empty for this router itself."""
     length: int
-    """The most edges that one of those paths has, for a hop limit that suits them all."""
+    """The most edges of one of these paths, for a hop limit that suits them all."""
 
 
 class Paths:
-    """What the graph means to one router.
+    """The routes and trees of one router.
 
-    What is said of ways is as of the last `refresh`, so that a router forwards on the old graph while changes gather.
-    Trees of other ingress routers are computed, or catch up with the graph, when they are asked for.
+    Routes are as of the last `refresh`: while changes gather, the router forwards on the old graph. Trees of other
+    ingress routers are computed, or brought up to date, when they are used.
 
-    No message visits a router twice while all routers have the same graph: every next hop is nearer to the
-    destination than the router before it, since costs are at least 1.
+    No message visits a router twice while all routers have the same graph: each next hop is nearer to the destination
+    than the router before it, since costs are at least 1.
     """
 
     def __init__(self, graph: Graph, router: str, *, trees: int = TREES) -> None:
@@ -43,15 +43,16 @@ class Paths:
         self._graph = graph
         self._own = ShortestPathTree(graph, router)
         self._routes: dict[str, Route] = {}
-        self._trees: dict[str, ShortestPathTree] = {}  # the one asked for longest ago comes first
+        self._trees: dict[str, ShortestPathTree] = {}  # least recently used first
         self._most_trees = trees
         self.refresh()
 
     def refresh(self) -> frozenset[str]:
-        """Take in what the graph has become; what cannot have changed is not computed again.
+        """Bring the routes up to date with the graph; only those that can have changed are computed.
 
-        Returns: the routers whose way changed, came or went. Where there are none, this router's place in the tree of
-            another may have changed all the same: the ways back cost what the other directions cost.
+        Returns: the routers with a changed, new or lost route. Even if there are none, this router's place in the tree
+            of
+            another one may have changed: the directions towards this router have costs of their own.
         """
         touched = self._own.update()
         return self._find_all_routes() if touched is None else self._update_routes(touched)
@@ -59,54 +60,53 @@ class Paths:
     # Routes
 
     def route(self, destination: str) -> Route | None:
-        """How a router is reached; None: it cannot be."""
+        """Return the route to a router; None: it cannot be reached."""
         return self._routes.get(destination)
 
     def distance(self, destination: str) -> int | None:
-        """The cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
+        """Return the cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
         route = self._routes.get(destination)
         return None if route is None else route.distance
 
     def next_hops(self, destination: str) -> tuple[str, ...]:
-        """The neighbours that are first on a cheapest path, in order; empty for this router and the unreachable."""
+        """Return the first neighbours on the cheapest paths, sorted; empty for this router and unreachable ones."""
         route = self._routes.get(destination)
         return () if route is None else route.next_hops
 
     def length(self, destination: str) -> int | None:
-        """The most edges on a cheapest path to a router, 0 for this one; None: it cannot be reached."""
+        """Return the most edges on a cheapest path to a router, 0 for this one; None: it cannot be reached."""
         route = self._routes.get(destination)
         return None if route is None else route.length
 
     def reachable(self) -> KeysView[str]:
-        """Every router that can be reached now, this one included; a view."""
+        """Return all reachable routers, this one included; a view."""
         return self._routes.keys()
 
     def path(self, destination: str, ingress: str | None = None) -> list[str]:
-        """One cheapest path, the one of the tree: from this router or an ingress router; empty if there is none."""
+        """Return the cheapest path in the tree of this router, or of an ingress router; empty if there is none."""
         return self._tree(ingress or self.router).path(destination)
 
     # Trees
 
     def parent(self, ingress: str) -> str | None:
-        """The neighbour before this router in an ingress router's tree; None: it is the root, or not in the tree."""
+        """Return the neighbour before this router in the tree of an ingress router; None: it is the root, or not in the
+        tree."""
         return self._tree(ingress).parent(self.router)
 
     def children(self, ingress: str) -> tuple[str, ...]:
-        """The neighbours after this router in an ingress router's tree, in order."""
+        """Return the neighbours after this router in the tree of an ingress router, sorted."""
         return tuple(self._tree(ingress).children(self.router))
 
     def subtree(self, ingress: str, child: str) -> set[str]:
-        """All that are reached over a child of this router in an ingress router's tree, the child included.
-
-        Empty if it is not a child of this router.
-        """
+        """Return the routers below a child of this router in the tree of an ingress router, and the child;
+        else none."""
         tree = self._tree(ingress)
         return tree.subtree(child) if tree.parent(child) == self.router else set()
 
     def branches(self, ingress: str, destinations: Iterable[str]) -> dict[str, set[str]]:
-        """Those of some routers that lie below this one in an ingress router's tree, by the child that leads to them.
+        """Return those of some routers that are below this one in the tree of an ingress router, by child.
 
-        It takes a step per router on the way, where `subtree` looks at all that is below.
+        It takes a step for each router on the way up, where `subtree` visits all routers below.
         """
         tree = self._tree(ingress)
         found: dict[str, set[str]] = {}
@@ -146,7 +146,7 @@ class Paths:
         changed = {router for router in touched if router in self._routes and router not in distances}
         for router in changed:
             del self._routes[router]
-        # Nearer routers first: the ways to the others are made of theirs.
+        # Nearer routers first: the routes to the others depend on theirs.
         heap = [(distances[router], router) for router in touched if router in distances]
         heapify(heap)
         queued = set(touched)
@@ -165,10 +165,10 @@ class Paths:
 
     def _route(self, router: str, distance: int) -> Route:
         before = self._own.predecessors.get(router, ())
-        if len(before) == 1 and before[0] != self.router:  # nearly all are reached so
+        if len(before) == 1 and before[0] != self.router:  # as nearly all routers are reached
             _, hops, length = self._routes[before[0]]
             return Route(distance, hops, length + 1)
         found = {hop for each in before for hop in self._routes[each].next_hops}
-        if self.router in before:  # it is our neighbour, reached over its own edge
+        if self.router in before:  # a neighbour, reached over its own edge
             found.add(router)
         return Route(distance, tuple(sorted(found)), max((self._routes[each].length + 1 for each in before), default=0))
