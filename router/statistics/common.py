@@ -1,16 +1,16 @@
-"""Values that several statistics share: reasons, directions, and counts of outcomes."""
+"""Values shared by several statistics: reasons, directions, and counts of outcomes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The reasons why nothing can be sent on a link, as people read them."""
+    """The reasons why nothing can be sent on a link, as users read them."""
 
     DETACHED = "link is detached"
     DRAINING = "router drains"
     MEMORY = "memory used up"
-    # Of senders, and of their addresses.
+    # Of senders and their addresses.
     NO_RECEIVER = "no receiver anywhere"
     SPLIT = "no receiver in this part of the mesh"
     NO_PATH = "no path there"
@@ -24,12 +24,12 @@ class Reason(StrEnum):
     UNREAD = "receivers do not read"
     UNSETTLED = "receivers settle too little"
     SLOWEST = "a multicast waits for its slowest receiver"
-    # Of senders alone.
+    # Of senders only.
     OTHERS = "receivers' credit is used by others"
     HELD = "window is full"
-    # Of lanes alone.
+    # Of lanes only.
     UNANSWERED = "lane is not attached yet"
-    # Of receivers, and of neighbours that take lanes.
+    # Of receivers, and of neighbours at the receiving end of lanes.
     RECEIVER_NO_CREDIT = "receiver gave no credit"
     RECEIVER_TOOK_BACK = "receiver took its credit back"
     RECEIVER_SPENT = "receiver's credit is used up"
@@ -39,7 +39,7 @@ class Reason(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which way the deliveries of a link go, as the router sees it."""
+    """The direction of a link's deliveries, as the router sees it."""
 
     INCOMING = "incoming"
     """From a sender: the peer is a producer."""
@@ -48,20 +48,20 @@ class Direction(StrEnum):
 
 
 class ConnectionDirection(StrEnum):
-    """Who opened a connection."""
+    """The side that opened a connection."""
 
     IN = "in"
-    """The peer did."""
+    """The peer opened it."""
     OUT = "out"
-    """The router did."""
+    """The router opened it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """How deliveries ended. Those that went pre-settled have no outcome."""
+    """The outcomes of deliveries. Pre-settled deliveries have none."""
 
     presettled: int
-    """Deliveries that were settled before they were sent: at most once."""
+    """Deliveries that the sender sent settled (at most once)."""
     accepted: int
     rejected: int
     released: int

@@ -1,6 +1,6 @@
-"""Statistics of a mesh, as one of its routers sees it: neighbours, routes, lanes, and adverts.
+"""Statistics of a mesh, as one of its routers sees it: neighbours, routes, lanes, and advertisements.
 
-The rules of `router_statistics` for counts and times hold here, too.
+As in `router_statistics`, counters start when their object is created, and times are seconds of the router's clock.
 """
 
 from dataclasses import dataclass
@@ -10,45 +10,46 @@ from amqpmesh.router.statistics.common import Direction, Outcomes, Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshStatistics:
-    """The router's part in its mesh."""
+    """The mesh, as this router sees it."""
 
     id: str
-    """Its id."""
+    """The router's id."""
     epoch: int
-    """This life of it: each start has a greater one."""
+    """The number of this run of the router; it grows with each start."""
     routers: int
-    """Routers that are known, this one among them."""
+    """Known routers, including this one."""
     reachable: int
-    """Those of them that a path leads to, this one among them."""
+    """Reachable routers, including this one."""
     neighbours: int
     """Connections to neighbours that are up."""
     lanes: int
-    """Links to and from neighbours that deliveries go by."""
+    """Lanes to and from neighbours."""
     messages_sent: int
-    """What it has told neighbours about the mesh, messages."""
+    """Mesh protocol messages sent to neighbours."""
     no_path: int
-    """Deliveries that were released because no path led where they were to go."""
+    """Deliveries released because no path led to their destination."""
     no_hops: int
-    """Deliveries that were released because they had made too many hops, or would have gone back where they came from:
-    routers had different ideas of the graph."""
+    """Deliveries released because they had made too many hops or would have gone back. This happens while routers have
+    different views of the graph.
+    """
     dropped_malformed: int
-    """Advertisements that were no messages as routers write them."""
+    """Advertisements in a wrong format."""
     dropped_oversized: int
-    """Advertisements that were larger than may be; what this router has to say and cannot, too."""
+    """Advertisements above the size limit, including this router's own."""
     dropped_version: int
-    """Advertisements of a version that is not known here."""
+    """Advertisements of an unknown version."""
     dropped_kind: int
-    """Advertisements of a kind that is not known here."""
+    """Advertisements of an unknown kind."""
     dropped_area: int
     """Advertisements of another area."""
     dropped_untrusted: int
-    """Advertisements whose signature or certificate is not believed."""
+    """Advertisements with an untrusted signature or certificate."""
     dropped_stale: int
-    """Advertisements that had been signed too long ago, or in the future."""
+    """Advertisements signed too long ago, or in the future."""
     dropped_replayed: int
-    """Advertisements that came again."""
+    """Advertisements that were replayed."""
     dropped_full: int
-    """Advertisements of more than is kept for one router."""
+    """Advertisements above the number that is kept for one router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,113 +59,117 @@ class NeighbourStatistics:
     connection: int
     """The number of its connection."""
     router: str
-    """Who is there."""
+    """The id of the neighbour."""
     connector: str | None
-    """The name of the connector that opened it; None: the neighbour did."""
+    """The name of the connector that opened it; None: the neighbour opened it."""
     listener: str | None
-    """The name of the listener that it came in by; None: the router opened it."""
+    """The name of the listener that accepted it; None: the router opened it."""
     cost: int
-    """What sending to it costs."""
+    """The cost of sending to the neighbour."""
     remote_cost: int | None
-    """What sending here costs, as the neighbour says: by the cheapest of its connections; None: it says nothing of this
-    router."""
+    """The neighbour's cost of sending to this router, over its cheapest connection; None: the neighbour does not
+    advertise this router.
+    """
     up: bool
-    """Both sides hear each other."""
+    """Both routers receive each other's messages."""
     advertised: bool
-    """The mesh is told of it by this router. Paths lead over it once both sides tell of it."""
+    """This router advertises the connection to the mesh. Paths use it when both sides advertise it."""
     since: float
-    """When it became up, or ceased to be."""
+    """The time when it became up or down, in seconds of the router's clock."""
     lanes: int
-    """Links on it that deliveries go by."""
+    """Lanes on it."""
     reason: str | None
-    """Why no path leads over it; None: paths may."""
+    """Why no path uses it; None: paths may use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteStatistics:
-    """Another router of the mesh, and how it is reached."""
+    """The route to another router of the mesh."""
 
     router: str
-    """Its id."""
+    """The id of the other router."""
     distance: int | None
-    """The cost of the cheapest paths there; None: no path leads there."""
+    """The cost of the cheapest paths; None: there is no path."""
     next_hops: tuple[str, ...]
-    """The neighbours that those paths begin with, in order; lanes are spread over them."""
+    """The first hops of those paths, sorted. Lanes are spread over them."""
     hops: int | None
-    """The most hops that one of those paths has; None: there is none."""
+    """The number of hops of the longest of those paths; None: there is no path."""
     transit: bool
-    """Paths may lead through it: not, if it is about to end."""
+    """Paths may lead through it. False: it is stopping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatistics(Outcomes):
-    """One link by which routers give each other deliveries."""
+    """A lane: one link between two routers that carries deliveries."""
 
     number: int
-    """Unique within this router, links included."""
+    """The lane's number, unique among lanes and links of this router."""
     name: str
-    """As its attach said."""
+    """The link name in the attach."""
     kind: str
     """`anycast`: to the consumers of one address at one router. `tree`: to all consumers of one address. `transit`: to
-    one router, to any address there."""
+    one router, to any address there.
+    """
     address: str | None
-    """None: transit has none."""
+    """The address; None: a transit lane has none."""
     tenant: str
     far: str
-    """The router where its deliveries leave the mesh; of a tree, the one where they came in."""
+    """The router where its deliveries leave the mesh. For a tree: the router where they entered it."""
     direction: Direction
     neighbour: str
-    """Who is at its other end."""
+    """The id of the neighbour at the other end."""
     connection: int
     """The number of its connection."""
     bulk: bool
-    """A second link of a lane, for what is larger than a frame."""
+    """It is the lane's second link, for messages larger than one frame."""
     retired: bool
-    """Nothing new leaves by it: it goes once all on it is settled."""
+    """It is being replaced: it carries no new deliveries, and is detached when all are settled."""
     attached_at: float
     deliveries: int
-    """Deliveries whose first frame has come, or left."""
+    """Deliveries received or sent, counted at the first frame."""
     octets: int
     """Octets of their messages."""
     waiting: int
-    """Deliveries that came by it and wait to be sent on; of an outgoing one, those that wait for it and its like."""
+    """Incoming lane: deliveries received on it that wait to be forwarded. Outgoing lane: deliveries that wait for it
+    and its parallel lanes.
+    """
     unsettled: int
-    """Deliveries of which one side still has something to say."""
+    """Deliveries that are not settled on both sides yet."""
     credit: int
     """Deliveries that may still be sent on it (link-credit, §2.6.7)."""
     zero_credit_since: float | None
-    """None: it has credit."""
+    """The time since which it has no credit; None: it has credit."""
     last_delivery_at: float | None
-    """When the last delivery began; None: there was none."""
+    """The time when the last delivery began; None: there was none."""
     reason: Reason | None
     """Why it has no credit, or cannot use it; None: it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvertStatistics:
-    """What another router tells the mesh of one address."""
+    """The advertisement of one address by another router."""
 
     name: str
     tenant: str
     router: str
-    """Who has consumers of it."""
+    """The router that has consumers of the address."""
     distribution: str
-    """How the address distributes there."""
+    """The address's distribution at that router."""
     reachable: bool
-    """A path leads there."""
+    """There is a path to that router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisagreementStatistics:
-    """An address that this router and another distribute in different ways."""
+    """An address that has different distributions at this router and at another one."""
 
     address: str
     tenant: str
     here: str
-    """This router's id."""
+    """The id of this router."""
     ours: str
-    """How the address distributes by the patterns of this router."""
+    """The distribution by the patterns of this router."""
     router: str
-    """The other router: it has receivers of the address, or its multicasts come by here."""
+    """The other router: it has receivers of the address, or sends multicasts through this router."""
     theirs: str
-    """How the address distributes there."""
+    """The address's distribution at that router."""

@@ -1,7 +1,7 @@
 """Statistics of a running router: listeners, connectors, connections, links, and addresses, at one moment.
 
-A count starts when the object that it counts for is made. `now`, and each name that ends in `_since` or `_at`, are
-seconds of the router's clock: only differences mean anything, as in `statistics.router.now - link.zero_credit_since`.
+A counter starts when its object is created. `now`, and each name that ends in `_since` or `_at`, are seconds of the
+router's clock: only differences have a meaning, as in `statistics.router.now - link.zero_credit_since`.
 """
 
 from dataclasses import dataclass
@@ -21,145 +21,149 @@ from amqpmesh.router.statistics.mesh_statistics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterStatistics(Outcomes):
-    """The router as a whole; outcomes are those that receivers had for it."""
+    """The router as a whole. The outcomes are those of the receivers."""
 
     id: str
-    """Its container-id."""
+    """The router's container-id."""
     now: float
     started_at: float
     draining: bool
-    """It takes nothing new: it is about to end."""
+    """The router is stopping and accepts nothing new."""
     connections: int
-    """Connections that are not gone yet."""
+    """Open connections, including those that are closing."""
     links: int
-    """Links of clients, and those that were detached and whose deliveries are not settled."""
+    """Links of clients, including detached links with unsettled deliveries."""
     addresses: int
-    """Addresses that somebody uses, dynamic nodes among them."""
+    """Addresses in use, including dynamic nodes."""
     relays: int
-    """Deliveries that are on their way, wait, or are unsettled on either side."""
+    """Deliveries in flight: arriving, waiting, or unsettled on one side."""
     buffered: int
-    """Octets of messages that wait here."""
+    """Octets of messages that wait in this router."""
     memory: int
-    """Octets that may wait before senders get less credit."""
+    """The configured memory budget, in octets."""
     memory_used_up: bool
-    """So many wait: addresses above their share give no credit."""
+    """The budget is used up: addresses above their share give no credit."""
     deliveries_in: int
-    """Deliveries that have come."""
+    """Deliveries received."""
     deliveries_out: int
-    """Deliveries that have left; a multicast counts once for each receiver."""
+    """Deliveries sent; a multicast counts once for each receiver."""
     octets_in: int
-    """Octets that have come, as they are inside TLS."""
+    """Octets received, counted inside TLS."""
     octets_out: int
-    """Octets that have left, as they are inside TLS."""
+    """Octets sent, counted inside TLS."""
     undelivered: int
-    """Deliveries that went back or were dropped because nobody was there to take them."""
+    """Deliveries that were released or dropped because no receiver took them."""
     expired: int
-    """Deliveries whose ttl, or absolute-expiry-time, ended here."""
+    """Deliveries whose ttl or absolute-expiry-time ended in this router."""
     stolen: int
-    """Links that were attached again elsewhere."""
+    """Links that another connection took over (link stealing, §2.6.1)."""
     irregular: int
-    """Messages whose sections were out of order, doubled or malformed; relayed untouched from there."""
+    """Messages with sections out of order, duplicate or malformed. The router relays the rest of such a message
+    unchanged.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerStatistics:
-    """Where clients connect."""
+    """A listener, to which clients or neighbours connect."""
 
     name: str
     url: str
-    """With the port that is in use."""
+    """The URL, with the port in use."""
     connections: int
-    """Those that came in by it and are not gone."""
+    """Open connections of this listener."""
     refused: int
-    """Those that were too many."""
+    """Connections refused because of the limit `connections`."""
     role: str
     """`normal`: for clients. `mesh`: for neighbours."""
     cost: int
-    """What sending a delivery costs on the connections that come in by it, unless a neighbour has a cost of its own."""
+    """The cost of its connections to neighbours, unless a neighbour has its own cost."""
 
 
 class ConnectorState(StrEnum):
-    """What a connector does."""
+    """The state of a connector."""
 
     CONNECTING = "connecting"
-    """It has begun to connect."""
+    """It is connecting."""
     CONNECTED = "connected"
     """The peer has opened the connection."""
     WAITING = "waiting"
-    """It could not, and will try again."""
+    """The last attempt failed; the next one follows."""
     STANDING_BY = "standing by"
-    """The router that it leads to has connected here itself: that connection is used."""
+    """The other router has connected to this one itself; that connection is used."""
     ENDED = "ended"
-    """It connects no more: the router is about to end."""
+    """It connects no more: the router is stopping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorStatistics:
-    """Where the router connects."""
+    """A connector, with which the router connects to other routers or containers."""
 
     name: str
     role: str
     """`mesh` or `container`."""
     cost: int
-    """What sending a delivery costs on its connections, unless a neighbour has a cost of its own."""
+    """The cost of its connections to neighbours, unless a neighbour has its own cost."""
     state: ConnectorState
     url: str | None
-    """Where it is connected, or connects; None: nowhere now."""
+    """The URL of the connection or of the attempt; None: there is none now."""
     redirected_from: str | None
-    """The configured URL whose peer has sent it there, by however many redirects (§2.8.16); None: no redirect has."""
+    """The configured URL from which redirects (§2.8.16) led to `url`; None: no redirect."""
     connection: int | None
     """The number of its connection; None: there is none."""
     failures: int
-    """How often in a row it came to no connection, or to one that did not last; 0 while it is connected."""
+    """Failed attempts and short-lived connections in a row; 0 while it is connected."""
     reason: str | None
-    """Why the last connection ended or did not come about; None: it is connected, or tries for the first time."""
+    """Why the last connection failed or ended; None: it is connected, or tries for the first time."""
 
 
 class ContainerLinkState(StrEnum):
-    """What a link to a node of another container does."""
+    """The state of a link to a node of another container."""
 
     DISCONNECTED = "no connection"
-    """Its connector has none."""
+    """Its connector has no connection."""
     ATTACHING = "attaching"
-    """The other container has not answered yet."""
+    """The other container has not answered the attach yet."""
     ATTACHED = "attached"
     WAITING = "waiting"
-    """It was refused or detached, and is attached again later."""
+    """It was refused or detached; the next attempt follows."""
     STOLEN = "stolen"
-    """Another link of its name has taken its place; it is attached again much later."""
+    """Another link of its name has taken its place; the next attempt follows much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLinkStatistics:
-    """A configured link to a node of another container. What goes by it is counted as of any link."""
+    """A configured link to a node of another container. While it is attached, the link with the number `link` has its
+    counters.
+    """
 
     name: str
     connector: str
-    """The name of the connector whose connections it goes over."""
+    """The name of the connector that the link uses."""
     connection: int | None
     """The number of the connection; None: there is none."""
     direction: Direction
     node: str
-    """The address of the node there."""
+    """The address of the node in the other container."""
     address: str
-    """What it feeds here, or is fed from."""
+    """The address in this router."""
     state: ContainerLinkState
     since: float
-    """When it came into that state."""
+    """The time when the state began."""
     link: int | None
     """The number of the link; None: it is not attached."""
     failures: int
-    """How often in a row it was refused, or did not last; 0 while it is attached."""
+    """Refused and short-lived attaches in a row; 0 while it is attached."""
     stolen: int
     """How often another link took its place."""
     retry_at: float | None
-    """When it is attached again; None: with the next connection, or it is attached."""
+    """The time of the next attempt; None: at the next connection, or it is attached."""
     reason: str | None
-    """Why it is not attached, the connector's reason where there is no connection; None: it is, or nothing was tried
-    yet."""
+    """Why it is not attached, or the connector's reason; None: it is attached, or there was no attempt yet."""
     unwatched: str | None
-    """Why the node there is not watched, so that the container may accept messages for a deleted node; None: it is
-    watched, or need not be."""
+    """Why the router does not watch the node. Then the container may accept messages for a deleted node. None: it is
+    watched, or needs no watch.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,151 +171,158 @@ class ConnectionStatistics:
     """One connection."""
 
     number: int
-    """What logs call it; unique within this router."""
+    """The connection's number in the log, unique in this router."""
     direction: ConnectionDirection
-    """Who opened it."""
+    """`in`: the peer opened it. `out`: the router opened it."""
     role: str
-    """`normal`: a client's. `mesh`: a neighbour's. `container`: of a container that links of ours go to."""
+    """The peer is a client (`normal`), a neighbour (`mesh`), or a container to which the router has links
+    (`container`).
+    """
     listener: str | None
-    """The name of the listener that it came in by; None: the router opened it."""
+    """The name of the listener that accepted it; None: the router opened it."""
     connector: str | None
-    """The name of the connector that opened it; None: the peer did."""
+    """The name of the connector that opened it; None: the peer opened it."""
     cost: int
-    """What sending a delivery costs this way."""
+    """The cost of sending over this connection."""
     host: str
-    """The peer's address without its port."""
+    """The peer's IP address, without the port."""
     container_id: str
-    """As the peer's `open` said; "" until it has come."""
+    """The container-id in the peer's `open`; "" before the `open` arrives."""
     hostname: str | None
-    """Whom it wanted to talk to, as its `open` said."""
+    """The hostname in the peer's `open` (the virtual host)."""
     tenant: str
     user: str | None
-    """Who the peer proved to be; None: nobody in particular."""
+    """The authenticated user; None: the peer is anonymous."""
     mechanism: str | None
-    """The SASL mechanism that the side which connected showed itself by; None without a SASL layer."""
+    """The SASL mechanism of the side that connected; None: no SASL layer."""
     tls: str | None
-    """The version of TLS, `TLSv1.3`; None without TLS."""
+    """The version of TLS, for example `TLSv1.3`; None: no TLS."""
     cipher: str | None
     """The cipher suite of TLS."""
     certificate_subject: str | None
-    """Of the peer's certificate."""
+    """The subject of the peer's certificate."""
     state: str
-    """By the standard's name (§2.4.6): `OPENED` while it is in use."""
+    """The state of §2.4.6: `OPENED` while it is in use."""
     connected_at: float
     idle_time_out: float | None
-    """Seconds without a frame after which we close it; None: never."""
+    """Seconds without a frame after which this router closes it; None: never."""
     remote_idle_time_out: float | None
-    """Seconds without a frame after which the peer may close it, as it announced; None: never."""
+    """Seconds without a frame after which the peer may close it, as announced by the peer; None: never."""
     max_frame_size: int
-    """Octets of the largest frame that the peer takes."""
+    """The largest frame that the peer accepts, in octets."""
     sessions: int
     links: int
     octets_in: int
     octets_out: int
     unwritten: int
-    """Octets that wait for the peer to read."""
+    """Octets that wait to be written, because the peer does not read."""
     held: int
-    """Transfer frames of the peer that wait here."""
+    """Transfer frames of the peer that wait in this router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatistics(Outcomes):
-    """One link of a client. Those between routers are lanes."""
+    """One link of a client. Links between routers are lanes: see `LaneStatistics`."""
 
     number: int
-    """Unique within this router."""
+    """The link's number, unique in this router."""
     name: str
-    """As its attach said; unique for one container and direction only."""
+    """The link name in the attach; unique only for one container and direction."""
     connection: int
     """The number of its connection."""
     direction: Direction
     address: str | None
-    """With `@` and the router's id where it is another router's. None: an anonymous sender, each of whose messages says
-    where it goes."""
+    """The address; `name@ROUTER` for an address of another router, `@ROUTER` for all addresses of that router. None: an
+    anonymous sender, which names an address in each message.
+    """
     tenant: str
     copy: bool
-    """Its receiver sees each delivery and takes it from nobody."""
+    """The receiver browses: it gets a copy of each delivery (distribution-mode copy)."""
     attached: bool
-    """False: detached without being closed, and kept for what is not settled."""
+    """False: detached but not closed, and kept for its unsettled deliveries."""
     attached_at: float
     deliveries: int
-    """Deliveries whose first frame has come, or left."""
+    """Deliveries received or sent, counted at the first frame."""
     octets: int
     """Octets of their messages."""
     undelivered: int
-    """Deliveries that came by it and wait to be sent on; for a `copy` receiver, those that wait for its credit."""
+    """Deliveries received on it that wait to be forwarded, also those of an anonymous sender at other routers. For a
+    `copy` receiver: deliveries that wait for its credit.
+    """
     unsettled: int
-    """Deliveries of which one side still has something to say."""
+    """Deliveries that are not settled on both sides yet."""
     missed: int
-    """Deliveries that a `copy` receiver, or one that held up a multicast, did not see."""
+    """Deliveries skipped for this receiver, because it is a `copy` receiver or a slow receiver of a multicast."""
     available: int
-    """Deliveries that the sending side had for it, or for its address, when it last said so (§2.6.7)."""
+    """Deliveries that the sender has available, as last announced in a flow (§2.6.7)."""
     credit: int
     """Deliveries that may still be sent on it (link-credit, §2.6.7)."""
     zero_credit_since: float | None
-    """None: it has credit."""
+    """The time since which it has no credit; None: it has credit."""
     last_delivery_at: float | None
-    """When the last delivery began; None: there was none."""
+    """The time when the last delivery began; None: there was none."""
     reason: Reason | None
     """Why it has no credit, or cannot use it; None: it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressStatistics(Outcomes):
-    """One address that somebody uses here. It is forgotten, and its counts with it, when nobody does any more.
-
-    What its lanes carry counts here, too, whoever sent it; what waits for a lane does if it came in here.
+    """One address in use at this router. When it is no longer in use, the router deletes it and its counters. The
+    counters include the deliveries on lanes of the address. Deliveries that wait for a lane count only if a client of
+    this router sent them.
     """
 
     name: str
     tenant: str
     distribution: Distribution
     producers: int
-    """Links of clients here that deliveries come in by; anonymous senders are not among them."""
+    """Sender links of clients at this router, without anonymous senders."""
     consumers: int
-    """Links of clients here that deliveries leave by."""
+    """Receiver links of clients at this router, and lanes to receivers of `name@THIS-ROUTER` that are attached to other
+    routers.
+    """
     consumers_at: tuple[str, ...]
-    """The other routers that have consumers of it and can be reached, in order."""
+    """The reachable other routers with consumers of it, sorted."""
     out_of_reach: tuple[str, ...]
-    """Those that have some, as far as is known, and cannot be reached."""
+    """The unreachable other routers that had consumers of it when last known."""
     copies: int
-    """Links of receivers that only see what goes to others."""
+    """Links of `copy` receivers."""
     waiting: int
     """Deliveries that wait for a receiver."""
     buffered: int
-    """Octets of messages that wait here."""
+    """Octets of messages that wait in this router."""
     demand: int
     """Deliveries that receivers can take now."""
     granted: int
-    """Deliveries that senders, and other routers, were given credit for and have not sent."""
+    """Credit given to senders and other routers that they have not used yet."""
     deliveries_in: int
-    """Deliveries that have come; those of anonymous senders do not count here."""
+    """Deliveries received, without those of anonymous senders."""
     deliveries_out: int
-    """Deliveries that have left; a multicast counts once for each receiver."""
+    """Deliveries sent; a multicast counts once for each receiver."""
     undelivered: int
-    """Deliveries that went back or were dropped because nobody was there to take them."""
+    """Deliveries that were released or dropped because no receiver took them."""
     reason: Reason | None
     """Why receivers can take nothing now; None: they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
-    """A node that is the router's own: dynamic nodes, and `$management`."""
+    """A node of the router itself: a dynamic node, or `$management`."""
 
     name: str
-    """The address, without `@` and the router's id."""
+    """The address, without `@ROUTER`."""
     tenant: str
     dynamic: bool
-    """It was made for a link (§3.5.3)."""
+    """It is a dynamic node, made for a link (§3.5.3)."""
     maker: int | None
     """The number of the connection that made it."""
     lifetime: str | None
-    """What a dynamic node lives as long as (§3.5.10 to §3.5.13), `delete-on-close` among others."""
+    """The lifetime policy of a dynamic node (§3.5.10 to §3.5.13), for example `delete-on-close`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """How a router stands."""
+    """The state of a router at one moment."""
 
     router: RouterStatistics
     listeners: tuple[ListenerStatistics, ...] = ()
@@ -331,6 +342,6 @@ class Statistics:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is left: no connection, link, address or delivery, and no byte of any."""
+        """True if nothing is left: no connection, link, address or delivery, and no octet of any."""
         whole = self.router
         return not (whole.connections or whole.links or whole.addresses or whole.relays or whole.buffered)
