@@ -25,7 +25,7 @@ from amqpmesh.pipeline.rehearsal import rehearsed
 from amqpmesh.pipeline.routing import Amounts
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, dumped
+from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -292,7 +292,7 @@ def job(work: Work) -> Done:
     rows = work.write("plan/changes", _frame(work.spark, changes(found), CHANGES))
     work.write("plan/links", _frame(work.spark, links(found), LINKS))
     work.write("plan/failures", _frame(work.spark, found.failures, FAILURES))
-    save(work, dumped(plan))
+    save(work, to_json(plan))
     return Done(rows, _figures(found), (*_changes_shown(plan, found), _checks(plan)))
 
 

@@ -22,7 +22,7 @@ from trio.testing import MockClock
 
 from amqpmesh.pipeline.routing import Amounts, Network, Traffic
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.management.apply_plan import ReroutingError, put, standings
+from amqpmesh.router.management.apply_plan import ReroutingError, change_states, set_cost
 from amqpmesh.router.management.cost_plan import Change, Verdict
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.topology.simulation.mesh import Mesh
@@ -157,8 +157,8 @@ async def _play(
         try:
             for change in changes:
                 async with mesh[change.router].requester(ADDRESS) as management:
-                    (standing,) = await standings(change.router, [change], management.request)
-                    await put(standing, change.after, management.request)
+                    (standing,) = await change_states(change.router, [change], management.request)
+                    await set_cost(standing, change.after, management.request)
                 await trio.sleep(PAUSE)
             await mesh.settled(PATIENCE)
         except (ReroutingError, trio.TooSlowError) as error:

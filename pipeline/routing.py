@@ -74,8 +74,8 @@ class Network:
 
     def distances(self, targets: Numbers) -> Amounts:
         """What it costs to reach each target from each router: targets x routers; infinite: there is no way."""
-        turned_round = csr_matrix((self.costs.astype(np.float64), (self.heads, self.tails)), shape=(len(self),) * 2)
-        found: Amounts = dijkstra(turned_round, indices=targets)
+        reverse = csr_matrix((self.costs.astype(np.float64), (self.heads, self.tails)), shape=(len(self),) * 2)
+        found: Amounts = dijkstra(reverse, indices=targets)
         return found
 
     def links(self) -> list[tuple[str, str]]:

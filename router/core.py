@@ -34,7 +34,7 @@ from amqpmesh.router.incremental import Chores, run_to_end
 from amqpmesh.router.kernel import KernelRouter, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
-from amqpmesh.router.management.snapshot import survey
+from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.memory.holders import Memory, count_output, forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -481,7 +481,7 @@ class Core:
 
     def statistics(self) -> Statistics:
         """How things stand now."""
-        return run_to_end(survey(self))
+        return run_to_end(take_snapshot(self))
 
     def passed(self) -> tuple[int, int]:
         """How many connections and links are gone, and how many there are.

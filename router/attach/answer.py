@@ -42,7 +42,7 @@ from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
 from amqpmesh.router.endpoint_setup import LARGE, REDIRECT
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.management.mesh_snapshot import why_unasked
+from amqpmesh.router.management.mesh_snapshot import no_credit_reason
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, forget, is_too_much, size_of_attach
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -271,7 +271,7 @@ class Attaching:
                     link=link.name,
                     peer=record.host,
                     address=address.name,
-                    reason=why_unasked(core, address).value,
+                    reason=no_credit_reason(core, address).value,
                 )
         core.touch_input(incoming)
         return incoming

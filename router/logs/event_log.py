@@ -70,11 +70,11 @@ class EventLog:
         self, level: int, event: str, fields: Mapping[str, object], exception: BaseException | None = None
     ) -> None:
         if self._logger.isEnabledFor(level):
-            said = Said(event, {**self._bound, **fields})
+            said = LogEvent(event, {**self._bound, **fields})
             self._logger.log(level, said, extra={_FIELDS: said.fields}, exc_info=exception)
 
 
-class Said:
+class LogEvent:
     """An event and its fields, as one line for formatters that know nothing of fields."""
 
     __slots__ = ("event", "fields")
@@ -93,7 +93,7 @@ def _line(event: str, fields: Mapping[str, object]) -> str:
 
 def event_of(record: logging.LogRecord) -> str:
     """The event of a record, without its fields; of one that another library logged, its message."""
-    return record.msg.event if isinstance(record.msg, Said) else record.getMessage()
+    return record.msg.event if isinstance(record.msg, LogEvent) else record.getMessage()
 
 
 def escaped(value: object) -> str:
@@ -184,16 +184,16 @@ class RepeatFilter(logging.Filter):
         return True
 
 
-class Bearing(logging.Filter):
+class AddFields(logging.Filter):
     """Has every record bear some more fields, before its own."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__()
-        self._bearing = fields
+        self._added = fields
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add them. Returns: True: it is written."""
-        setattr(record, _FIELDS, {**self._bearing, **getattr(record, _FIELDS, {})})
+        setattr(record, _FIELDS, {**self._added, **getattr(record, _FIELDS, {})})
         return True
 
 
@@ -211,7 +211,7 @@ def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) 
     handler.setFormatter(FORMATTERS[format]())
     handler.addFilter(RepeatFilter())
     if bearing:
-        handler.addFilter(Bearing(**bearing))
+        handler.addFilter(AddFields(**bearing))
     root = logging.getLogger(ROOT)
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

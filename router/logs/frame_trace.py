@@ -39,8 +39,8 @@ class FrameTracer:
     def __init__(self, **fields: object) -> None:
         """Args: fields: what every line bears, such as the connection's number."""
         log = EventLog(NAME, **fields)
-        self._received = _Way("in", log)
-        self._sent = _Way("out", log)
+        self._received = _DirectionTrace("in", log)
+        self._sent = _DirectionTrace("out", log)
 
     def received(self, data: bytes | bytearray | memoryview) -> None:
         """These bytes came from the peer. Never raises."""
@@ -56,7 +56,7 @@ class FrameTracer:
         self._sent.begin()
 
 
-class _Way:
+class _DirectionTrace:
     """One direction of a connection."""
 
     def __init__(self, event: str, log: EventLog) -> None:
@@ -69,20 +69,20 @@ class _Way:
         self._reader = FrameReader(_ANY_SIZE)
         self._in_frames = False
         self._layer = -1
-        self._deaf = False
+        self._is_stopped = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """The next bytes."""
-        if self._deaf:
+        if self._is_stopped:
             return
         self._reader.feed(data)
-        while not self._deaf:
+        while not self._is_stopped:
             try:
                 if not (self._frame() if self._in_frames else self._header()):
                     return
             except ProtocolError as error:
                 # No frame can follow; the engine answers it.
-                self._deaf = True
+                self._is_stopped = True
                 self._write(frame="malformed", reason=str(error))
 
     def _header(self) -> bool:
@@ -91,7 +91,7 @@ class _Way:
         if header is None:
             return False
         if len(header) < 8 or not header.startswith(_HEADER):
-            self._deaf = True
+            self._is_stopped = True
             self._write(frame="malformed", reason="no protocol header")
             return True
         self._layer = header[4]
@@ -99,7 +99,7 @@ class _Way:
             frame="header", protocol=_LAYERS.get(self._layer, self._layer), version=".".join(map(str, header[5:]))
         )
         self._in_frames = True
-        self._deaf = self._layer == _TLS  # the handshake is no frames; `secured` goes on
+        self._is_stopped = self._layer == _TLS  # the handshake is no frames; `secured` goes on
         return True
 
     def _frame(self) -> bool:

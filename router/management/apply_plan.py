@@ -33,7 +33,7 @@ class UnwillingError(ReroutingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ChangeState:
     """How a change stands at its router.
 
     Args: cost: what is in force. connection: the number of the neighbour's. connector, listener: what it came about by.
@@ -58,17 +58,17 @@ class Standing:
         return f"neighbour/{self.connection}" if self.connector is None else f"connector/{self.connector}"
 
 
-async def standings(router: str, changes: Iterable[Change], ask: Ask) -> list[Standing]:
+async def change_states(router: str, changes: Iterable[Change], ask: Ask) -> list[ChangeState]:
     """How some changes stand at their router.
 
     Raises: ReroutingError: one is of a neighbour that is not there, or is there twice, or costs something else than it
         did and than it is to.
     """
     there = await _neighbours(router, ask)
-    return [_standing(change, there) for change in changes]
+    return [_state_of(change, there) for change in changes]
 
 
-def _standing(change: Change, there: Sequence[Mapping[str, Any]]) -> Standing:
+def _state_of(change: Change, there: Sequence[Mapping[str, Any]]) -> ChangeState:
     found = [each for each in there if each["router"] == change.neighbour and each["up"]]
     if not found:
         raise ReroutingError(f"{change.router} has no neighbour {change.neighbour} now")
@@ -82,23 +82,23 @@ def _standing(change: Change, there: Sequence[Mapping[str, Any]]) -> Standing:
             f"{change.name} costs {one['cost']} now, neither {change.before} nor {change.after}: "
             "the plan was made of another mesh"
         )
-    return Standing(change, int(one["cost"]), int(one["connection"]), one["connector"], one["listener"])
+    return ChangeState(change, int(one["cost"]), int(one["connection"]), one["connector"], one["listener"])
 
 
-async def put(standing: Standing, cost: int, ask: Ask) -> None:
+async def set_cost(state: ChangeState, cost: int, ask: Ask) -> None:
     """Have it cost so much.
 
     Raises: UnwillingError: the router does not do it. ReroutingError: it says nothing of the kind.
     """
     answer = await ask(
-        Message({"cost": cost}, application_properties={"operation": "UPDATE", "identity": standing.identity})
+        Message({"cost": cost}, application_properties={"operation": "UPDATE", "identity": state.identity})
     )
     try:
         body = body_of(answer)
     except AnswerError as error:
-        raise UnwillingError(f"{standing.change.router} {error}") from None
+        raise UnwillingError(f"{state.change.router} {error}") from None
     if not isinstance(body, Mapping) or body.get("cost") != cost:
-        raise ReroutingError(f"{standing.change.router} does not say that {standing.change.name} costs {cost} now")
+        raise ReroutingError(f"{state.change.router} does not say that {state.change.name} costs {cost} now")
 
 
 async def _neighbours(router: str, ask: Ask) -> list[Mapping[str, Any]]:

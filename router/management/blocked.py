@@ -32,7 +32,7 @@ _OF_RECEIVERS: Final = {
 _ORDER: Final = (*dict.fromkeys(_OF_RECEIVERS.values()), Reason.FAR_NO_CREDIT)
 
 
-class Whereabouts(NamedTuple):
+class ConsumerRouters(NamedTuple):
     """Where the mesh has consumers of an address, as far as this router knows."""
 
     within_reach: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Whereabouts(NamedTuple):
     """There are routers that no path leads to: they may have some that are not known here."""
 
 
-NOWHERE: Final = Whereabouts()
+NO_CONSUMERS: Final = ConsumerRouters()
 
 
 def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
@@ -64,7 +64,7 @@ def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
     return Reason.RECEIVER_UNSETTLED if unsettled >= outgoing.max_unsettled else None
 
 
-def why_address(address: Address, *, draining: bool, whereabouts: Whereabouts = NOWHERE) -> Reason | None:
+def why_address(address: Address, *, draining: bool, consumers: ConsumerRouters = NO_CONSUMERS) -> Reason | None:
     """Why no sender of an address is given credit; None: receivers can take something.
 
     Args: draining: the router takes nothing new. whereabouts: of its consumers at other routers.
@@ -73,12 +73,12 @@ def why_address(address: Address, *, draining: bool, whereabouts: Whereabouts = 
     node = address if ingress is None else ingress
     if address.suspended or node.has_consumers:
         return why_node(node if node.has_consumers else address, draining=draining)
-    if whereabouts.within_reach:
+    if consumers.within_reach:
         # Lanes are attached for senders: without any, none is missing.
         return None if ingress is None else Reason.NO_LANE
-    if whereabouts.out_of_reach:
+    if consumers.out_of_reach:
         return Reason.NO_PATH
-    return Reason.SPLIT if whereabouts.split else Reason.NO_RECEIVER
+    return Reason.SPLIT if consumers.split else Reason.NO_RECEIVER
 
 
 def why_node(node: Address, *, draining: bool) -> Reason | None:

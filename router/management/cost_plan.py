@@ -35,7 +35,7 @@ class Change:
         """For people."""
         return f"{self.router} -> {self.neighbour}"
 
-    def turned_round(self) -> Change:
+    def reverse(self) -> Change:
         """The one that takes it back."""
         return Change(self.router, self.neighbour, self.after, self.before)
 
@@ -93,7 +93,7 @@ class Plan:
         return None
 
 
-def dumped(plan: Plan) -> str:
+def to_json(plan: Plan) -> str:
     """A plan as JSON, which ends with a line's end."""
     told = {
         "format": FORMAT,
@@ -130,7 +130,7 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
     return {"passed": verdict.passed, "sentence": verdict.sentence}
 
 
-def loaded(text: str | bytes) -> Plan:
+def from_json(text: str | bytes) -> Plan:
     """A plan from JSON. Raises: CommandError: it is none, of another version, or something in it cannot be."""
     try:
         value = json.loads(text, object_pairs_hook=_once)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import Whereabouts, why_address, why_node
+from amqpmesh.router.management.blocked import ConsumerRouters, why_address, why_node
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from amqpmesh.topology.linkstate import Link
 
 
-class Seen(TypedDict, total=False):
+class MeshFields(TypedDict, total=False):
     """The fields of `Statistics`; none of them where there is no mesh."""
 
     mesh: MeshStatistics
@@ -55,10 +55,10 @@ class Reachability:
                     if advert.consumers:
                         self._out_of_reach.setdefault(name, []).append(router)
 
-    def of(self, tenant: str, name: str) -> Whereabouts:
+    def of(self, tenant: str, name: str) -> ConsumerRouters:
         """The other routers that have consumers of an address; of `name@router`, that router."""
         if self._topology is None:
-            return Whereabouts()
+            return ConsumerRouters()
         own = self._topology.router
         local, only = split(name)
         if only is not None and only != own:
@@ -66,31 +66,31 @@ class Reachability:
             adverts = ((each, self._topology.lookup(tenant, local_key(each, local)).get(each)) for each in members)
             there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
             lost = tuple(each for each in members if self._topology.distance(each) is None)
-            return Whereabouts(there, lost if len(lost) == len(members) else ())
+            return ConsumerRouters(there, lost if len(lost) == len(members) else ())
         told = self._topology.lookup(tenant, name)
-        return Whereabouts(
+        return ConsumerRouters(
             tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),
             tuple(self._out_of_reach.get((tenant, name), ())),
             self._split,
         )
 
 
-def why_unasked(core: Core, address: Address) -> Reason:
+def no_credit_reason(core: Core, address: Address) -> Reason:
     """Why a sender of an address that nobody receives from has no credit, in the words of a survey."""
     if core.mesh is not None and not address.is_ingress:
         reason = why_node(address, draining=core.draining)
     else:
         seen = seen_as(core, address)
-        whereabouts = Reachability(core.mesh).of(seen.tenant, seen.name)
-        reason = why_address(seen, draining=core.draining, whereabouts=whereabouts)
+        consumers = Reachability(core.mesh).of(seen.tenant, seen.name)
+        reason = why_address(seen, draining=core.draining, consumers=consumers)
     return reason or Reason.NO_RECEIVER
 
 
-def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
+def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFields]:
     """Read all of it, in steps. Args: lanes: those that there are."""
     mesh = core.mesh
     if mesh is None:
-        return Seen()
+        return MeshFields()
     by_connection: dict[int, int] = {}
     for lane in lanes:
         by_connection[lane.connection] = by_connection.get(lane.connection, 0) + 1
@@ -123,7 +123,7 @@ def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
             yield
     disagreements = yield from mesh.routes.mismatches.snapshot(mesh.routes.nodes())
     whole = _mesh(core, mesh, neighbours, routes, len(lanes))
-    return Seen(
+    return MeshFields(
         mesh=whole,
         neighbours=tuple(neighbours),
         routes=tuple(routes),

@@ -17,8 +17,8 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.delivery.fast_routes import catch_up
 from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import Whereabouts, why_address, why_incoming, why_node, why_outgoing
-from amqpmesh.router.management.mesh_snapshot import Reachability, look_around
+from amqpmesh.router.management.blocked import ConsumerRouters, why_address, why_incoming, why_node, why_outgoing
+from amqpmesh.router.management.mesh_snapshot import Reachability, mesh_snapshot
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
@@ -48,7 +48,7 @@ _LIFETIMES = {
 }
 
 
-def survey(core: Core) -> Steps[Statistics]:
+def take_snapshot(core: Core) -> Steps[Statistics]:
     """Read everything, in steps; the work grows with what is there, not with the traffic.
 
     The router's own connection, its links, and what nobody but they use are left out: they are always there. So are
@@ -58,12 +58,12 @@ def survey(core: Core) -> Steps[Statistics]:
     total = core.past.copy()
     by_address: dict[Address, Tally] = {}
     why: dict[Address, Reason | None] = {}
-    where: dict[Address, Whereabouts] = {}
-    compass = Reachability(core.mesh)
+    where: dict[Address, ConsumerRouters] = {}
+    reachability = Reachability(core.mesh)
     for address in list(core.addresses.values()):
         by_address[address] = address.past.copy()
-        where[address] = compass.of(address.tenant, address.name)
-        why[address] = why_address(address, draining=core.draining, whereabouts=where[address])
+        where[address] = reachability.of(address.tenant, address.name)
+        why[address] = why_address(address, draining=core.draining, consumers=where[address])
         yield
     connections = []
     links = []
@@ -110,7 +110,7 @@ def survey(core: Core) -> Steps[Statistics]:
             addresses.append(_address(address, tally, why[address], where[address]))
         nodes.extend(_nodes(address))
         yield
-    seen = yield from look_around(core, lanes)
+    seen = yield from mesh_snapshot(core, lanes)
     return Statistics(
         router=RouterStatistics(
             id=core.id,
@@ -310,7 +310,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
     )
 
 
-def _address(address: Address, tally: Tally, reason: Reason | None, where: Whereabouts) -> AddressStatistics:
+def _address(address: Address, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
     """An address as clients see it: where its consumers are attached, and where its producers are, are one."""
     ingress = address.ingress
     lent = sum(share.input.granted for share in address.borrowers)

@@ -29,7 +29,7 @@ from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.management.snapshot import survey
+from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
@@ -303,7 +303,7 @@ class Router(LinkFactory):
 
     def _take_snapshot(self) -> Steps[Statistics]:
         core = self._started()
-        told = yield from survey(core)
+        told = yield from take_snapshot(core)
         connectors = tuple(each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand))
         return replace(
             told,

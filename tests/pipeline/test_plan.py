@@ -15,7 +15,7 @@ from amqpmesh.pipeline.graphs import Graph
 from amqpmesh.pipeline.plan import CHANGES, FILE, Proposed, changes, directly, job, links, proposed, save
 from amqpmesh.pipeline.traffic import MATRIX
 from amqpmesh.pipeline.work import Work
-from amqpmesh.router.management.cost_plan import Change, dumped, loaded
+from amqpmesh.router.management.cost_plan import Change, from_json, to_json
 from tests.pipeline.test_rehearsal import SQUARE
 from tests.pipeline.test_routing import flows_of, grid
 from tests.router.management.test_cost_plan import PLAN
@@ -67,7 +67,7 @@ def test_changes_that_make_a_failure_worse_are_left_out(seed: int) -> None:
     after = Graph({**graph.edges, **{(each.router, each.neighbour): each.after for each in found.changes}})
     before, case = Case.of(graph, flows), Case.of(after, flows)
     now = before.traffic.load.max()
-    for failure in before.failures(loaded=0, pairs=0):
+    for failure in before.failures(from_json=0, pairs=0):
         limit = max(before.without(failure)["most_loaded_bytes"], now)
         assert case.without(failure)["most_loaded_bytes"] <= limit * (1 + 1e-9), failure.name
     assert found.use[1] == pytest.approx(case.traffic.load.max() / now)
@@ -106,7 +106,7 @@ def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSe
     table(work, "ingest/hops", TABLES["hops"], *({"router": each, "time": 5} for each in "ABCD"))
     table(work, "traffic/matrix", MATRIX, *(each._asdict() for each in FLOWS))
     done = job(work)
-    plan = loaded((tmp_path / "plan" / FILE).read_bytes())
+    plan = from_json((tmp_path / "plan" / FILE).read_bytes())
     found = proposed(Graph(SQUARE), FLOWS, check=directly)
     assert plan.changes == found.changes
     assert plan.refusal is None
@@ -122,8 +122,8 @@ def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSe
 
     other = Work(spark, (), f"file://{tmp_path}/other")
     (tmp_path / "other" / "plan").mkdir(parents=True)
-    save(other, dumped(PLAN))
-    assert loaded((tmp_path / "other" / "plan" / FILE).read_text()) == PLAN
+    save(other, to_json(PLAN))
+    assert from_json((tmp_path / "other" / "plan" / FILE).read_text()) == PLAN
 
 
 def test_of_a_mesh_that_has_recorded_nothing_the_plan_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_of_a_mesh_that_has_recorded_nothing_the_plan_changes_nothing(spark: Spa
         table(work, f"ingest/{name}", TABLES[name])
     table(work, "traffic/matrix", MATRIX)
     assert job(work).rows == 0
-    plan = loaded((tmp_path / "plan" / FILE).read_bytes())
+    plan = from_json((tmp_path / "plan" / FILE).read_bytes())
     assert (plan.changes, plan.before.share, plan.before.router) == ((), 0.0, None)
     assert work.read("plan/changes").columns == [column.name for column in CHANGES]
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.config.file import TelemetryConfig
-from amqpmesh.router.management.cost_plan import loaded
+from amqpmesh.router.management.cost_plan import from_json
 from amqpmesh.topology.simulation.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_what_breaks_is_what_the_graph_says(work: Work) -> None:
 
 
 def test_the_plan_lets_two_ways_share_what_one_carries_and_was_checked(work: Work) -> None:
-    plan = loaded((Path(work.out) / "plan" / "plan.json").read_bytes())
+    plan = from_json((Path(work.out) / "plan" / "plan.json").read_bytes())
     assert plan.refusal is None
     (change,) = plan.changes  # A - B costs more, or A - D less: then half of what goes to C goes each way
     assert (change.router, change.before) in {("A", 1), ("A", 5)}

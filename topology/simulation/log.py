@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.logs.event_log import ROOT, Said, escaped
+from amqpmesh.router.logs.event_log import ROOT, LogEvent, escaped
 
 _MESH: Final[trio.lowlevel.RunVar[Log | None]] = trio.lowlevel.RunVar("amqpmesh simulation's log", None)
 
@@ -87,7 +87,7 @@ class Log:
         finally:
             self._muted.remove(router)
 
-    def record(self, said: Said, fault: BaseException | None) -> None:
+    def record(self, said: LogEvent, fault: BaseException | None) -> None:
         """Somebody has logged this. Args: fault: what failed, if it was a fault of this library."""
         router = _ROUTER.get()
         if router in self._muted:
@@ -122,6 +122,6 @@ class _Handler(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not trio.lowlevel.in_trio_run() or _MESH.get() is not self._log or not isinstance(record.msg, Said):
+        if not trio.lowlevel.in_trio_run() or _MESH.get() is not self._log or not isinstance(record.msg, LogEvent):
             return
         self._log.record(record.msg, record.exc_info[1] if record.exc_info else None)

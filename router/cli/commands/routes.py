@@ -20,8 +20,8 @@ from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.cli.process.interruptible import Patience, attempt
 from amqpmesh.router.cli.process.stdio import lines
 from amqpmesh.router.client.connect import Connection
-from amqpmesh.router.management.apply_plan import ReroutingError, Standing, UnwillingError, put, standings
-from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, loaded
+from amqpmesh.router.management.apply_plan import ChangeState, ReroutingError, UnwillingError, change_states, set_cost
+from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, from_json
 
 MAX_PLAN: Final = 64 * 2**20
 """Octets of a plan's file."""
@@ -119,7 +119,7 @@ def _read(file: Path) -> Plan:
     if len(text) > MAX_PLAN:
         raise CommandError(f"{file} is larger than a plan may be")
     try:
-        return loaded(text)
+        return from_json(text)
     except CommandError as error:
         raise CommandError(f"{file}: {error}") from None
 
@@ -141,7 +141,7 @@ class _Run:
     async def _work(self, first: Connection, others: Mapping[str, Connection]) -> None:
         changes = self._plan.changes
         if self._given.take_back:
-            changes = tuple(each.turned_round() for each in reversed(changes))
+            changes = tuple(each.reverse() for each in reversed(changes))
         async with AsyncExitStack() as stack:
             self._wait("the router at --url")
             mesh = await Managed.connected(first, others, stack, self._wait)
@@ -165,15 +165,15 @@ class _Run:
                 self._say(*_lasting(found, back=self._given.take_back))
             self._patience.rest()
 
-    async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[Standing]:
+    async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[ChangeState]:
         """Return the state of all changes, in their order."""
         by_router: dict[str, list[Change]] = defaultdict(list)
         for each in changes:
             by_router[each.router].append(each)
-        found: dict[Change, Standing] = {}
+        found: dict[Change, ChangeState] = {}
         for router, some in by_router.items():
             self._wait(f"an answer of {router}")
-            found.update((each.change, each) for each in await standings(router, some, mesh.asking(router)))
+            found.update((each.change, each) for each in await change_states(router, some, mesh.asking(router)))
         self._patience.rest()
         self.in_force = [_object(each) for each in (found[change] for change in changes)]
         return [found[each] for each in changes]
@@ -191,15 +191,15 @@ class _Run:
         if answer.strip().lower() not in (b"y", b"yes"):
             raise DeclinedError("nothing was changed")
 
-    async def _change(self, todo: Sequence[Standing], mesh: Managed) -> None:
+    async def _change(self, todo: Sequence[ChangeState], mesh: Managed) -> None:
         """Change one after the other. Raises: what hinders it; then what was changed is taken back."""
-        begun: list[Standing] = []
+        begun: list[ChangeState] = []
         try:
             for each in todo:
                 self._wait(f"an answer of {each.change.router}")
                 begun.append(each)
                 try:
-                    await put(each, each.change.after, mesh.asking(each.change.router))
+                    await set_cost(each, each.change.after, mesh.asking(each.change.router))
                 except UnwillingError:
                     begun.pop()  # the router has said that it did not
                     raise
@@ -219,21 +219,21 @@ class _Run:
             print("\n".join(map(printable, told)), flush=True)
 
 
-async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
+async def _taken_back(begun: Sequence[ChangeState], mesh: Managed) -> list[str]:
     """Take back what was begun. Returns: of each change what is in force, as far as that is known."""
     if not begun:
         return ["nothing was changed"]
     told = {each.change: f"{each.change.name} may cost {each.change.after} or {each.cost}: not known" for each in begun}
 
-    async def take_back(some: Sequence[Standing]) -> None:
+    async def take_back(some: Sequence[ChangeState]) -> None:
         for each in some:
             try:
-                await put(each, each.cost, mesh.asking(each.change.router))
+                await set_cost(each, each.cost, mesh.asking(each.change.router))
                 told[each.change] = f"{each.change.name} costs {each.cost}, as before"
             except AmqpMeshError as error:
                 told[each.change] += f" ({error})"
 
-    by_router: dict[str, list[Standing]] = defaultdict(list)
+    by_router: dict[str, list[ChangeState]] = defaultdict(list)
     for each in reversed(begun):
         by_router[each.change.router].append(each)
     # What ends the command, a signal or a time, does not end this. A router that stands still hinders no other.
@@ -247,11 +247,11 @@ async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- what is shown
 
 
-def _object(standing: Standing) -> dict[str, Any]:
+def _object(standing: ChangeState) -> dict[str, Any]:
     return {"router": standing.change.router, "neighbour": standing.change.neighbour, "cost": standing.cost}
 
 
-def _head(plan: Plan, found: Sequence[Standing], *, back: bool) -> Iterator[str]:
+def _head(plan: Plan, found: Sequence[ChangeState], *, back: bool) -> Iterator[str]:
     """Yield lines on the plan, its state in the mesh, and its changes."""
     yield f"plan of {plan.made}, for {plan.routers:,} routers and {plan.links:,} links"
     yield f"traffic from {plan.since or 'the beginning'} to {plan.until or 'the end'} of {', '.join(plan.events)}"
@@ -277,7 +277,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"{words[verdict.passed]}: {verdict.sentence}"
 
 
-def _lasting(found: Sequence[Standing], *, back: bool) -> Iterator[str]:
+def _lasting(found: Sequence[ChangeState], *, back: bool) -> Iterator[str]:
     """Yield lines on how long the costs hold, and how to keep them."""
     if back:
         return

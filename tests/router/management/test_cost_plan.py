@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.management.cost_plan import VERSION, Use, Verdict, dumped, loaded
+from amqpmesh.router.management.cost_plan import VERSION, Use, Verdict, from_json, to_json
 from tests.support.data.cost_plan import PLAN
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
     made = replace(PLAN, since="2026-05-01T00:00:00+00:00", before=Use(0.0, None, None))
-    assert loaded(dumped(made)) == made
+    assert from_json(to_json(made)) == made
 
 
 def changed(**values: Any) -> str:
     """A plan in which values of the top are others."""
-    return json.dumps({**json.loads(dumped(PLAN)), **values})
+    return json.dumps({**json.loads(to_json(PLAN)), **values})
 
 
 def of_changes(**values: Any) -> str:
-    first, second = json.loads(dumped(PLAN))["changes"]
+    first, second = json.loads(to_json(PLAN))["changes"]
     return changed(changes=[first, {**second, **values}])
 
 
-USE = json.loads(dumped(PLAN))["use"]
+USE = json.loads(to_json(PLAN))["use"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ USE = json.loads(dumped(PLAN))["use"]
         (changed(use={}), "use.relative is missing"),
         (changed(use={**USE, "between": 10**400}), "use.between must be a number"),
         (changed(made=1), "made must be a text"),
-        (changed(use={**json.loads(dumped(PLAN))["use"], "between": 10**400}), "use.between must be a number"),
+        (changed(use={**json.loads(to_json(PLAN))["use"], "between": 10**400}), "use.between must be a number"),
         (of_changes(router="\ud800"), "changes[1].router must be a name"),
         (changed(contingency={"passed": 1, "sentence": ""}), "contingency.passed must be true, false or null"),
         (changed(changes={}), "changes must be a list"),
@@ -60,7 +60,7 @@ USE = json.loads(dumped(PLAN))["use"]
 )
 def test_what_is_no_plan_is_refused_with_the_place(text: str, reason: str) -> None:
     with pytest.raises(CommandError) as told:
-        loaded(text)
+        from_json(text)
     assert reason in str(told.value)
 
 

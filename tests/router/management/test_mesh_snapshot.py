@@ -8,7 +8,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
-from amqpmesh.router.management.blocked import Whereabouts, why_address
+from amqpmesh.router.management.blocked import ConsumerRouters, why_address
 from amqpmesh.router.mesh import route_selection
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
@@ -339,7 +339,7 @@ def test_without_a_lane_to_a_router_that_is_in_reach_that_is_the_reason() -> Non
     mesh["A"].client().sender("q")
     address = mesh["A"].core.addresses.find("", "q")
     assert address is not None
-    assert why_address(address, draining=False, whereabouts=Whereabouts(("B",))) is Reason.NO_LANE
+    assert why_address(address, draining=False, consumers=ConsumerRouters(("B",))) is Reason.NO_LANE
 
 
 def test_a_receiver_that_takes_what_comes_from_elsewhere_has_no_reason_of_senders() -> None:

@@ -18,7 +18,7 @@ import trio
 
 from amqpmesh.router.cli.commands import routes
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig
-from amqpmesh.router.management.cost_plan import Change, Plan, Verdict, dumped
+from amqpmesh.router.management.cost_plan import Change, Plan, Verdict, to_json
 from tests.support.data.cost_plan import PLAN
 from tests.support.processes.programs import ENVIRONMENT
 from tests.support.processes.router_thread import PATIENCE, Command, Said, Serve, Served
@@ -55,7 +55,7 @@ class Two:
         return both[0].neighbours[0].cost, both[1].neighbours[0].cost
 
     def write(self, made: Plan) -> Path:
-        self._file.write_text(dumped(made))
+        self._file.write_text(to_json(made))
         return self._file
 
     def apply(self, made: Plan, *more: str, direct: bool = True) -> Said:
@@ -151,7 +151,7 @@ def test_programs_get_one_object(two: Two) -> None:
 
 def test_a_plan_without_changes_asks_nobody(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(dumped(plan(contingency=Verdict(None, "-"))))
+    file.write_text(to_json(plan(contingency=Verdict(None, "-"))))
     said = command("routes", "apply", str(file), "--url", "amqp://127.0.0.1:1")
     assert (said.status, said.out) == (0, "the plan changes nothing\n")
 
