@@ -135,64 +135,68 @@ AGED_RECORD: Final = _AgedRecordRow(
 )
 
 
-@body("Hello", "finds a neighbour and keeps the adjacency; heard from both sides, it is up")
+@body("Hello", "finds a neighbour and keeps the adjacency alive; the adjacency is up once both sides are heard")
 class Hello(Body):
     """Type 1."""
 
-    router: str = item("r", ROUTER_ID, "who speaks")
-    epoch: int = item("e", EPOCH, "the epoch it started with; other than in records, it never changes in a life")
-    hold_ms: int = item("h", Integer(1, 2**32 - 1), "the silence, milliseconds, after which it is to be taken as gone")
+    router: str = item("r", ROUTER_ID, "the sender")
+    epoch: int = item(
+        "e", EPOCH, "the epoch that the sender started with; unlike the one in its records, it never changes"
+    )
+    hold_ms: int = item(
+        "h", Integer(1, 2**32 - 1), "the silence, in milliseconds, after which the sender is taken for dead"
+    )
     seen: SeenRouter | None = item(
         "n",
         Nullable(Row(SeenRouter, (("router", ROUTER_ID), ("epoch", EPOCH)))),
-        "whom it hears on this connection, and takes as a neighbour",
+        "the router that the sender hears on this connection, and accepts as a neighbour",
         default=None,
     )
-    area: str = item("a", AREA, "adjacencies are within one area", default="")
+    area: str = item("a", AREA, "the area; adjacencies are within one area", default="")
 
 
-@body("Summary", "what the sender has; the other one sends what is newer, or is not in it")
+@body("Summary", "lists the sender's records; the receiver sends those that are newer, or not in it")
 class Summary(Body):
     """Type 2. Several of them describe all origins, each for a range of ids."""
 
-    after: str = item("f", ANY_ID, "of origins whose ids sort after this one; empty: from the first", default="")
-    through: str | None = item("l", Nullable(ROUTER_ID), "to this one; nil: to the last", default=None)
-    held: tuple[SummaryEntry, ...] = item(
-        "n", Array(HELD, 4096), "what it has of each origin in that range", default=()
+    after: str = item("f", ANY_ID, "the range begins after this origin id; empty: with the first", default="")
+    through: str | None = item(
+        "l", Nullable(ROUTER_ID), "the last origin id of the range; nil: to the end", default=None
     )
+    held: tuple[SummaryEntry, ...] = item("n", Array(HELD, 4096), "the records of each origin in the range", default=())
     lists: tuple[ListVersion, ...] = item(
         "x",
         Array(Row(ListVersion, (("authority's key id", KEY_ID), ("number", SEQUENCE))), 64),
-        "the lists of revocations that it has",
+        "the sender's lists of revocations",
         default=(),
     )
-    answer: bool = item("q", Boolean(), "whether the other one's summary is asked for", default=False)
+    answer: bool = item("q", Boolean(), "whether the receiver is to answer with its own summary", default=False)
     area: str = item("a", AREA, "as in Hello", default="")
 
 
-@body("Request", "asks for records that were named or are missing; who has them sends them")
+@body("Request", "asks for missing records; a receiver that has them sends them")
 class Request(Body):
     """Type 3."""
 
     wanted: tuple[RequestEntry, ...] = item(
         "n",
         Array(Row(RequestEntry, (("kind", KIND), ("origin", ANY_ID), ("key id, of a certificate", KEY_ID))), 256),
-        "kind 2: an origin's addresses, full state and deltas; kind 4: a certificate",
+        "kind 2: an origin's addresses, the full state and deltas; kind 4: a certificate",
     )
     area: str = item("a", AREA, "as in Hello", default="")
 
 
-@body("Records", "signed records, which are flooded")
+@body("Records", "carries signed records, which are flooded")
 class Records(Body):
     """Type 4."""
 
-    number: int = item("s", NUMBER, "to be acknowledged once all its records are dealt with")
+    number: int = item("s", NUMBER, "the number to acknowledge once all the records are handled")
     records: tuple[AgedRecord, ...] = item("n", Array(AGED_RECORD, 1024), "the records", default=())
     acknowledged: tuple[int, ...] = item("k", Array(NUMBER, 1024), "as in Acknowledgement", default=())
     area: str = item("a", AREA, "as in Hello", default="")
 
 
-@body("Acknowledgement", "which Records have come; what is not acknowledged is sent again")
+@body("Acknowledgement", "lists Records messages that have arrived; others are sent again")
 class Acknowledgement(Body):
     """Type 5."""
 

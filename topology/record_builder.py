@@ -1,4 +1,4 @@
-"""What a router says of itself: link states and addresses, signed, with pairs that only grow."""
+"""Records that a router makes of itself: signed link states and addresses, with pairs that only grow."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -31,24 +31,24 @@ PART: Final = 24 * 1024
 """Octets of entries in one record: several records fit a message, and a lost one is soon sent again."""
 
 LINK_STATE_HEAD: Final = 1024
-"""What the other items of a link state take, at most."""
+"""The most octets of the other items of a link state."""
 
 MAX_ENTRIES: Final = 4096
 MAX_DELTAS: Final = 1024
-"""Deltas before a full state takes their place, whatever they weigh: who comes new has to verify them all."""
+"""Deltas before a full state replaces them, whatever their size: a new neighbour has to verify all of them."""
 
 T = TypeVar("T", Entry, Name)
 
 
 class RecordBuilder:
-    """Makes this router's records."""
+    """The builder of this router's records."""
 
     def __init__(self, router: str, epoch: int, area: str, signer: Signer) -> None:
         self.router = router
         self.epoch = epoch
         self.signer = signer
         self.entries: dict[Name, Advert] = {}
-        """What is advertised; `pending` is not in it yet."""
+        """The advertised addresses, without the changes in `pending`."""
         self.pending: dict[Name, Advert | None] = {}
         self.transit = True
         self._area = area
@@ -56,12 +56,12 @@ class RecordBuilder:
         self._addresses = 0
 
     def raise_epoch(self, epoch: int) -> None:
-        """Begin another life, above an epoch that somebody holds of this router."""
+        """Start a new epoch above one that was seen in records of this router."""
         self.epoch = max(self.epoch, epoch) + 1
         self._links = self._addresses = 0
 
     def link_state(self, neighbours: Sequence[Neighbour], now: float) -> StoredRecord:
-        """A new link state; of neighbours that it has no room for, the dearest are left out."""
+        """Make a link state. If it has no room for all neighbours, the most expensive ones are dropped."""
         self._links += 1
         room = MAX_BODY - LINK_STATE_HEAD
         kept = []
@@ -82,7 +82,7 @@ class RecordBuilder:
         return self._signed(Kind.LINK_STATE, record, now)
 
     def deltas(self, now: float, most: int | None = None) -> list[StoredRecord]:
-        """What is pending, as one delta or more. Args: most: addresses; the others stay pending."""
+        """Make deltas of pending changes. Args: most: addresses; the others stay pending."""
         pending = {name: self.pending.pop(name) for name in list(islice(self.pending, most))}
         changed = {name: advert for name, advert in pending.items() if self.entries.get(name) != advert}
         entries = [_entry(name, advert) for name, advert in changed.items() if advert is not None]
@@ -103,7 +103,7 @@ class RecordBuilder:
         return made
 
     def state(self, now: float, *, new_sequence: bool = False) -> list[StoredRecord]:
-        """All addresses, in parts: the state of the sequence that the last delta had, or of a new one."""
+        """Make a full state in parts, with the sequence of the last delta, or a new one."""
         if new_sequence:
             self._addresses += 1
         parts = list(_parts([_entry(name, advert) for name, advert in self.entries.items()])) or [()]
@@ -123,7 +123,7 @@ class RecordBuilder:
 
 
 def refusal(tenant: str, name: str, advert: Advert) -> str | None:
-    """Why an address cannot be advertised, if so."""
+    """Return the reason why an address cannot be advertised; None: it can."""
     if len(tenant) > MAX_TENANT or len(name) > MAX_ADDRESS:
         return f"an address of {len(name):,} characters; {MAX_ADDRESS:,} are advertised at most"
     if not 0 <= advert.consumers <= MAX_CONSUMERS or not 0 <= advert.producers <= MAX_CONSUMERS:
@@ -138,12 +138,12 @@ def refusal(tenant: str, name: str, advert: Advert) -> str | None:
 
 
 def _entry(name: Name, advert: Advert) -> Entry:
-    # The word is a plain string to those who compare, whatever enumeration it is of here.
+    # A plain string, so that it compares and sorts as at other routers.
     return Entry(name.tenant, name.name, str(advert.distribution), advert.consumers, advert.producers)
 
 
 def _parts(rows: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    """Rows in as many groups as records are needed for them."""
+    """Divide rows into groups that fit one record each."""
     group: list[T] = []
     room = PART
     for row in rows:

@@ -1,8 +1,8 @@
-"""What routers tell the whole mesh: the bodies of the records that are signed, flooded and kept, declared.
+"""Records that all routers of a mesh share: declarations of their bodies, which are signed, flooded and stored.
 
-A record is signed over its body's bytes as they are sent, and is carried on as it came: nobody writes it anew. Which of
-two records of an origin is newer, their *pairs* say, (epoch, sequence), and nothing else: no clock is compared. An
-epoch is a life of a router: it grows with each start. Within it, link states and addresses count separately.
+The signature covers the octets of the body, so a record is passed on as it came, and never encoded again. Of two
+records of an origin, the one with the higher *pair*, (epoch, sequence), is newer; no clock is compared. An epoch is one
+run of a router, and grows with each start. Within it, link states and addresses have sequences of their own.
 """
 
 import re
@@ -50,21 +50,21 @@ __all__ = [
 ]
 
 MAX_BODY: Final = 60 * 1024
-"""The most octets of a record's body: with its signature and its envelope it must fit a message of 64 KiB."""
+"""The most octets of a record's body: with its signature and its envelope it has to fit a message of 64 KiB."""
 
 MAX_ID: Final = 255
-"""The longest router id, characters, as in the configuration."""
+"""The longest router id, in characters, as in the configuration."""
 
 MAX_ADDRESS: Final = 2048
-"""The longest address that is advertised, characters; longer ones work at their own router only."""
+"""The longest address that is advertised, in characters. Longer ones work at their own router only."""
 
 MAX_EPOCH: Final = 2**62 - 1
-"""The highest epoch and sequence that is read; a router can still jump above it."""
+"""The highest epoch and sequence that is read; a router can still start an epoch above it."""
 
 MAX_COST: Final = 2**31 - 1
 MAX_CONSUMERS: Final = 2**32 - 1
 MAX_NEIGHBOURS: Final = 1024
-"""Neighbours in a link state: what each router has to do for one grows with them."""
+"""Neighbours in a link state: the work of all routers for it grows with them."""
 
 MAX_PARTS: Final = 4096
 
@@ -80,7 +80,7 @@ ADDRESS: Final = Text(MAX_ADDRESS, words="address")
 
 
 class Kind(IntEnum):
-    """What a record is; the number is on the wire, and under the signature."""
+    """The kind of a record; the number is on the wire, and covered by the signature."""
 
     LINK_STATE = 1
     ADDRESSES = 2
@@ -89,8 +89,8 @@ class Kind(IntEnum):
     REVOCATION = 5
 
 
-# What is asked of each record of a flood, several times: a member of an enumeration takes longer to look up than all
-# that is then done with it.
+# Each record of a flood is compared with these several times. To look up a member of an enumeration takes longer than
+# all the work that follows.
 LINK_STATE: Final = Kind.LINK_STATE
 ADDRESSES: Final = Kind.ADDRESSES
 ADDRESS_DELTA: Final = Kind.ADDRESS_DELTA
@@ -99,14 +99,14 @@ REVOCATION: Final = Kind.REVOCATION
 
 
 class Pair(NamedTuple):
-    """How new a record is; pairs compare as they should."""
+    """The age of a record; the greater pair is newer."""
 
     epoch: int
     sequence: int
 
 
 class Key(NamedTuple):
-    """Which record: no two differing records of an honest origin have the same key."""
+    """The key of a record. An honest origin makes no two different records with the same key."""
 
     kind: Kind
     origin: str
@@ -116,7 +116,7 @@ class Key(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """How new it is."""
+        """The pair of the record."""
         return Pair._make(self[2:4])
 
 
@@ -128,7 +128,7 @@ class Name(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A neighbour in a link state: its router id, the cheapest cost of sending there, and how many adjacencies."""
+    """A neighbour in a link state: its router id, the least cost of sending there, and the number of adjacencies."""
 
     router: str
     cost: int
@@ -149,17 +149,17 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> Name:
-        """Which address."""
+        """The address."""
         return Name(self.tenant, self.name)
 
     @property
     def advert(self) -> Advert:
-        """What is said about it. Most addresses have the same said about them: it is one object."""
+        """Its advert. Most addresses have equal adverts, which are one object."""
         return _advert(self.distribution, self.consumers, self.producers)
 
 
 class SignedRecord(NamedTuple):
-    """A record as it travels: body and signature are octets as they came from its origin."""
+    """A record as it travels: body and signature are the octets from its origin."""
 
     kind: int
     key_id: bytes
@@ -168,7 +168,7 @@ class SignedRecord(NamedTuple):
 
 
 def costs(origin: str, neighbours: Collection[Neighbour]) -> dict[str, int]:
-    """What sending to each neighbour costs, the least of it if one is told several times; a way to itself is none."""
+    """Return the least cost of sending to each neighbour; a link of a router to itself does not count."""
     told = {router: cost for router, cost, _ in neighbours}
     if len(told) != len(neighbours):
         for router, cost, _ in neighbours:
@@ -178,7 +178,7 @@ def costs(origin: str, neighbours: Collection[Neighbour]) -> dict[str, int]:
 
 
 def adverts(entries: Iterable[Entry]) -> dict[Name, Advert]:
-    """What entries say of their addresses; the last one counts. Most say the same, which is one object."""
+    """Return the adverts of entries; the last entry of an address counts. Most adverts are equal, and one object."""
     return {Name(tenant, name): _advert(*told) for tenant, name, *told in entries}
 
 
@@ -196,68 +196,74 @@ ENTRY: Final = Row(
 )
 
 
-@body("LinkState", "a router, and the adjacencies that it has; while it is renewed, its origin is alive")
+@body("LinkState", "a router and its adjacencies; the router is alive while it renews this record")
 class LinkState(Body):
     """Kind 1: a router and its adjacencies."""
 
-    origin: str = item("o", ROUTER_ID, "who says this")
-    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
-    sequence: int = item("s", SEQUENCE, "how new within the epoch; link states count for themselves")
+    origin: str = item("o", ROUTER_ID, "the router that signs this record")
+    epoch: int = item("e", EPOCH, "the epoch of the origin")
+    sequence: int = item("s", SEQUENCE, "the sequence within the epoch; link states have their own")
     neighbours: tuple[Neighbour, ...] = item(
-        "n", Array(NEIGHBOUR, MAX_NEIGHBOURS), "its neighbours, the least cost of sending to each", default=()
+        "n", Array(NEIGHBOUR, MAX_NEIGHBOURS), "its neighbours, with the least cost of sending to each", default=()
     )
-    addresses: int = item("d", SEQUENCE, "the sequence of its addresses by then: who has less asks", default=0)
-    transit: bool = item("t", Boolean(), "whether paths may lead through it; false while it drains", default=True)
-    capabilities: tuple[str, ...] = item("c", Array(Text(64), 32), "what it can do beyond version 1", default=())
-    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+    addresses: int = item(
+        "d", SEQUENCE, "the sequence of its addresses at that time; a router with a lower one asks for them", default=0
+    )
+    transit: bool = item(
+        "t", Boolean(), "whether paths may lead through the router; false while it drains", default=True
+    )
+    capabilities: tuple[str, ...] = item(
+        "c", Array(Text(64), 32), "what the router can do beyond version 1", default=()
+    )
+    area: str = item("a", AREA, "reserved for meshes of several areas", default="")
 
     key: Key = derived()
-    """Which record this is."""
+    """The key of this record."""
     costs: Mapping[str, int] = derived()
-    """What sending to each of its neighbours costs."""
+    """The cost of sending to each of its neighbours."""
 
     def __post_init__(self) -> None:
-        """Make what is derived."""
+        """Compute the derived fields."""
         object.__setattr__(self, "key", Key(LINK_STATE, self.origin, self.epoch, self.sequence, 0))
         object.__setattr__(self, "costs", costs(self.origin, self.neighbours))
 
 
-@body("Addresses", "every address of a router at a sequence, in one or more parts")
+@body("Addresses", "all addresses of a router at a sequence, in one or more parts")
 class Addresses(Body):
-    """Kind 2: the full state of a router's addresses; it takes the place of all that was said until its sequence."""
+    """Kind 2: the full state of a router's addresses; it replaces all records up to its sequence."""
 
-    origin: str = item("o", ROUTER_ID, "who says this")
-    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
-    sequence: int = item("s", SEQUENCE, "the state after the delta of this sequence, all parts of it")
-    part: int = item("p", Integer(0, MAX_PARTS - 1), "which part this is, from 0", default=0)
-    parts: int = item("q", Integer(1, MAX_PARTS), "how many parts there are", default=1)
+    origin: str = item("o", ROUTER_ID, "the router that signs this record")
+    epoch: int = item("e", EPOCH, "the epoch of the origin")
+    sequence: int = item("s", SEQUENCE, "the state is that after the delta of this sequence, in all parts")
+    part: int = item("p", Integer(0, MAX_PARTS - 1), "the number of this part, from 0", default=0)
+    parts: int = item("q", Integer(1, MAX_PARTS), "the number of parts", default=1)
     entries: tuple[Entry, ...] = item("n", Array(ENTRY, 4096), "the addresses of this part", default=())
-    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+    area: str = item("a", AREA, "reserved for meshes of several areas", default="")
 
     key: Key = derived()
-    """Which record this is."""
+    """The key of this record."""
 
     def __post_init__(self) -> None:
-        """Make what is derived."""
+        """Compute the derived fields."""
         object.__setattr__(self, "key", Key(ADDRESSES, self.origin, self.epoch, self.sequence, self.part))
 
 
-@body("AddressDelta", "what changed among the addresses of a router; sequence 1 changes the empty state")
+@body("AddressDelta", "a change of a router's addresses; sequence 1 changes the empty state")
 class AddressDelta(Body):
-    """Kind 3: what changed since the sequence before."""
+    """Kind 3: a change of a router's addresses since the sequence before."""
 
-    origin: str = item("o", ROUTER_ID, "who says this")
-    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
+    origin: str = item("o", ROUTER_ID, "the router that signs this record")
+    epoch: int = item("e", EPOCH, "the epoch of the origin")
     sequence: int = item("s", SEQUENCE, "one more than that of the state that it changes")
     set: tuple[Entry, ...] = item("n", Array(ENTRY, 4096), "addresses that are new or different", default=())
     removed: tuple[Name, ...] = item("r", Array(NAME, 4096), "addresses that are gone", default=())
-    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+    area: str = item("a", AREA, "reserved for meshes of several areas", default="")
 
     key: Key = derived()
-    """Which record this is."""
+    """The key of this record."""
 
     def __post_init__(self) -> None:
-        """Make what is derived."""
+        """Compute the derived fields."""
         object.__setattr__(self, "key", Key(ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0))
 
 
@@ -268,9 +274,9 @@ BODIES: Final[dict[Kind, type[Record]]] = {LINK_STATE: LinkState, ADDRESSES: Add
 
 
 def read_record(kind: int, data: bytes) -> Record:
-    """The body of a record.
+    """Decode the body of a record.
 
-    Raises: UnreadableError: no such kind, or no body of that kind.
+    Raises: UnreadableError: an unknown kind, or no body of that kind.
     """
     form = BODIES.get(kind)  # type: ignore[call-overload]  # an int is found as the Kind that it equals
     if form is None:
@@ -282,14 +288,14 @@ def read_record(kind: int, data: bytes) -> Record:
 
 
 class Opened(NamedTuple):
-    """A signed record whose body has been read. Both never change, so many routers in one process can share them."""
+    """A signed record with its decoded body. Both are immutable, so routers in one process can share them."""
 
     signed: SignedRecord
     record: Record
 
 
 def open_record(signed: SignedRecord) -> Opened:
-    """Read the body of a signed record; its signature is for others to check.
+    """Decode the body of a signed record; the signature is not verified here.
 
     Raises: UnreadableError: as `read_record`.
     """

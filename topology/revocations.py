@@ -1,7 +1,7 @@
-"""Which certificates no longer count: the authority's numbered list of them, an X.509 CRL (RFC 5280, 5).
+"""Lists of revoked certificates: an X.509 CRL of each authority, with a number (RFC 5280, 5).
 
-Of two lists of one authority the one with the higher number holds. A list has no end of its own: whether there is a
-newer one is learnt by flooding, so `nextUpdate` is not looked at, and it stands far away for the tools that do look.
+Of two lists of one authority, the one with the higher number counts. A list has no expiry, since flooding tells of a
+newer one. So routers ignore `nextUpdate`, which is far in the future for other tools.
 """
 
 import re
@@ -22,20 +22,20 @@ _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----[^-]*-----END X509 CRL----
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocations:
-    """What one authority has revoked."""
+    """A parsed list of revocations."""
 
     der: bytes
     authority: bytes
-    """Whose list it is: SHA-256 of the authority's public key."""
+    """The authority: SHA-256 of its public key."""
     number: int
     """One more than that of the list before."""
     serials: frozenset[int]
 
 
 def read_revocations(der: bytes, authorities: tuple[AuthorityCertificate, ...]) -> Revocations:
-    """A list that one of these authorities signed.
+    """Parse a list of revocations that one of these authorities signed.
 
-    Raises: CertificateError: it cannot be read, or nobody whom we know signed it.
+    Raises: CertificateError: it is malformed, or of another authority.
     """
     if len(der) > MAX_LIST:
         raise CertificateError(f"the list of revocations is longer than {MAX_LIST} octets")
@@ -59,9 +59,9 @@ def read_revocations(der: bytes, authorities: tuple[AuthorityCertificate, ...]) 
 
 
 def lists_in(pem: bytes) -> list[bytes]:
-    """The lists of a PEM file, as DER, in their order; other things in it are passed over.
+    """Return the lists of a PEM file, as DER, in their order; other content is ignored.
 
-    Raises: CertificateError: one that is no list.
+    Raises: CertificateError: a list is malformed.
     """
     with reading("list of revocations"):
         return [x509.load_pem_x509_crl(block).public_bytes(Encoding.DER) for block in _BLOCK.findall(pem)]

@@ -1,13 +1,13 @@
-"""Bodies in msgpack, declared once: a class declaration is the schema, the reader, the writer and the documentation.
+"""Declarations of msgpack bodies: a class is the schema, the reader, the writer and the documentation at once.
 
     @body("Hello", "keeps an adjacency")
     class Hello:
-        router: str = item("r", ROUTER_ID, "who speaks")
+        router: str = item("r", ROUTER_ID, "the sender")
         hold_ms: int = item("h", Integer(1, 2**32 - 1), "silence that ends the adjacency, milliseconds")
 
-On the wire a body is a map from the items' short keys; `v`, the version of the protocol, is in each. An item that has
-its default may be absent, and keys that a reader does not know are ignored, as are further elements of a row: so items
-can be added. The version changes only where an older reader would misunderstand what it reads.
+On the wire a body is a map with the short keys of its items, and `v`, the version of the protocol. An item can be
+absent if it has its default. Readers ignore unknown keys, and further elements of a row, so items can be added. The
+version changes only if an older reader would misunderstand a body.
 """
 
 import re
@@ -24,14 +24,14 @@ VERSION: Final = 1
 """The version of the protocol that is written, and the only one that is read."""
 
 MAX_ELEMENTS: Final = 4096
-"""Elements of one array. msgpack reserves what a header announces, and nests: this bounds what 64 KiB can ask for."""
+"""Elements of one array. msgpack allocates what a header announces, and nests: this bounds what 64 KiB can cause."""
 
 MAX_KEYS: Final = 64
-"""Keys of one map: the bodies have ten or so, the rest is for items to come."""
+"""Keys of one map: bodies have about ten, the rest is for future items."""
 
 
 class UnreadableError(Exception):
-    """Bytes that are no body of ours; the only error that reading raises.
+    """Malformed input; reading raises no other error.
 
     `reason` is one word for counters and logs: malformed, oversized, version, kind, area.
     """
@@ -42,25 +42,25 @@ class UnreadableError(Exception):
 
 
 class ValueType:
-    """What a value may be: how it is read, and how that is described."""
+    """The type of a value: its check, and its description."""
 
     def read(self, value: Any) -> Any:
-        """The value, checked.
+        """Return the checked value.
 
-        Raises: UnreadableError: it is something else, or out of bounds.
+        Raises: UnreadableError: it has another type, or is out of bounds.
         """
         raise NotImplementedError
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Array values, checked: forms that can look at all of them at once do so, which takes a fifth of the time.
+        """Return checked values. Types that can check all of them at once do so, in a fifth of the time.
 
-        Raises: UnreadableError: one of them is something else, or out of bounds.
+        Raises: UnreadableError: one of them has another type, or is out of bounds.
         """
         read = self.read
         return [read(value) for value in values]
 
     def describe(self) -> str:
-        """In words, for the documentation."""
+        """Return a description for the documentation."""
         raise NotImplementedError
 
 
@@ -70,38 +70,38 @@ def _malformed(form: ValueType) -> UnreadableError:
 
 @dataclass(frozen=True, slots=True)
 class Integer(ValueType):
-    """A whole number within bounds; both belong to it."""
+    """An integer within bounds, which are allowed themselves."""
 
     low: int
     high: int
 
     def read(self, value: Any) -> int:
-        """See `ValueType`; a boolean is no number here."""
+        """Check a value; a boolean is no integer here."""
         if type(value) is not int or not self.low <= value <= self.high:
             raise _malformed(self)
         return value
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `ValueType`."""
+        """Check values; see `ValueType`."""
         if values and (set(map(type, values)) != {int} or min(values) < self.low or max(values) > self.high):
             raise _malformed(self)
         return values
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return f"integer, {_bound(self.low)} to {_bound(self.high)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Text(ValueType):
-    """A string of at most so many characters, of a certain pattern if one is given."""
+    """A string of bounded length, and of a certain pattern if one is given."""
 
     longest: int
     pattern: re.Pattern[str] | None = None
     words: str = "string"
 
     def read(self, value: Any) -> str:
-        """See `ValueType`."""
+        """Check a value; see `ValueType`."""
         if type(value) is not str or len(value) > self.longest:
             raise _malformed(self)
         if self.pattern is not None and self.pattern.fullmatch(value) is None:
@@ -109,7 +109,7 @@ class Text(ValueType):
         return value
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `ValueType`."""
+        """Check values; see `ValueType`."""
         if values and (set(map(type, values)) != {str} or max(map(len, values)) > self.longest):
             raise _malformed(self)
         if self.pattern is not None and not all(map(self.pattern.fullmatch, values)):
@@ -117,72 +117,72 @@ class Text(ValueType):
         return values
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return f"{self.words}, at most {self.longest:,} characters"
 
 
 @dataclass(frozen=True, slots=True)
 class Binary(ValueType):
-    """At most so many octets."""
+    """Octets of bounded length."""
 
     longest: int
 
     def read(self, value: Any) -> bytes:
-        """See `ValueType`."""
+        """Check a value; see `ValueType`."""
         if type(value) is not bytes or len(value) > self.longest:
             raise _malformed(self)
         return value
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return f"binary, at most {self.longest:,} octets"
 
 
 @dataclass(frozen=True, slots=True)
 class Boolean(ValueType):
-    """True or false."""
+    """A boolean."""
 
     def read(self, value: Any) -> bool:
-        """See `ValueType`."""
+        """Check a value; see `ValueType`."""
         if type(value) is not bool:
             raise _malformed(self)
         return value
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return "boolean"
 
 
 @dataclass(frozen=True, slots=True)
 class Nullable(ValueType):
-    """Something or nil, which reads as None."""
+    """A value or nil, which reads as None."""
 
     form: ValueType
 
     def read(self, value: Any) -> Any:
-        """See `ValueType`."""
+        """Check a value; see `ValueType`."""
         return None if value is None else self.form.read(value)
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return f"nil, or {self.form.describe()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Array(ValueType):
-    """An array of at most so many of the same form; it reads as a tuple."""
+    """An array of bounded length with elements of one type; it reads as a tuple."""
 
     form: ValueType
     most: int
 
     def read(self, value: Any) -> tuple[Any, ...]:
-        """See `ValueType`."""
+        """Check a value; see `ValueType`."""
         if type(value) is not list or len(value) > self.most:
             raise _malformed(self)
         return tuple(self.form.read_all(value))
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return f"array of at most {self.most:,}: {self.form.describe()}"
 
 
@@ -195,28 +195,28 @@ class Row(ValueType):
         self._reads = tuple(form.read for _, form in places)
 
     def read(self, value: Any) -> Any:
-        """See `ValueType`; further elements are ignored."""
+        """Check a value; further elements are ignored."""
         if type(value) is not list or len(value) < len(self._reads):
             raise _malformed(self)
         return tuple.__new__(self.row, [read(element) for read, element in zip(self._reads, value, strict=False)])
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `ValueType`: by columns."""
+        """Check values by columns; see `ValueType`."""
         if not values:
             return values
         if set(map(type, values)) != {list} or min(map(len, values)) < len(self.places):
             raise _malformed(self)
-        columns = zip(*values, strict=False)  # rows may be longer than they are read
+        columns = zip(*values, strict=False)  # rows can have further elements
         read = [form.read_all(column) for (_, form), column in zip(self.places, columns, strict=False)]
-        return list(map(partial(tuple.__new__, self.row), zip(*read, strict=True)))  # their __new__ is half the time
+        return list(map(partial(tuple.__new__, self.row), zip(*read, strict=True)))  # twice as fast as the class
 
     def describe(self) -> str:
-        """See `ValueType`."""
+        """Describe the type; see `ValueType`."""
         return "[" + "; ".join(f"{name}: {form.describe()}" for name, form in self.places) + "]"
 
 
 class Item(NamedTuple):
-    """An item of a body as it was declared."""
+    """The declaration of an item."""
 
     name: str
     key: str
@@ -226,20 +226,20 @@ class Item(NamedTuple):
 
 
 def item(key: str, form: ValueType, words: str, *, default: Any = MISSING) -> Any:
-    """An item of a body; without a default it must be there.
+    """Declare an item of a body; it is required if it has no default.
 
-    Args: key: its key on the wire. words: what it means, for the documentation.
+    Args: key: its key on the wire. words: its meaning, for the documentation.
     """
     return field(default=default, metadata={"key": key, "form": form, "words": words})
 
 
 def derived(*, init: Literal[False] = False) -> Any:
-    """Not an item, but what follows from them: made once, in `__post_init__`, for all who look at the body."""
+    """Declare a field that is no item: it is computed from the items once, in `__post_init__`."""
     return field(init=init, repr=False, compare=False)
 
 
 class Body:
-    """What the bodies share."""
+    """The common base of bodies."""
 
     TITLE: ClassVar[str]
     WORDS: ClassVar[str]
@@ -251,7 +251,7 @@ B = TypeVar("B", bound=Body)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(item, derived))
 def body(title: str, words: str) -> Callable[[type[T]], type[T]]:
-    """Declare a body: a frozen dataclass, each field of which is an `item`, or `derived`."""
+    """Declare a body: a frozen dataclass. Each of its fields is an `item`, or `derived`."""
 
     def declare(cls: type[T]) -> type[T]:
         made: Any = dataclass(frozen=True, slots=True)(cls)
@@ -261,13 +261,13 @@ def body(title: str, words: str) -> Callable[[type[T]], type[T]]:
             for each in fields(made)
             if each.init
         )
-        return made  # type: ignore[no-any-return]  # dataclass with slots makes the class anew, of the same type
+        return made  # type: ignore[no-any-return]  # dataclass with slots makes another class, of the same type
 
     return declare
 
 
 def to_map(body: Body) -> dict[str, Any]:
-    """The map of a body; named tuples are arrays to msgpack, so the values go out as they are."""
+    """Return the map of a body. msgpack writes named tuples as arrays, so values need no conversion."""
     written: dict[str, Any] = {"v": VERSION}
     for each in body.ITEMS:
         value = getattr(body, each.name)
@@ -277,23 +277,23 @@ def to_map(body: Body) -> dict[str, Any]:
 
 
 def encode(body: Body) -> bytes:
-    """A body's bytes.
+    """Encode a body.
 
-    Raises: UnicodeEncodeError: a string that UTF-8 cannot write.
+    Raises: UnicodeEncodeError: UTF-8 cannot encode a string.
     """
     return pack(to_map(body))
 
 
 def decode(form: type[B], data: bytes, longest: int) -> B:
-    """The body that these bytes are.
+    """Decode a body.
 
-    Raises: UnreadableError: they are none, or more than `longest` octets.
+    Raises: UnreadableError: it is malformed, or longer than `longest` octets.
     """
     return read(form, unpack(data, longest))
 
 
 def read(form: type[B], value: dict[str, Any]) -> B:
-    """The body that a map is.
+    """Return the body of a map.
 
     Raises: UnreadableError: an item is missing or malformed.
     """
@@ -309,15 +309,15 @@ def read(form: type[B], value: dict[str, Any]) -> B:
 
 
 def pack(value: Any) -> bytes:
-    """A value in msgpack."""
+    """Encode a value in msgpack."""
     data: bytes = msgpack.packb(value, use_bin_type=True)
     return data
 
 
 def unpack(data: bytes, longest: int) -> dict[str, Any]:
-    """The map that these bytes are, of a version that we read.
+    """Decode a map, and check its version.
 
-    Raises: UnreadableError: they are something else, or more than `longest` octets.
+    Raises: UnreadableError: it is malformed, of another version, or longer than `longest` octets.
     """
     if len(data) > longest:
         raise UnreadableError("oversized", f"{len(data):,} octets, at most {longest:,} are read")
@@ -332,7 +332,7 @@ def unpack(data: bytes, longest: int) -> dict[str, Any]:
             max_map_len=MAX_KEYS,
             max_ext_len=0,
         )
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:  # what msgpack makes of hostile bytes
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:  # errors of msgpack for malformed input
         raise UnreadableError("malformed", f"no msgpack: {error}") from None
     if type(value) is not dict:
         raise UnreadableError("malformed", "not a map")

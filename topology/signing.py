@@ -1,11 +1,11 @@
-"""Who signs what a router says, and who checks it: what the protocol asks of the mesh's trust.
+"""Interfaces for signing and verifying records: what the link-state protocol needs of the mesh's trust.
 
-A signature covers the record's kind and its body's octets as sent. What else goes under it (a version, the mesh's
-name), what a key id is, and what time it is for a certificate, is for those who implement this to know: the protocol
-compares no clocks, and passes key ids on unread.
+A signature covers the kind of a record and the octets of its body. The implementation decides what else it covers (a
+version, the mesh's name), what a key id is, and when a certificate is valid. The protocol compares no clocks, and
+passes key ids on without reading them.
 """
 
-# ruff: noqa: ARG002 - who believes everybody looks at nothing
+# ruff: noqa: ARG002 - `Unsigned` ignores its arguments
 
 from typing import Final, NamedTuple, Protocol
 
@@ -15,10 +15,10 @@ __all__ = ["Certified", "Revoked", "SignedRecord", "Signer", "Unsigned", "Untrus
 
 
 class UntrustedError(Exception):
-    """A record or a certificate that is not to be believed.
+    """A record or a certificate that is not trusted.
 
-    `reason` says why, in a few words for counters and logs. `unknown_key`: the certificate that it names is not known
-    (yet): the record may be good, and the certificate is asked for.
+    `reason` says why, in a few words for counters and logs. `unknown_key`: the certificate that the record names is not
+    known yet. Then the record may be good, and the certificate is requested.
     """
 
     def __init__(self, reason: str, *, unknown_key: bool = False) -> None:
@@ -28,81 +28,81 @@ class UntrustedError(Exception):
 
 
 class Certified(NamedTuple):
-    """What a certificate certifies: that this key speaks for this router."""
+    """The content of a certificate: this key may sign for this router."""
 
     router: str
     key_id: bytes
 
 
 class Revoked(NamedTuple):
-    """Which list of revocations: the authority's key id, and the number of the list."""
+    """The version of a list of revocations: the authority's key id, and the number of the list."""
 
     authority: bytes
     number: int
 
 
 class Signer(Protocol):
-    """Signs what this router says."""
+    """A signer of this router's records."""
 
     def sign(self, kind: int, body: bytes) -> tuple[bytes, bytes]:
-        """(key id, signature) for a body of a kind."""
+        """Return (key id, signature) for a body of a kind."""
 
     def records(self) -> tuple[SignedRecord, ...]:
-        """What has to be known to believe us: our certificates, and the list of revocations if we have one."""
+        """Return the records that others need to trust this router: its certificates, and lists of revocations."""
 
 
 class Verifier(Protocol):
-    """Believes, or does not."""
+    """A judge of signatures."""
 
     def verify(self, origin: str, kind: int, key_id: bytes, body: bytes, signature: bytes) -> None:
-        """Check that a record is its origin's; certificates and revocations are for `learn` and `revoke`.
+        """Verify that a record is its origin's; certificates and revocations are for `learn` and `revoke`.
 
         Raises: UntrustedError: it is not, or that cannot be known.
         """
 
     def learn(self, certificate: bytes) -> Certified:
-        """Take a certificate, DER, that the mesh floods; one that is known already is taken as well.
+        """Take a certificate, DER, that the mesh floods; a known one is accepted again.
 
-        Raises: UntrustedError: not of this mesh, expired, revoked, or not readable.
+        Raises: UntrustedError: it is not of this mesh, expired, revoked, or malformed.
         """
 
     def forget(self, key_id: bytes) -> None:
-        """A certificate that nobody needs any more; one that is not known is ignored."""
+        """Forget a certificate that is no longer needed; an unknown one is ignored."""
 
     def revoke(self, revocations: bytes) -> Revoked:
-        """Take an authority's list of revocations, DER, if it is newer than the one that is known.
+        """Take an authority's list of revocations, DER, if it is newer than the known one.
 
-        What `verify` has passed before may be refused from now on: records that are kept are verified again.
+        From now on `verify` can refuse records that it accepted before, so stored records are verified again.
 
-        Raises: UntrustedError: of no authority of this mesh, or not readable.
+        Raises: UntrustedError: it is of no authority of this mesh, or malformed.
         """
 
 
 class Unsigned:
-    """Both of them in a mesh without signatures (`insecure = true`): everybody is believed, so it is for trying out."""
+    """Signer and verifier of a mesh without signatures (`insecure = true`), for trials: it trusts every router."""
 
     NOTHING: Final = (b"", b"")
 
     def sign(self, kind: int, body: bytes) -> tuple[bytes, bytes]:
-        """See `Signer`."""
+        """Return an empty signature."""
         return self.NOTHING
 
     def records(self) -> tuple[SignedRecord, ...]:
-        """See `Signer`."""
+        """Return nothing: there are no certificates."""
         return ()
 
     def verify(self, origin: str, kind: int, key_id: bytes, body: bytes, signature: bytes) -> None:
-        """See `Verifier`; who signs believes in another mesh than this."""
+        """Accept a record without a signature; see `Verifier`. A signed one comes from another mesh."""
         if (key_id, signature) != self.NOTHING:
             raise UntrustedError("signed in an unsigned mesh")
 
     def learn(self, certificate: bytes) -> Certified:
-        """See `Verifier`."""
+        """Refuse a certificate; see `Verifier`."""
         raise UntrustedError("certificate in an unsigned mesh")
 
     def forget(self, key_id: bytes) -> None:
-        """See `Verifier`."""
+        """Do nothing; see `Verifier`."""
 
     def revoke(self, revocations: bytes) -> Revoked:
-        """See `Verifier`."""
+        """Refuse a list of revocations; see `Verifier`."""
         raise UntrustedError("revocations in an unsigned mesh")

@@ -9,11 +9,11 @@ from typing import Final, Generic, TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 SLACK: Final = 64
-"""Entries that hold no more and wait for their time: below that it is not worth looking for them."""
+"""Void entries of the heap that are not worth a search."""
 
 
 class _Entry(Generic[Name]):
-    """When a name comes up; None: it does not any more, or not by this one."""
+    """The deadline of a name; None: it was cancelled or moved."""
 
     __slots__ = ("at", "name", "turn")
 
@@ -27,8 +27,10 @@ class _Entry(Generic[Name]):
 
 
 class Timers(Generic[Name]):
-    """Setting costs O(log n). A name that is cancelled, or set anew, is let go of at once by what it was set to before,
-    which itself stays until it comes up or half of all are so.
+    """The deadlines. Setting one costs O(log n).
+
+    A cancelled or moved deadline frees its name at once. Its entry stays in the heap until its time, or until half of
+    all entries are void.
     """
 
     def __init__(self) -> None:
@@ -43,19 +45,19 @@ class Timers(Generic[Name]):
         return len(self._entries)
 
     def set(self, name: Name, at: float) -> None:
-        """Let a name come up at a time, whatever it was set to before."""
+        """Set the deadline of a name, or move it."""
         before = self._entries.get(name)
         if before is not None:
             if before.at == at:
                 return
             before.name = None
-        self._turn += 1  # of equal deadlines the one set first comes first
+        self._turn += 1  # of equal deadlines, the one set first comes first
         entry = self._entries[name] = _Entry(at, self._turn, name)
         heappush(self._heap, entry)
         self._tidy()
 
     def set_earlier(self, name: Name, at: float) -> bool:
-        """Let a name come up at a time, unless it does so before. Returns: whether that changed anything."""
+        """Set the deadline of a name, unless it has an earlier one. Returns: whether it changed."""
         before = self._entries.get(name)
         if before is not None and before.at <= at:
             return False
@@ -63,26 +65,28 @@ class Timers(Generic[Name]):
         return True
 
     def cancel(self, name: Name) -> None:
-        """Let a name not come up; one that is not set is ignored."""
+        """Cancel the deadline of a name; a name without one is ignored."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             entry.name = None
             self._tidy()
 
     def next(self) -> float | None:
-        """When the next one comes up; None: nothing is set."""
+        """Return the next deadline; None: there is none."""
         heap = self._heap
         while heap and heap[0].name is None:
             heappop(heap)
         return heap[0].at if heap else None
 
     def due(self, now: float) -> Iterator[Name]:
-        """The names whose time has come, in order, and those that are set meanwhile to a time that has come; they are
-        set no more. One is taken only once what came before it is done, which may cancel it.
+        """Iterate over the names whose deadline has come, in order, and remove them.
+
+        It includes deadlines that are set meanwhile. Each name is removed only after the work for the one before, which
+        can cancel it.
         """
         while (at := self.next()) is not None and at <= now:
             name = heappop(self._heap).name
-            assert name is not None  # or `next` had dropped it
+            assert name is not None  # `next` has dropped void entries
             del self._entries[name]
             yield name
 

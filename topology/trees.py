@@ -1,4 +1,4 @@
-"""The shortest paths from one router to all others, kept up with the graph."""
+"""Shortest-path trees, updated as the graph changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.topology.graph import Edge, Graph
 
-#: Where more than one of so many edges changed or routers are cut off, following that one by one costs as much as
-#: starting again.
+#: An update that changes more than one of `PART` routers, beyond `SMALL`, costs as much as a new computation.
 PART: Final = 8
 SMALL: Final = 16
 
@@ -20,32 +19,33 @@ _NO_EDGES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class ShortestPathTree:
-    """Distance and parent of every router that can be reached from a root.
+    """The distances and predecessors of all routers that can be reached from a root.
 
-    The tree depends on the graph alone, not on its history: of the routers over which another one is reached at the
-    least cost, its parent is the one whose id sorts first. So all routers with the same graph hold the same tree.
+    The tree depends on the graph alone, not on its history: of the predecessors on cheapest paths, the parent is the
+    one whose id sorts first. So all routers with the same graph have the same tree.
 
-    It follows changes in the way of Narváez, Siu and Tzeng ("New dynamic algorithms for shortest path tree
-    computation", 2000): what hangs on an edge that got dearer is cut off and found again from what still stands, and
-    what an edge that got cheaper brings nearer moves. The rest is not looked at. Where much of the tree is cut off,
-    all of it is computed from nothing, which takes less for each router.
+    It is updated in the way of Narváez, Siu and Tzeng ("New dynamic algorithms for shortest path tree computation",
+    2000): the routers below an edge that got more expensive are cut off, and found again from the rest; a cheaper edge
+    moves the routers that it brings nearer. All others are left alone. If much of the tree is cut off, it is computed
+    anew, which costs less for each router.
     """
 
     def __init__(self, graph: Graph, root: str) -> None:
         self.root = root
-        #: Router -> the cost of its cheapest path from the root; who cannot be reached is not in it.
+        #: By router: the cost of its cheapest path from the root. Unreachable routers are not in it.
         self.distances: dict[str, int] = {root: 0}
-        #: Router -> those over which it is reached at that cost, in order; its parent first. The root has none.
+        #: By router: its predecessors on cheapest paths, sorted; the parent comes first. The root has none.
         self.predecessors: dict[str, tuple[str, ...]] = {}
         self._graph = graph
         self._generation = -1  # nothing computed yet
         self._children: dict[str, list[str]] | None = None
 
     def update(self) -> set[str] | None:
-        """Catch up with the graph.
+        """Bring the tree up to date with the graph.
 
-        Returns: the routers whose distance may have changed, or the set of those over which they are reached at that
-            distance. None: computed from nothing, so any may have.
+        Returns: the routers whose distance or predecessors may have changed. None: all of them may have, since the tree
+            was
+            computed anew.
         """
         graph = self._graph
         if self._generation == graph.generation:
@@ -60,21 +60,21 @@ class ShortestPathTree:
         return touched
 
     def children(self, router: str) -> list[str]:
-        """Whom a router is the parent of, in order."""
+        """Return the routers with this parent, sorted."""
         return self._by_parent().get(router, [])
 
     def subtree(self, router: str) -> set[str]:
-        """A router and all that are reached over it; nobody if it cannot be reached itself."""
+        """Return a router and all below it; empty if the router cannot be reached."""
         if router not in self.distances:
             return set()
         children = self._by_parent()
         found = [router]
-        for each in found:  # it grows as it goes
+        for each in found:  # the list grows meanwhile
             found += children.get(each, ())
         return set(found)
 
     def path(self, router: str) -> list[str]:
-        """The routers from the root to one, both included; empty if it cannot be reached."""
+        """Return the routers from the root to one, both included; empty if it cannot be reached."""
         if router not in self.distances:
             return []
         path = [router]
@@ -83,7 +83,7 @@ class ShortestPathTree:
         return path[::-1]
 
     def parent(self, router: str) -> str | None:
-        """The one before a router on its path; None: it is the root, or cannot be reached."""
+        """Return the router before one on its path; None: it is the root, or cannot be reached."""
         before = self.predecessors.get(router)
         return before[0] if before else None
 
@@ -95,7 +95,7 @@ class ShortestPathTree:
         return self._children
 
     def _compute(self) -> None:
-        """Dijkstra's algorithm."""
+        """Compute the tree with Dijkstra's algorithm."""
         successors, blocked, root = self._graph.successors, self._graph.no_transit, self.root
         distances = {root: 0}
         before: dict[str, tuple[str, ...]] = {}
@@ -121,9 +121,9 @@ class ShortestPathTree:
         self.distances, self.predecessors = distances, before
 
     def _update_incrementally(self, edges: set[Edge], most: int) -> set[str] | None:
-        """Find again who was cut off, and who got nearer over the changed edges.
+        """Find new paths for the routers that are cut off, or that a changed edge brings nearer.
 
-        Returns: as `follow`. None: they are more than `most`; what is left is of no use.
+        Returns: as `update`. None: they are more than `most`; the tree is then invalid.
         """
         former = self._cut_off(edges, most)
         nearer = None if former is None else self._relax(self._offered_distances(edges, former), most)
@@ -139,9 +139,9 @@ class ShortestPathTree:
         return touched
 
     def _cut_off(self, edges: Iterable[Edge], most: int) -> dict[str, int | None] | None:
-        """Take out who is reached over an edge that went or got dearer.
+        """Remove the routers below edges that are gone or got more expensive.
 
-        Returns: the distances that they had. None: they are more than `most`; what is left is of no use.
+        Returns: their former distances. None: they are more than `most`; the tree is then invalid.
         """
         successors, before, distances = self._graph.successors, self.predecessors, self.distances
         lost = []
@@ -151,7 +151,7 @@ class ShortestPathTree:
                 if over is None or over > distances[head]:
                     lost.append(head)
         cut: dict[str, int | None] = {}
-        for router in lost:  # it grows as it goes
+        for router in lost:  # the list grows meanwhile
             if router not in cut:
                 if len(cut) == most:
                     return None
@@ -164,7 +164,8 @@ class ShortestPathTree:
         return cut
 
     def _offered_distances(self, edges: Iterable[Edge], cut: Iterable[str]) -> list[tuple[int, str]]:
-        """The distances to go on from, a heap: over the edges into what was cut off, and over those that changed."""
+        """Return a heap of possible distances: over the edges into the part that was cut off, and over the changed
+        ones."""
         offers = []
         for tail, head in edges:
             over = self._distance_over(tail, head)
@@ -174,14 +175,15 @@ class ShortestPathTree:
         for router in cut:
             offers += [
                 (distances[tail] + successors[tail][router], router)
-                for tail in successors.get(router, _NO_EDGES)  # who is sent to sends back: edges stand both ways
+                for tail in successors.get(router, _NO_EDGES)  # edges stand in both directions
                 if tail in distances and (tail not in blocked or tail == self.root)
             ]
         heapify(offers)
         return offers
 
     def _distance_over(self, tail: str, head: str) -> int | None:
-        """The distance of the head of an edge over that edge; None: it does not lead there."""
+        """Return the distance of the head of an edge by that edge; None: its tail is unreachable, or not
+        for transit."""
         distance = self.distances.get(tail)
         cost = self._graph.cost(tail, head)
         if distance is None or cost is None or (tail in self._graph.no_transit and tail != self.root):
@@ -189,7 +191,8 @@ class ShortestPathTree:
         return distance + cost
 
     def _relax(self, heap: list[tuple[int, str]], most: int) -> dict[str, int | None] | None:
-        """Go on from a heap of distances offered; the former distances of those that got nearer, None as `_cut_off`."""
+        """Apply a heap of possible distances. Returns: the former distances of the changed routers; None as
+        `_cut_off`."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
         former: dict[str, int | None] = {}
@@ -212,7 +215,7 @@ class ShortestPathTree:
         return former
 
     def _find_predecessors(self, routers: Iterable[str]) -> None:
-        """Find out over whom some are reached."""
+        """Find the predecessors of some routers."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
         for router in routers:

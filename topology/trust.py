@@ -1,11 +1,11 @@
-"""Whom a router of a mesh believes, and how it is believed itself: Ed25519 signatures over what routers say.
+"""Trust within a mesh: certificates of routers, and Ed25519 signatures of their records.
 
-A signature is over a prefix and a record's body, the octets of it as they came: the word `amqpmesh`, the version of
-this rule, the record's kind, the length of the mesh's name, that name. So no signature is good for another kind of
-record or in another mesh. A record names its certificate by SHA-256; every certificate of a router that has not
-expired is good, so that one can follow another without a gap.
+A signature covers a prefix and the octets of a record's body. The prefix is the word `amqpmesh`, the version of this
+rule, the record's kind, and the mesh's name with its length. So no signature is valid for another kind of record, or in
+another mesh. A record names its certificate by SHA-256. All certificates of a router that have not expired are valid,
+so a new one can replace another without a gap.
 
-The wall clock decides about the validity of certificates and nothing else. It is passed in, as a function, and may be
+The wall clock decides about the validity of certificates and nothing else. It is passed in, as a function, and can be
 five minutes off.
 """
 
@@ -33,37 +33,37 @@ from amqpmesh.topology.revocations import Revocations, lists_in, read_revocation
 from amqpmesh.topology.signing import Certified, Revoked, SignedRecord, Signer, UntrustedError, Verifier
 
 CLOCK_TOLERANCE: Final = 300.0
-"""Seconds that this clock may be off from the authority's."""
+"""Seconds that this clock can be off from the authority's."""
 
 EXPIRY_WARNING: Final = 7 * 86_400.0
-"""Seconds before its end that a certificate should have been renewed; a quarter of its life if that is less."""
+"""Seconds before its expiry at which a certificate should have been renewed; at most a quarter of its lifetime."""
 
 MAX_CERTIFICATES: Final = 8
-"""Certificates of one router that are known at a time; of more, those that end last. A renewal makes two."""
+"""Known certificates of one router; of more, those that expire last are kept. A renewal makes two."""
 
 MAX_VERIFIED: Final = 65_536
-"""Records of which it is remembered that they were verified: some 10 MB."""
+"""Verified records that are remembered: some 10 MB."""
 
 EXPIRED: Final = "certificate expired"
-"""Why a certificate that has ended is not believed."""
+"""The reason why an expired certificate is not trusted."""
 
 _VERSION: Final = 1
 _SIGNATURE_SIZE: Final = 64  # octets (RFC 8032, 5.1.6)
 
 
 def signed_octets(mesh: str, kind: int, body: bytes) -> bytes:
-    """What a signature is over. Raises: ValueError: the kind is not one of 0 to 255."""
+    """Return the octets that a signature covers. Raises: ValueError: the kind is not one of 0 to 255."""
     name = mesh.encode("ascii")
     return b"".join((b"amqpmesh", bytes((_VERSION, kind, len(name))), name, body))
 
 
 class Verified:
-    """Records whose signatures were found good, bounded. Routers of one process share one: each is verified once."""
+    """A bounded set of verified records. Routers in one process share it, so each record is verified once."""
 
     __slots__ = ("_digests", "_size")
 
     def __init__(self, size: int = MAX_VERIFIED) -> None:
-        """Args: size: how many are remembered; the oldest are forgotten."""
+        """Args: size: the most records; the oldest are forgotten."""
         self._digests: OrderedDict[bytes, None] = OrderedDict()
         self._size = size
 
@@ -71,14 +71,14 @@ class Verified:
         return digest in self._digests
 
     def add(self, digest: bytes) -> None:
-        """Remember one."""
+        """Add a record."""
         self._digests[digest] = None
         if len(self._digests) > self._size:
             self._digests.popitem(last=False)
 
 
 class Trust(Verifier):
-    """The authorities of a mesh, the certificates of its routers, and what has been revoked."""
+    """The authorities of a mesh, the certificates of its routers, and their revocations."""
 
     def __init__(
         self,
@@ -96,15 +96,15 @@ class Trust(Verifier):
         self._verified = verified if verified is not None else Verified()
         self._known: dict[bytes, tuple[RouterCertificate, AuthorityCertificate]] = {}
         self._keys: dict[str, list[bytes]] = {}
-        """The certificates that are known of a router."""
+        """The known certificates of each router."""
         self._revocations: dict[bytes, Revocations] = {}
         """The latest list of each authority."""
 
     @classmethod
     def load(cls, pem: bytes, clock: Callable[[], float], *, verified: Verified | None = None) -> Self:
-        """Read what `amqpmesh ca` writes: the authorities' certificates, and their lists of revocations.
+        """Load a file that `amqpmesh ca` wrote: the authorities' certificates, and their lists of revocations.
 
-        Raises: CertificateError: there is no certificate in it, or something that is not good.
+        Raises: CertificateError: there is no certificate in it, or one of them is bad.
         """
         trust = cls(_authorities_in(pem), clock, verified=verified)
         trust._take_lists(pem)
@@ -116,7 +116,7 @@ class Trust(Verifier):
         return self._authorities[0].mesh
 
     def reload(self, pem: bytes) -> None:
-        """Read the file again. Known certificates of an authority that is gone are no longer believed.
+        """Reload the file. Known certificates of a removed authority are no longer trusted.
 
         Raises: CertificateError: as `load`; then nothing has changed.
         """
@@ -138,7 +138,7 @@ class Trust(Verifier):
                 self._keep(certificate, authority)
 
     def verify(self, origin: str, kind: int, key_id: bytes, body: bytes, signature: bytes) -> None:
-        """Check that this record is its origin's.
+        """Verify that a record is its origin's.
 
         Raises: UntrustedError: it is not; `unknown_key` says that its certificate is not known.
         """
@@ -164,7 +164,7 @@ class Trust(Verifier):
     def learn(self, certificate: bytes) -> Certified:
         """Take a router's certificate, DER.
 
-        Raises: UntrustedError: not of this mesh, of no authority that is known, expired, revoked, or not readable.
+        Raises: UntrustedError: it is not of this mesh, of an unknown authority, expired, revoked, or malformed.
         """
         read, authority = self._checked(certificate)
         if read.key_id not in self._known:
@@ -172,15 +172,16 @@ class Trust(Verifier):
         return Certified(read.router, read.key_id)
 
     def router_of(self, certificate: bytes) -> str:
-        """Which router a peer is that has shown this certificate, DER, in a TLS handshake; `covers` tells its workers.
+        """Return the router that a certificate of a TLS handshake, DER, names; `covers` tells whether it is valid for a
+        worker.
 
         Raises: UntrustedError: as `learn`.
         """
         return self._checked(certificate)[0].router
 
     def still_router_of(self, certificate: bytes) -> str:
-        """As `router_of`, of a connection that is there: a certificate that has ended since will do as long as its
-        router has told of another that has not.
+        """Return the router of an open connection's certificate. An expired one still counts while a newer one is
+        known.
 
         Raises: UntrustedError: as `learn`.
         """
@@ -195,7 +196,7 @@ class Trust(Verifier):
             return router
 
     def forget(self, key_id: bytes) -> None:
-        """A certificate that nobody needs any more; one that is not known is ignored."""
+        """Forget a certificate that is no longer needed; an unknown one is ignored."""
         found = self._known.pop(key_id, None)
         if found is not None:
             router = found[0].router
@@ -204,9 +205,9 @@ class Trust(Verifier):
                 del self._keys[router]
 
     def revoke(self, revocations: bytes) -> Revoked:
-        """Take an authority's list of revocations, DER, if it is newer than the one that is known.
+        """Take an authority's list of revocations, DER, if it is newer than the known one.
 
-        Raises: UntrustedError: of no authority of this mesh, or not readable.
+        Raises: UntrustedError: it is of no authority of this mesh, or malformed.
         """
         try:
             read = read_revocations(revocations, self._authorities)
@@ -218,13 +219,13 @@ class Trust(Verifier):
         return Revoked(read.authority, read.number)
 
     def revocations(self) -> tuple[Revocations, ...]:
-        """The latest list of each authority that has one."""
+        """Return the latest list of each authority that has one."""
         return tuple(self._revocations.values())
 
     def valid_until(self, certificate: RouterCertificate) -> float:
-        """When it ends, or its authority's certificate, if that is earlier: seconds since 1970.
+        """Return the time until which a certificate and that of its authority are valid: seconds since 1970.
 
-        Raises: UntrustedError: no authority that is known has signed it.
+        Raises: UntrustedError: no known authority has signed it.
         """
         authority = self._authority_of(certificate)
         if authority is None:
@@ -265,7 +266,7 @@ class Trust(Verifier):
             raise UntrustedError(EXPIRED)
 
     def _authority_of(self, certificate: RouterCertificate) -> AuthorityCertificate | None:
-        """Of those that have signed it (of a renewed authority there are two) the one that ends last."""
+        """Return the authority that signed a certificate; of two certificates of a renewed authority, the later one."""
         signers = [authority for authority in self._authorities if issued_by(certificate, authority)]
         return max(signers, key=lambda authority: authority.not_after, default=None)
 
@@ -285,12 +286,12 @@ class Trust(Verifier):
 
 
 class Identity(Signer):
-    """A router's certificate and its key: who it is, and the proof of it."""
+    """The certificate and the key of a router, which sign its records."""
 
     def __init__(self, certificate: RouterCertificate, key: Ed25519PrivateKey, trust: Trust) -> None:
-        """Args: trust: what the other routers of the mesh believe: they must believe this one.
+        """Args: trust: that of this router, which has to trust the certificate.
 
-        Raises: CertificateError: the key is another's, or the certificate is not good in this mesh (now).
+        Raises: CertificateError: the key is another's, or the certificate is not valid now in this mesh.
         """
         if key.public_key() != certificate.key:
             raise CertificateError("the key is that of another certificate")
@@ -305,33 +306,33 @@ class Identity(Signer):
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, trust: Trust) -> Self:
-        """Read what `amqpmesh ca issue` writes, PEM both; the router's own certificate stands first.
+        """Load files that `amqpmesh ca issue` wrote, PEM both; the router's own certificate is the first one.
 
-        Raises: CertificateError: one of them is none, or as the constructor.
+        Raises: CertificateError: one of them is malformed, or as the constructor.
         """
         return cls(read_router(certificates_in(certificate)[0]), load_key(key), trust)
 
     @property
     def router(self) -> str:
-        """Its id; its workers have the same identity."""
+        """The id in the certificate; workers share the certificate."""
         return self.certificate.router
 
     @property
     def mesh(self) -> str:
-        """The name of its mesh."""
+        """The name of the mesh."""
         return self.certificate.mesh
 
     @property
     def warn_at(self) -> float:
-        """When somebody should hear that it expires: seconds since 1970, as `expires_at`."""
+        """The time from which to warn of the expiry: seconds since 1970, as `expires_at`."""
         return self.expires_at - min(EXPIRY_WARNING, (self.expires_at - self.certificate.not_before) / 4)
 
     def sign(self, kind: int, body: bytes) -> tuple[bytes, bytes]:
-        """(key id, signature) for a body of a kind, 0 to 255."""
+        """Return (key id, signature) for a body of a kind, 0 to 255."""
         return self.certificate.key_id, self._key.sign(signed_octets(self.mesh, kind, body))
 
     def records(self) -> tuple[SignedRecord, ...]:
-        """Our certificate, and the lists of revocations: they are signed by the authority, and by nobody else."""
+        """Return the router's certificate, and the lists of revocations. Only the authority signs these."""
         return (
             SignedRecord(Kind.CERTIFICATE, self.certificate.key_id, self.certificate.der, b""),
             *(SignedRecord(Kind.REVOCATION, each.authority, each.der, b"") for each in self._trust.revocations()),

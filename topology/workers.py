@@ -1,4 +1,4 @@
-"""Routers that are one to others: the workers `A.1`, `A.2`, ... of the router `A`, each a router of its own."""
+"""Names of workers: the workers `A.1`, `A.2`, ... of the router `A` are routers, and share the name `A`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _WORKER: Final = re.compile(rf"(.+){_NUMBER.pattern}")
 
 
 def covers(name: str, router: str) -> bool:
-    """Whether what is true of one id is true of the other: it is the same one, or `name.N`, N from 1."""
+    """Tell whether a name stands for a router: it is the router's id, or the id is `name.N`, N from 1."""
     return router == name or (router.startswith(name) and _NUMBER.fullmatch(router, len(name)) is not None)
 
 
 def name_of(router: str) -> str | None:
-    """The router that this one would be a worker of, by its id; None: none."""
+    """Return the router whose worker this one is, by its id; None: it is no worker."""
     found = _WORKER.fullmatch(router)
     return found.group(1) if found is not None else None
 
 
 class Members:
-    """Which routers of a graph a name stands for."""
+    """The routers of a graph that share a name."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        #: By the name that they share, as of that graph.
+        #: By name: the workers in that graph.
         self._workers: dict[str, list[str]] = {}
         self._as_of = (-1, -1)
 
     def of(self, name: str) -> tuple[str, ...]:
-        """The router of that id, else the workers of that name, in order; none, if nobody has heard of either."""
+        """Return the router with that id, or the workers of that name, sorted; empty if there is neither."""
         graph = self._graph
         if name in graph:
             return (name,)
@@ -49,5 +49,5 @@ class Members:
 
 
 def worker_of(name: str, number: int) -> str:
-    """The id of a worker. Args: number: from 1."""
+    """Return the id of a worker. Args: number: from 1."""
     return f"{name}.{number}"
