@@ -15,16 +15,16 @@ import trio
 
 from amqpmesh.pipeline.connector import peer
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError
-from amqpmesh.router.client.batch_receiver import bulk_receiver
-from amqpmesh.router.client.links.attach_options import ReceiverTerms
+from amqpmesh.router.client.batch_receiver import batch_receiver
+from amqpmesh.router.client.links.attach_options import ReceiverOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.pipeline.connector.options import Options
     from amqpmesh.router.amqp.standard.messaging import Source
-    from amqpmesh.router.client.batch_receiver import BulkReceiver
-    from amqpmesh.router.client.links.batch_link import Bulk
+    from amqpmesh.router.client.batch_receiver import BatchReceiver
+    from amqpmesh.router.client.links.batch_link import Batch
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Intake:
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope: trio.CancelScope | None = None
-        self._receiver: BulkReceiver | None = None
+        self._receiver: BatchReceiver | None = None
         self._failure: BaseException | None = None
         #: Since when there is no link; None: there is one.
         self._lost_at: float | None = None
@@ -105,14 +105,14 @@ class Intake:
         """Whether no more will come before something is accepted. Raises: as `take`."""
         return self._call(lambda receiver: receiver.is_full)
 
-    def take(self, count: int, octets: int) -> Bulk:
+    def take(self, count: int, octets: int) -> Batch:
         """Up to `count` deliveries and so many octets, but one if there is any, however large.
 
         Raises: AmqpMeshError: the link is over for good, or has been lost for `reconnectTimeout`.
         """
         return self._call(lambda receiver: receiver.take(count, octets))
 
-    def accept(self, bulk: Bulk) -> bool:
+    def accept(self, bulk: Batch) -> bool:
         """They were processed. Returns: whether the peer is told: not, if their link is gone. Raises: as `take`."""
         return self._call(lambda receiver: receiver.accept(bulk))
 
@@ -137,7 +137,7 @@ class Intake:
     def _is_attached(self) -> bool:
         return self._call(lambda receiver: receiver.is_attached)
 
-    def _call(self, function: Callable[[BulkReceiver], T]) -> T:
+    def _call(self, function: Callable[[BatchReceiver], T]) -> T:
         """Have a function called where the connection is served."""
         token, receiver = self._token, self._receiver
         if token is None or receiver is None:
@@ -152,7 +152,7 @@ class Intake:
         except trio.RunFinishedError:
             raise self._failure or CommandError("the intake was stopped") from None
 
-    def _check(self, receiver: BulkReceiver) -> None:
+    def _check(self, receiver: BatchReceiver) -> None:
         receiver.check()
         if receiver.is_attached:
             self._lost_at = None
@@ -183,13 +183,13 @@ class Intake:
         self._token = trio.lowlevel.current_trio_token()
         with trio.CancelScope() as self._scope:
             connection = peer.connection(self._options, self._task)
-            receiver = bulk_receiver(
+            receiver = batch_receiver(
                 connection,
                 self._options["address"],
                 credit=self._credit,
                 memory=self._memory,
                 most=self._most,
-                terms=self._terms(),
+                options=self._terms(),
             )
             limit: float = self._options["connectTimeout"]
             with trio.move_on_after(limit) as patience:
@@ -200,5 +200,5 @@ class Intake:
                     await trio.sleep_forever()
             raise ConnectionClosedError(f"{self._described}: no connection and no link came about within {limit:g} s")
 
-    def _terms(self) -> ReceiverTerms:
-        return ReceiverTerms(max_message_size=self._options["maxMessageSize"], source=self._source)
+    def _terms(self) -> ReceiverOptions:
+        return ReceiverOptions(max_message_size=self._options["maxMessageSize"], source=self._source)

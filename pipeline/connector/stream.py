@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.client.links.batch_link import Bulk
+    from amqpmesh.router.client.links.batch_link import Batch
     from amqpmesh.router.kernel import Delivery
 
 ROWS = 10_000
@@ -53,7 +53,7 @@ class Told:
     """Deliveries that Spark was told of, from `first` on, and that are not accepted yet."""
 
     first: int
-    bulk: Bulk
+    bulk: Batch
 
     @property
     def end(self) -> int:

@@ -9,7 +9,7 @@ import trio
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected
 from amqpmesh.router.client.links.outgoing import Outgoing
 from amqpmesh.router.client.receiver import Receiver
-from amqpmesh.router.client.sender import Sender, end_of
+from amqpmesh.router.client.sender import Sender, link_of
 from amqpmesh.router.message.content import Message, encode_message
 
 IN_FLIGHT: Final = 2_000
@@ -88,7 +88,7 @@ class Traffic:
 
     async def send(self, sender: Sender) -> None:
         """Send until all are accepted. Raises: as `Sender.transfer`."""
-        end = end_of(sender)
+        end = link_of(sender)
         batch_ends = 0.0
         while not self.is_over:
             number = self._take()

@@ -81,7 +81,7 @@ class Connection(LinkFactory):
         return self._dialer.peer
 
     @property
-    def _home(self) -> LinkManager:
+    def _link_manager(self) -> LinkManager:
         return self._dialer
 
 
@@ -121,7 +121,7 @@ def connect(
         key: PEM, the certificate's.
         tls: a context in the place of these three.
         hostname: which host is wanted, in `open` and SASL; None: the URL's. Some brokers name virtual hosts by it.
-        idle_time_out: seconds without a frame after which the peer counts as gone (§2.4.5); None: never.
+        idle_time_out: seconds without a frame after which the peer uses_credit as gone (§2.4.5); None: never.
         max_frame_size: octets of a frame that we take (§2.7.1), 512 at least.
         reconnect: connect again when the connection is lost, and at first until it comes about.
         redirects: hosts to which redirects are followed, those of the URLs and `hostname` beside (§2.8.16, §2.8.18):

@@ -34,7 +34,7 @@ _OF_MESSAGES: Final = frozenset(item.name for item in fields(Message))
 class Delivery:
     """One delivery: read `message`, then accept, reject, release or modify it, once.
 
-    Deciding never waits. `async with delivery as message` decides by how its body ends: accepted; modified
+    Deciding never waits. `async with delivery as message` decides by how its body links: accepted; modified
     (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
     """
 
@@ -179,13 +179,15 @@ class Delivery:
         payload = answer.encode()
         if not asked.reply_to:
             await trio.lowlevel.checkpoint()
-            self._receiver.unanswerable(self._incoming, AmqpCondition.INVALID_FIELD, "the message has no reply-to")
+            self._receiver.reject_unanswerable(
+                self._incoming, AmqpCondition.INVALID_FIELD, "the message has no reply-to"
+            )
             return None
         try:
             return Sent(await self._receiver.reply(asked.reply_to, payload, settled=settled))
         except (LinkDetachedError, SessionEndedError) as refusal:
             why = f"no reply can be sent to {shown(asked.reply_to)}: {refusal}"
-            self._receiver.unanswerable(self._incoming, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])
+            self._receiver.reject_unanswerable(self._incoming, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])
             return None
 
     async def __aenter__(self) -> Message:

@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.client.links.arguments import by_symbol, symbols, whole
-from amqpmesh.router.client.links.attach_options import BUFFER, MAX_MESSAGE_SIZE, ReceiverTerms
+from amqpmesh.router.client.links.attach_options import BUFFER, MAX_MESSAGE_SIZE, ReceiverOptions
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.receiver import Receiver
@@ -30,7 +30,7 @@ class LinkFactory(ABC):
 
     @property
     @abstractmethod
-    def _home(self) -> LinkManager:
+    def _link_manager(self) -> LinkManager:
         """What attaches them."""
 
     def sender(
@@ -52,9 +52,9 @@ class LinkFactory(ABC):
             target: in the place of the one that names `address`, for all else that a target may say (§3.5.4).
             desired_capabilities, properties: of the attach (§2.7.3).
         """
-        end = SenderLink(
-            self._home,
-            self._home.name_for(name),
+        link = SenderLink(
+            self._link_manager,
+            self._link_manager.name_for(name),
             address,
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
@@ -62,7 +62,7 @@ class LinkFactory(ABC):
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
         )
-        return Sender(end)
+        return Sender(link)
 
     def receiver(
         self,
@@ -101,7 +101,7 @@ class LinkFactory(ABC):
         """
         if max_message_size is None:
             max_message_size = 0 if streaming else MAX_MESSAGE_SIZE
-        terms = ReceiverTerms(
+        options = ReceiverOptions(
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             max_message_size=max_message_size,
@@ -110,18 +110,18 @@ class LinkFactory(ABC):
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
         )
-        end = ReceiverLink(
-            self._home,
-            self._home.name_for(name),
+        link = ReceiverLink(
+            self._link_manager,
+            self._link_manager.name_for(name),
             address,
-            terms,
+            options,
             credit=credit,
             buffer=buffer,
             streaming=streaming,
             any_format=any_format,
             max_values=max_values,
         )
-        return Receiver(end)
+        return Receiver(link)
 
     def requester(
         self,
@@ -138,9 +138,9 @@ class LinkFactory(ABC):
         """
         if whole("credit", credit) == 0:
             raise CommandError("without credit no answer can come")
-        name = self._home.name_for(None)
+        name = self._link_manager.name_for(None)
         replies = (f"{name}-replies", credit, max_message_size, max_values)
-        return Requester(self._home, name, address, replies)
+        return Requester(self._link_manager, name, address, replies)
 
 
 def _filters(filters: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:

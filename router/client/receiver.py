@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.client.base import Attached
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
+from amqpmesh.router.client.public_link import PublicLink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Symbol, Value
 
 
-class Receiver(Attached[ReceiverLink]):
+class Receiver(PublicLink[ReceiverLink]):
     """A link to receive from: `async for delivery in receiver`. Several tasks may share it."""
 
     __slots__ = ()
@@ -23,12 +23,12 @@ class Receiver(Attached[ReceiverLink]):
     @property
     def filter(self) -> Mapping[Symbol, Value]:
         """The filters that the peer applies (§3.5.8)."""
-        return self._end.filter
+        return self._link.filter
 
     @property
     def undecided(self) -> int:
         """Deliveries that have begun to come and are not decided."""
-        return self._end.undecided
+        return self._link.undecided
 
     def __aiter__(self) -> Self:
         """Deliveries, until the receiver is left or fails."""
@@ -39,7 +39,7 @@ class Receiver(Attached[ReceiverLink]):
         try:
             return await self.receive()
         except CommandError:
-            if self._end.was_left:
+            if self._link.was_left:
                 raise StopAsyncIteration from None
             raise
 
@@ -50,7 +50,7 @@ class Receiver(Attached[ReceiverLink]):
         Raises: LinkDetachedError, ConnectionClosedError: the link is over. CommandError: it was left. Cancelled,
             nothing was taken.
         """
-        return Delivery(self._end, await self._end.receive())
+        return Delivery(self._link, await self._link.receive())
 
     def flow(self, credit: int) -> None:
         """Give the peer credit for so many deliveries more (§2.6.7).
@@ -58,11 +58,11 @@ class Receiver(Attached[ReceiverLink]):
         Whoever waits in `drain` waits no longer.
         Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
         """
-        self._end.flow(credit)
+        self._link.flow(credit)
 
     async def drain(self) -> None:
         """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
 
         What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
         """
-        await self._end.drain()
+        await self._link.drain()

@@ -9,8 +9,8 @@ from uuid import UUID
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.client.links.link import again
-from amqpmesh.router.client.links.requester_links import Call, Replies, Requests
+from amqpmesh.router.client.links.link import without_traceback
+from amqpmesh.router.client.links.requester_links import Call, ReplyLink, RequestLink
 from amqpmesh.router.io.environment import environment
 from amqpmesh.router.message.content import Message
 
@@ -30,10 +30,10 @@ class Requester:
     def __init__(self, home: LinkManager, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
         """Args: replies: name, credit, largest message and most values of one, of the link that answers come by."""
         reply_name, credit, max_message_size, max_values = replies
-        self._replies = Replies(
+        self._replies = ReplyLink(
             home, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
         )
-        self._requests = Requests(home, name, address, self._replies)
+        self._requests = RequestLink(home, name, address, self._replies)
 
     def __repr__(self) -> str:
         return f"<Requester {self._requests.described()}, {len(self._replies.calls)} calls>"
@@ -108,8 +108,8 @@ class Requester:
             if calls.get(key) is call:
                 del calls[key]
             if call.request is not None:
-                self._requests.disown(call.request)
+                self._requests.forget(call.request)
         if call.error is not None:
-            raise again(call.error)
+            raise without_traceback(call.error)
         assert call.answer is not None
         return call.answer

@@ -9,9 +9,9 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
-from amqpmesh.router.client.base import Attached
 from amqpmesh.router.client.links.arguments import whole
 from amqpmesh.router.client.links.sender_link import SenderLink
+from amqpmesh.router.client.public_link import PublicLink
 from amqpmesh.router.client.sent import Sent
 from amqpmesh.router.message.content import encode_message
 from amqpmesh.router.message.outcomes import outcome_error
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.message.content import Message
 
 
-class Sender(Attached[SenderLink]):
+class Sender(PublicLink[SenderLink]):
     """A link to send on. Several tasks may share it; the order is that of their calls."""
 
     __slots__ = ()
@@ -31,12 +31,12 @@ class Sender(Attached[SenderLink]):
     @property
     def waiting(self) -> int:
         """Deliveries that wait for credit, or for the peer's window."""
-        return self._end.waiting
+        return self._link.waiting
 
     @property
     def unsettled(self) -> int:
         """Deliveries that were sent and have no outcome yet."""
-        return self._end.unsettled
+        return self._link.unsettled
 
     async def send(self, message: Message | Value, *, settled: bool = False) -> None:
         """Send a message, and wait until it is accepted: of a multicast by one receiver at least, and rejected by none.
@@ -47,7 +47,7 @@ class Sender(Attached[SenderLink]):
             CommandError: it cannot be sent: not a message, or larger than the peer takes. Cancelled while it waits for
             credit, nothing was sent; while it waits for the outcome, that is in doubt.
         """
-        await self._until_accepted(await self._end.transfer(encode_message(message), settled=settled))
+        await self._until_accepted(await self._link.transfer(encode_message(message), settled=settled))
 
     async def send_parts(
         self,
@@ -76,7 +76,7 @@ class Sender(Attached[SenderLink]):
 
         Returns: what tells the outcome, later. Args, Raises: as `send`, but for outcomes.
         """
-        return Sent(await self._end.transfer(encode_message(message), settled=settled))
+        return Sent(await self._link.transfer(encode_message(message), settled=settled))
 
     async def transfer_parts(
         self,
@@ -94,7 +94,7 @@ class Sender(Attached[SenderLink]):
 
     async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
         """As `transfer`, of a message that is encoded already, such as the `payload` of a delivery that came."""
-        return Sent(await self._end.transfer(payload, settled=settled))
+        return Sent(await self._link.transfer(payload, settled=settled))
 
     async def _stream(
         self, parts: AsyncIterable[bytes], message: Message | None, size: int | None, settled: bool
@@ -102,7 +102,7 @@ class Sender(Attached[SenderLink]):
         if not isinstance(parts, AsyncIterable):
             raise CommandError("parts come by `async for`, each of them bytes")
         sections = Sections(message, None if size is None else whole("size", size))
-        return await self._end.stream(sections, parts, settled=settled)
+        return await self._link.stream(sections, parts, settled=settled)
 
     async def _until_accepted(self, outgoing: Outgoing) -> None:
         if outgoing.settled:
@@ -110,12 +110,12 @@ class Sender(Attached[SenderLink]):
         try:
             outcome = await outgoing.until_decided()
         except trio.Cancelled:
-            self._end.disown(outgoing)
+            self._link.forget(outgoing)
             raise
         if not isinstance(outcome, Accepted):
             raise outcome_error(outcome)
 
 
-def end_of(sender: Sender) -> SenderLink:
+def link_of(sender: Sender) -> SenderLink:
     """What is behind it, for those of this package that have to know when the first frame goes."""
-    return sender._end
+    return sender._link

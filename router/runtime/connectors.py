@@ -13,7 +13,7 @@ import trio
 
 from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
-from amqpmesh.router.client.links.client_connection import of_foreigner
+from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
 from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, reason
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
@@ -370,7 +370,7 @@ def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error
     """Return the reason why a connection ended. Args: broken: the transport's error."""
     negotiation, closed = record.engine.negotiation, record.closed
     if negotiation.foreign:
-        return of_foreigner(negotiation.foreign)
+        return foreign_protocol(negotiation.foreign)
     if negotiation.refusal:
         return f"not let in: {negotiation.refusal}"
     if closed is not None and closed.error is not None:

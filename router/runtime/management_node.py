@@ -72,7 +72,7 @@ class ManagementNode(LinkFactory):
         self._forget_scope: trio.CancelScope | None = None
 
     @property
-    def _home(self) -> LinkManager:
+    def _link_manager(self) -> LinkManager:
         return self._inside
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:

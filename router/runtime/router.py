@@ -313,7 +313,7 @@ class Router(LinkFactory):
         )
 
     @property
-    def _home(self) -> LinkManager:
+    def _link_manager(self) -> LinkManager:
         return self._inside
 
     def _drive(self, core: Core) -> Driver:

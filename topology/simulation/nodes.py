@@ -102,8 +102,8 @@ class Node(LinkFactory):
         return self.router.statistics()
 
     @property
-    def _home(self) -> LinkManager:
-        return self.router._home
+    def _link_manager(self) -> LinkManager:
+        return self.router._link_manager
 
     # -------------------------------------------------------------------------------------------------------- its life
 

@@ -23,7 +23,7 @@ from amqpmesh.router.cli.source import Source
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.links.outgoing import Outgoing
 from amqpmesh.router.client.links.sender_link import SenderLink
-from amqpmesh.router.client.sender import Sender, end_of
+from amqpmesh.router.client.sender import Sender, link_of
 from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.queries import body_of
 from amqpmesh.router.management.service import ADDRESS
@@ -136,7 +136,7 @@ class _Sending:
             self._patience.progress()
             self._patience.wait("the link")
             async with connection.sender(self._given.address) as face:
-                sender = end_of(face)
+                sender = link_of(face)
                 self._connection = connection
                 self._patience.rest()
                 if self._is_typed:
@@ -233,7 +233,7 @@ class _Sending:
         since = summary.begin()
         sent = await accompanied(
             lambda: sender.transfer_parts(parts(), message=message, size=source.size, settled=settled),
-            lambda: self._wait_for_credit(end_of(sender), begun),
+            lambda: self._wait_for_credit(link_of(sender), begun),
         )
         summary.count += 1
         if settled:

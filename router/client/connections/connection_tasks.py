@@ -27,7 +27,7 @@ CLOSE_TIME: Final = 1.0
 """Seconds that the peer has to answer our `close`."""
 
 
-class Served:
+class ConnectionTasks:
     """The tasks of one connection: one reads, one writes, one keeps the time."""
 
     def __init__(

@@ -17,10 +17,10 @@ from amqpmesh.router.amqp.errors import (
     shown,
 )
 from amqpmesh.router.amqp.standard.performatives import Open
-from amqpmesh.router.client.connections.connection_tasks import CLOSE_TIME, Served
+from amqpmesh.router.client.connections.connection_tasks import CLOSE_TIME, ConnectionTasks
 from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.links.client_connection import ClientConnection
-from amqpmesh.router.client.links.link import ClientLink, again
+from amqpmesh.router.client.links.link import ClientLink, without_traceback
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.io.dialing import LASTING, Backoff, PermanentError, reason
 from amqpmesh.router.logs import event_log
@@ -54,12 +54,12 @@ class Dialer(LinkManager):
         self._next: Stop | None = None
         #: Why that is over.
         self._loss: AmqpMeshError | None = None
-        self._branches: list[Branch] = []
+        self._redirect_dialers: list[RedirectDialer] = []
         self._failure: AmqpMeshError | None = CommandError("the connection was not opened: `async with` opens it")
         self._entered = False
         self._changed = trio.Event()
         self._closing = False
-        self._served: Served | None = None
+        self._tasks: ConnectionTasks | None = None
         self._made = 0
         self._opened_at = 0.0
         for place in places:
@@ -79,7 +79,7 @@ class Dialer(LinkManager):
             await trio.lowlevel.checkpoint()
             while self.client_connection is None:
                 if self._failure is not None:
-                    raise again(self._failure)
+                    raise without_traceback(self._failure)
                 await self._changed.wait()
         except BaseException:
             await self.leave()
@@ -91,17 +91,17 @@ class Dialer(LinkManager):
         if self._failure is None:
             self._failure = CommandError("the connection was left")
         self.stop_all()
-        branches = list(self._branches)
-        for branch in branches:
-            branch.stop_all()
+        dialers = list(self._redirect_dialers)
+        for dialer in dialers:
+            dialer.stop_all()
         with trio.move_on_after(CLOSE_TIME, shield=True):
-            if self._served is not None:
-                self._served.client_connection.close()
-                await self._served.ended.wait()
-            for branch in branches:
-                await branch.gone.wait()
-        for branch in branches:
-            branch.scope.cancel()
+            if self._tasks is not None:
+                self._tasks.client_connection.close()
+                await self._tasks.ended.wait()
+            for dialer in dialers:
+                await dialer.gone.wait()
+        for dialer in dialers:
+            dialer.scope.cancel()
         # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
         # were cancelled.
         self._running.cancel()
@@ -120,7 +120,7 @@ class Dialer(LinkManager):
         remote = self.client_connection.engine.remote if self.client_connection is not None else None
         if remote is None:
             failure = self._failure if isinstance(self._failure, ConnectionClosedError) else None
-            raise again(failure) if failure else ConnectionClosedError("there is no connection now")
+            raise without_traceback(failure) if failure else ConnectionClosedError("there is no connection now")
         return remote
 
     def described(self) -> str:
@@ -154,14 +154,14 @@ class Dialer(LinkManager):
     def wake(self) -> None:
         """A connection is there, or on its way."""
 
-    def attach_later(self, end: ClientLink, losses: int) -> None:
+    def attach_later(self, link: ClientLink, losses: int) -> None:
         """Attach it again after a pause."""
-        self._nursery.start_soon(self._attach_later, end, losses)
+        self._nursery.start_soon(self._attach_later, link, losses)
 
-    async def _attach_later(self, end: ClientLink, losses: int) -> None:
+    async def _attach_later(self, link: ClientLink, losses: int) -> None:
         assert self._backoff is not None
         await trio.sleep(self._backoff.pause(losses))
-        end.attach_now()
+        link.attach_now()
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
         """Where a link goes on that is redirected (§2.8.18): over this connection, or another one of its own."""
@@ -174,23 +174,23 @@ class Dialer(LinkManager):
         """A connection to there, made if there is none. Raises: NotFollowedError: none can be made."""
         if self.client_connection is not None and place.is_same(self._stop.place):
             return self
-        for branch in self._branches:
-            if place.is_same(branch.place):
-                return branch
+        for dialer in self._redirect_dialers:
+            if place.is_same(dialer.place):
+                return dialer
         if self._closing:
             raise NotFollowedError("the connection was left")
         try:
-            branch = Branch(self, place)
+            dialer = RedirectDialer(self, place)
         except CommandError as error:
             raise NotFollowedError(str(error)) from None
-        self._branches.append(branch)
-        self._nursery.start_soon(branch.run)
-        return branch
+        self._redirect_dialers.append(dialer)
+        self._nursery.start_soon(dialer.run)
+        return dialer
 
-    def cut_off(self, branch: Branch) -> None:
+    def cut_off(self, dialer: RedirectDialer) -> None:
         """No link comes to it any more."""
-        if branch in self._branches:
-            self._branches.remove(branch)
+        if dialer in self._redirect_dialers:
+            self._redirect_dialers.remove(dialer)
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
@@ -247,8 +247,8 @@ class Dialer(LinkManager):
             # Wherever redirects had led to: it begins where the program said.
             self._stop = Stop(self._places[position])
 
-    def _began(self, served: Served) -> None:
-        self._served = served
+    def _began(self, tasks: ConnectionTasks) -> None:
+        self._tasks = tasks
 
     # ---------------------------------------------------------------------------------------------------------- ending
 
@@ -290,15 +290,15 @@ class Dialer(LinkManager):
         self._tell()
 
 
-class Branch(Dialer):
+class RedirectDialer(Dialer):
     """A connection to where links were redirected: as long as one of them is on it, and no longer than the first.
 
     Attributes: `place`. `gone`: set when nothing of it is left. `scope`: of its task.
     """
 
-    def __init__(self, trunk: Dialer, place: Place) -> None:
-        super().__init__([place], trunk.client_identity, backoff=None, following=trunk.following)
-        self._trunk = trunk
+    def __init__(self, first: Dialer, place: Place) -> None:
+        super().__init__([place], first.client_identity, backoff=None, following=first.following)
+        self._first = first
         self.place = place
         self.gone = trio.Event()
         self.scope = trio.CancelScope(shield=True)
@@ -315,35 +315,35 @@ class Branch(Dialer):
                         self._emptied = trio.Event()
                         await self._emptied.wait()
                 finally:
-                    self._trunk.cut_off(self)
+                    self._first.cut_off(self)
                     await self.leave()
         finally:
-            self._trunk.cut_off(self)
+            self._first.cut_off(self)
             self.gone.set()
 
-    def remove(self, end: ClientLink) -> None:
-        """`end` is over, or goes on elsewhere: the last one closes it."""
-        super().remove(end)
+    def remove(self, link: ClientLink) -> None:
+        """`link` is over, or goes on elsewhere: the last one closes it."""
+        super().remove(link)
         if self._is_empty:
             self._emptied.set()
             if self.client_connection is None:
-                self._trunk.cut_off(self)
+                self._first.cut_off(self)
                 self.scope.cancel()
 
-    def attach_later(self, end: ClientLink, losses: int) -> None:
+    def attach_later(self, link: ClientLink, losses: int) -> None:
         """Attach it again after a pause of the first connection's."""
-        self._trunk.attach_later(end, losses)
+        self._first.attach_later(link, losses)
 
     def to(self, place: Place) -> Dialer:
         """As the first connection finds it."""
-        return self._trunk.to(place)
+        return self._first.to(place)
 
     @property
     def _is_empty(self) -> bool:
         """Whether nobody is on it but those who answer for others."""
-        return all(end in self._reply_senders.values() for end in self._ends)
+        return all(link in self._reply_senders.values() for link in self._links)
 
     def _fail(self, error: AmqpMeshError) -> None:
-        self._trunk.cut_off(self)
+        self._first.cut_off(self)
         super()._fail(error)
         self._emptied.set()

@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
-from amqpmesh.router.client.connections.connection_tasks import Served
+from amqpmesh.router.client.connections.connection_tasks import ConnectionTasks
 from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.config.urls import Endpoint, is_loopback
 from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
@@ -50,14 +50,14 @@ class ClientIdentity:
         self,
         place: Place,
         *,
-        began: Callable[[Served], None],
+        began: Callable[[ConnectionTasks], None],
         opened: Callable[[ClientConnection], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> ClientConnection:
         """One connection, from its first byte to its last.
 
-        Args: began: there is a stream, and what is served. opened, ended: as of `Served`.
-        Raises: OSError, BrokenResourceError, TooSlowError: none came about. FinalError: none will.
+        Args: began: there is a stream, and what is tasks. opened, ended: as of `ConnectionTasks`.
+        Raises: OSError, BrokenResourceError, TooSlowError: none came about. PermanentError: none will.
         """
         endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
         deadline = trio.current_time() + OPEN_TIME
@@ -82,9 +82,9 @@ class ClientIdentity:
             unanswered = f"{endpoint}: the peer closed before it answered"
             if not place.secure:
                 unanswered += ": does it want TLS (amqps://)?"
-            served = Served(stream, engine, tracer, unanswered=unanswered, opened=opened, ended=ended)
-            began(served)
-            client_connection = await served.run()
+            tasks = ConnectionTasks(stream, engine, tracer, unanswered=unanswered, opened=opened, ended=ended)
+            began(tasks)
+            client_connection = await tasks.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
             if isinstance(client_connection.failure, SaslError) and not temporary:
                 raise PermanentError(client_connection.failure)

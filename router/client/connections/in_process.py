@@ -44,7 +44,7 @@ FRAME_SIZE: Final = 32 * 2**10
 class InProcess(LinkManager):
     """Makes the connection when the first link wants it; it lives as long as the router.
 
-    Where a fault of ours ends it, its links fail, and the next link makes another.
+    Where a fault of ours links it, its links fail, and the next link makes another.
     """
 
     def __init__(self, listener: ListenerConfig, *, own: bool = False) -> None:
@@ -87,7 +87,7 @@ class InProcess(LinkManager):
         """Octets of a frame that we take."""
         return FRAME_SIZE
 
-    def attach_later(self, end: ClientLink, losses: int) -> None:
+    def attach_later(self, link: ClientLink, losses: int) -> None:
         """Nothing is attached again: the router that detached it had a reason."""
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> None:
@@ -170,7 +170,7 @@ class InProcess(LinkManager):
             client_connection.lost("the router has ended" if fault is None else f"a fault of this library: {fault!r}")
             self._record = None
             driver.lost(record)
-            if self._ends and self._failure is None:
+            if self._links and self._failure is None:
                 self.wake()  # for those who came when it was ending
 
     def _wake_up(self) -> None:

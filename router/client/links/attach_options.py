@@ -28,7 +28,7 @@ MAX_ULONG: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverTerms:
+class ReceiverOptions:
     """As of `LinkFactory.receiver`. Raises: CommandError: the size is none."""
 
     snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
@@ -42,7 +42,7 @@ class ReceiverTerms:
     def __post_init__(self) -> None:
         whole("max_message_size", self.max_message_size, MAX_ULONG)
 
-    def asked(self, address: str | None) -> Source:
+    def source_for(self, address: str | None) -> Source:
         """The source that is asked for. Args: address: unless `source` says all of it; None: a dynamic node."""
         if self.source is not None:
             return self.source
@@ -62,7 +62,7 @@ class ReceiverTerms:
             properties=self.properties,
         )
 
-    def wanting(self, attach: Attach, asked: Source) -> str | None:
+    def missing_from(self, attach: Attach, asked: Source) -> str | None:
         """What the peer's source leaves out (§3.5.3), for people; None: nothing.
 
         That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what

@@ -16,10 +16,10 @@ from amqpmesh.router.amqp.link import FORGIVEN, MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 from amqpmesh.router.client.links.arguments import whole
-from amqpmesh.router.client.links.attach_options import ReceiverTerms
-from amqpmesh.router.client.links.incoming import Share
+from amqpmesh.router.client.links.attach_options import ReceiverOptions
+from amqpmesh.router.client.links.incoming import WindowShare
 from amqpmesh.router.client.links.receiver_link import ANSWER_TIME
-from amqpmesh.router.client.links.redirected import RedirectedLink, moved
+from amqpmesh.router.client.links.redirected import RedirectedLink, at_redirect
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.kernel import RELEASED_STATE
 
@@ -42,7 +42,7 @@ WINDOW: Final = 2 * STEP
 
 
 @dataclass(slots=True)
-class Bulk:
+class Batch:
     """Deliveries in the order in which they came: the octets of each, and what the kernel knows of it (its tag, its
     message-format). `link` is the endpoint that they came by: where that is gone, they cannot be decided any more."""
 
@@ -53,41 +53,41 @@ class Bulk:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def cut(self, count: int) -> Bulk:
+    def cut(self, count: int) -> Batch:
         """Take the first `count` out of it."""
-        first = Bulk(self.link, self.payloads[:count], self.deliveries[:count])
+        first = Batch(self.link, self.payloads[:count], self.deliveries[:count])
         del self.payloads[:count]
         del self.deliveries[:count]
         return first
 
 
-class BulkEnd(RedirectedLink):
+class BatchLink(RedirectedLink):
     """The receiving end of a link whose deliveries are taken and decided in bulk."""
 
     kind = "receiver"
-    _way = "from"
+    _direction = "from"
 
     def __init__(
         self,
         home: LinkManager,
         name: str,
         address: str | None,
-        terms: ReceiverTerms,
+        options: ReceiverOptions,
         *,
         credit: int,
         memory: int,
         most: int | None,
     ) -> None:
-        """Args: as of `bulk_receiver`."""
+        """Args: as of `batch_receiver`."""
         super().__init__(home, name, address)
-        self._terms = terms
-        self._asked = terms.asked(address)
+        self._options = options
+        self._requested = options.source_for(address)
         self._credit = whole("credit", credit, MAX_CREDIT)
         self._memory = memory
         self._most = most
-        self._share: Share | None = None
+        self._window_share: WindowShare | None = None
         #: Whole, and not taken yet.
-        self._came = Bulk()
+        self._came = Batch()
         #: The frames so far of the delivery that is coming.
         self._pieces: list[bytes] = []
         #: Octets and number of all that came whole and is not decided, taken or not.
@@ -96,7 +96,7 @@ class BulkEnd(RedirectedLink):
         #: Frames that hold the peer's window.
         self._frames = 0
         #: The peer is to tell its flow state.
-        self._asking = False
+        self._awaits_flow = False
         #: How many came in all, and how often it was lost.
         self.received = 0
         self.losses = 0
@@ -118,7 +118,7 @@ class BulkEnd(RedirectedLink):
         """Whether no more will come before something is decided."""
         return self._undecided >= self._credit or self._octets > self._memory
 
-    def take(self, count: int, octets: int) -> Bulk:
+    def take(self, count: int, octets: int) -> Batch:
         """Up to `count` deliveries and so many octets, but one if there is any, however large."""
         payloads = self._came.payloads
         number = min(count, len(payloads))
@@ -128,7 +128,7 @@ class BulkEnd(RedirectedLink):
             total -= len(payloads[number])
         return self._came.cut(number)
 
-    def decide(self, bulk: Bulk, state: bytes) -> bool:
+    def decide(self, bulk: Batch, state: bytes) -> bool:
         """Settle deliveries that were taken, each at most once. Returns: whether the peer is told; not, if the link
         that they came by is gone."""
         told = bulk.link is not None and bulk.link is self._link and self.is_attached
@@ -144,16 +144,16 @@ class BulkEnd(RedirectedLink):
     # ---------------------------------------------------------------------------------------------------- of ClientLink
 
     @property
-    def _wanted(self) -> str | None:
-        return self._asked.address
+    def _requested_address(self) -> str | None:
+        return self._requested.address
 
     def _choose_session(self, client_connection: ClientConnection) -> Session:
         session = client_connection.session_for(self, WINDOW)
-        self._share = Share(session)
+        self._window_share = WindowShare(session)
         return session
 
     def _attach(self, session: Session) -> Link:
-        link = self._terms.attach(session, self.name, moved(self._asked, self._stop))
+        link = self._options.attach(session, self.name, at_redirect(self._requested, self._stop))
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
             link.forgiven = FORGIVEN  # it is no router of ours
@@ -162,12 +162,12 @@ class BulkEnd(RedirectedLink):
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None
 
-    def _wanting(self, attach: Attach) -> str | None:
+    def _missing_from(self, attach: Attach) -> str | None:
         assert isinstance(attach.source, Source)
         copy = DistributionMode.COPY
-        if self._asked.distribution_mode is copy and attach.source.distribution_mode is not copy:
+        if self._requested.distribution_mode is copy and attach.source.distribution_mode is not copy:
             return "the peer does not let messages be browsed"
-        return self._terms.wanting(attach, self._asked)
+        return self._options.missing_from(attach, self._requested)
 
     def _begin_use(self, attach: Attach) -> None:
         assert isinstance(attach.source, Source)
@@ -179,7 +179,7 @@ class BulkEnd(RedirectedLink):
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - nobody waits for a delivery here
         """What was not taken comes again, if its sender has not settled it; then it is here for good."""
         self.losses += 1
-        kept = Bulk()
+        kept = Batch()
         for payload, delivery in zip(self._came.payloads, self._came.deliveries, strict=True):
             if delivery.remote_settled:
                 kept.payloads.append(payload)
@@ -190,8 +190,8 @@ class BulkEnd(RedirectedLink):
         self._came = kept
         self._pieces = []
         self._frames = 0
-        if self._share is not None:
-            self._share.close()
+        if self._window_share is not None:
+            self._window_share.close()
 
     async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
         """No new deliveries; what is not decided goes back, whoever has it."""
@@ -202,20 +202,20 @@ class BulkEnd(RedirectedLink):
         with trio.move_on_after(ANSWER_TIME, shield=True):
             if link.credit:
                 # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
-                self._asking = True
+                self._awaits_flow = True
                 link.flow(0, echo=True)
-                while self._asking and self.is_attached:
+                while self._awaits_flow and self.is_attached:
                     await self._change.wait()
         if self.is_attached:
             for delivery in list(link.flow_state.unsettled.values()):
                 assert isinstance(delivery, kernel.Delivery), "nothing is relayed here"
                 kernel.dispose(delivery, RELEASED_STATE, True)
 
-    def transferred(self, event: TransferReceived) -> None:
+    def transfer_received(self, event: TransferReceived) -> None:
         """A frame of a delivery came (§2.7.5)."""
         came = event.delivery
-        assert self._share is not None, "it was attached"
-        self._share.take()
+        assert self._window_share is not None, "it was attached"
+        self._window_share.take()
         self._frames += 1
         if came.aborted:
             self._pieces = []
@@ -234,11 +234,11 @@ class BulkEnd(RedirectedLink):
         self._open_window()
         self._replenish()
 
-    def gathered(self, event: DeliveriesGathered) -> None:
+    def batch_received(self, event: DeliveriesGathered) -> None:
         """Whole deliveries came, of a frame each (§2.7.5)."""
-        assert self._share is not None, "it was attached"
+        assert self._window_share is not None, "it was attached"
         number = len(event.deliveries)
-        self._share.take(number)
+        self._window_share.take(number)
         self._frames += number
         self._came.payloads += event.payloads
         self._came.deliveries += event.deliveries
@@ -248,7 +248,7 @@ class BulkEnd(RedirectedLink):
         self._open_window()
         self._replenish()
 
-    def disposed(
+    def disposition_received(
         self,
         delivery: kernel.Delivery,
         state: bytes | None,  # noqa: ARG002 - what counts is what the receiver says
@@ -259,14 +259,14 @@ class BulkEnd(RedirectedLink):
             # It remembers nothing of it, whatever the program will think of it.
             kernel.dispose(delivery, None, True)
 
-    def flowed(self) -> None:
+    def flow_received(self) -> None:
         """The sender's flow state (§2.6.7)."""
-        if self._asking:
-            self._asking = False
+        if self._awaits_flow:
+            self._awaits_flow = False
             self._changed()
         self._replenish()
 
-    def can_go_on(self) -> None:
+    def resume_sending(self) -> None:
         """A receiver sends nothing that would have to wait."""
 
     # ----------------------------------------------------------------------------------------------------------- inside
@@ -283,9 +283,9 @@ class BulkEnd(RedirectedLink):
 
     def _open_window(self) -> None:
         """The peer may send as long as there is memory; and the rest of the one delivery that is larger than that."""
-        if self._frames and self._share is not None and (self._octets <= self._memory or not self._undecided):
+        if self._frames and self._window_share is not None and (self._octets <= self._memory or not self._undecided):
             frames, self._frames = self._frames, 0
-            self._share.release(frames)
+            self._window_share.release(frames)
 
     def _replenish(self) -> None:
         """Tell the peer of more credit: when half of what may be on its way has gathered, or when it has none."""

@@ -70,7 +70,7 @@ class ClientConnection:
         self._work: Work | None = None
         self._opened = opened
         self._ended = ended
-        self._ends: dict[Session, dict[ClientLink, None]] = {}
+        self._links: dict[Session, dict[ClientLink, None]] = {}
         self._stalled: dict[ClientLink, None] = {}
         self._leaving: dict[ClientLink, Session] = {}
 
@@ -91,13 +91,13 @@ class ClientConnection:
             await do(work)
             self.engine.sasl_worked(trio.current_time())
             data = b""
-        self._see_off()
+        self._report_answers()
 
     def receive_now(self, data: bytes | bytearray) -> None:
         """Take bytes of the peer, all at once: whoever sends them gives the thread back."""
         for event in self.engine.receive(data, trio.current_time()):
             self._handle(event)
-        self._see_off()
+        self._report_answers()
 
     def handle_timer(self) -> None:
         """The engine's time may have come."""
@@ -115,8 +115,8 @@ class ClientConnection:
         self.writing = 0
         if self._stalled:
             stalled, self._stalled = self._stalled, {}
-            for end in stalled:
-                end.can_go_on()
+            for link in stalled:
+                link.resume_sending()
 
     def lost(self, reason: str) -> None:
         """The transport is gone."""
@@ -132,11 +132,11 @@ class ClientConnection:
 
     # ---------------------------------------------------------------------------------------------------- for the links
 
-    def session_for(self, end: ClientLink, window: int = MIN_WINDOW) -> Session:
+    def session_for(self, link: ClientLink, window: int = MIN_WINDOW) -> Session:
         """A session for a link, its own if the peer has a channel for it.
 
-        So what waits in a receiver stops nobody else; and a peer that ends the session for what one link did, as
-        RabbitMQ does for each address that it does not have, ends that one.
+        So what waits in a receiver stops nobody else; and a peer that links the session for what one link did, as
+        RabbitMQ does for each address that it does not have, links that one.
 
         Args: window: transfer frames that may be here and not taken. A session that is shared has the largest window
             that one of its links asked for.
@@ -146,34 +146,34 @@ class ClientConnection:
         if window > session.flow_state.window_size:
             session.flow_state.window_size = window
             session.flow()
-        self._ends[session][end] = None
+        self._links[session][link] = None
         return session
 
-    def drop(self, end: ClientLink, session: Session) -> None:
-        """`end` is no longer on `session`, which is ended if nobody else is."""
-        self._stalled.pop(end, None)
-        ends = self._ends.get(session)
-        if ends is not None:
-            ends.pop(end, None)
-            if not ends and session.can_send:
-                del self._ends[session]
+    def drop(self, link: ClientLink, session: Session) -> None:
+        """`link` is no longer on `session`, which is ended if nobody else is."""
+        self._stalled.pop(link, None)
+        links = self._links.get(session)
+        if links is not None:
+            links.pop(link, None)
+            if not links and session.can_send:
+                del self._links[session]
                 session.end()
 
-    def leave(self, end: ClientLink, session: Session) -> None:
-        """`end` was detached on `session`; tell it once the peer has answered."""
-        self._leaving[end] = session
+    def leave(self, link: ClientLink, session: Session) -> None:
+        """`link` was detached on `session`; tell it once the peer has answered."""
+        self._leaving[link] = session
 
-    def give_up(self, end: ClientLink) -> None:
-        """The peer does not answer the detach of `end`: its session is ended, unless other links are on it."""
-        session = self._leaving.pop(end, None)
+    def give_up(self, link: ClientLink) -> None:
+        """The peer does not answer the detach of `link`: its session is ended, unless other links are on it."""
+        session = self._leaving.pop(link, None)
         if session is not None:
-            self.drop(end, session)
+            self.drop(link, session)
 
-    def stall(self, end: ClientLink) -> bool:
-        """Whether `end` has to wait until more is written; then its `can_go_on` is called."""
+    def stall(self, link: ClientLink) -> bool:
+        """Whether `link` has to wait until more is written; then its `resume_sending` is called."""
         if self.writing + len(self.engine.out) <= BACKLOG:
             return False
-        self._stalled[end] = None
+        self._stalled[link] = None
         return True
 
     def refused(self, error: ProtocolError) -> None:
@@ -188,10 +188,10 @@ class ClientConnection:
             session = self.engine.begin(window)
         except CommandError:
             # No channel is left: what there is is shared.
-            if not self._ends:
+            if not self._links:
                 raise
-            return min(self._ends, key=lambda each: len(self._ends[each]))
-        self._ends[session] = {}
+            return min(self._links, key=lambda each: len(self._links[each]))
+        self._links[session] = {}
         return session
 
     # -------------------------------------------------------------------------------------------------------- the peer
@@ -211,7 +211,7 @@ class ClientConnection:
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         if foreign := self.engine.negotiation.foreign:
-            self._closed(ConnectionClosedError(of_foreigner(foreign)))
+            self._closed(ConnectionClosedError(foreign_protocol(foreign)))
             return
         sasl = self.engine.negotiation.sasl
         refusal = self.engine.negotiation.refusal
@@ -222,55 +222,55 @@ class ClientConnection:
         self._closed(connection_closed(who, event.error))
 
     def _session_begun(self, event: events.SessionBegun) -> None:
-        if event.session not in self._ends:
+        if event.session not in self._links:
             event.session.begin()
             event.session.end(Error(condition=AmqpCondition.NOT_ALLOWED, description="sessions are begun by this end"))
 
     def _session_ended(self, event: events.SessionEnded) -> None:
-        ends = self._ends.pop(event.session, {})
-        for end in ends:
-            end.session_ended(SessionEndedError("the session was ended", event.error))
+        links = self._links.pop(event.session, {})
+        for link in links:
+            link.session_ended(SessionEndedError("the session was ended", event.error))
 
     def _link_attached(self, event: events.LinkAttached) -> None:
-        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
-        if end is None:
+        link: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        if link is None:
             event.link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="links are attached by this end"))
         else:
-            end.attached(event.attach)
+            link.attach_received(event.attach)
 
     def _link_detached(self, event: events.LinkDetached) -> None:
-        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        link: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
         if event.by_peer:
             event.link.detach(closed=event.closed)
-        if end is not None:
-            end.detached(event)
+        if link is not None:
+            link.detach_received(event)
 
     def _transfer_received(self, event: events.TransferReceived) -> None:
-        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
-        end.transferred(event)
+        link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        link.transfer_received(event)
 
     def _gathered(self, event: events.DeliveriesGathered) -> None:
-        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
-        end.gathered(event)
+        link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        link.batch_received(event)
 
     def _delivery_ignored(self, event: events.DeliveryIgnored) -> None:
-        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
-        end.flowed()
+        link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        link.flow_received()
 
     def _disposed(self, event: events.DispositionReceived) -> None:
         for delivery in event.deliveries:
-            end: ClientLink | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
-            if end is not None:
-                end.disposed(delivery, event.state, event.settled)
+            link: ClientLink | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
+            if link is not None:
+                link.disposition_received(delivery, event.state, event.settled)
 
     def _credit_changed(self, event: events.CreditChanged | events.DrainRequested) -> None:
-        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
-        if end is not None:
-            end.flowed()
+        link: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        if link is not None:
+            link.flow_received()
 
     def _window_opened(self, event: events.WindowOpened) -> None:
-        for end in list(self._ends.get(event.session, ())):
-            end.can_go_on()
+        for link in list(self._links.get(event.session, ())):
+            link.resume_sending()
 
     def _tls_requested(self, _: events.TlsRequested) -> None:
         raise AssertionError("a client asks for TLS before AMQP, or not at all")
@@ -300,11 +300,11 @@ class ClientConnection:
         events.SaslWorkDue: _work_due,
     }
 
-    def _see_off(self) -> None:
+    def _report_answers(self) -> None:
         """Tell those whose detach the peer has answered."""
-        for end in [end for end in self._leaving if end.engine_state is LinkEndpointState.DETACHED]:
-            self.give_up(end)
-            end.detach_answered()
+        for link in [link for link in self._leaving if link.engine_state is LinkEndpointState.DETACHED]:
+            self.give_up(link)
+            link.detach_answered()
 
     def _closed(self, error: ConnectionClosedError) -> None:
         if self.failure is not None:
@@ -312,15 +312,15 @@ class ClientConnection:
         self.failure = error
         self.is_open = False
         leaving, self._leaving = self._leaving, {}
-        for end in leaving:
-            end.detach_answered()
-        self._ends.clear()
+        for link in leaving:
+            link.detach_answered()
+        self._links.clear()
         self._stalled.clear()
         self.over.set()
         self._ended(error)
 
 
-def of_foreigner(header: bytes) -> str:
+def foreign_protocol(header: bytes) -> str:
     """What is said of a peer that begins so."""
     if header[0] in TLS_RECORDS:
         return "the peer answers in TLS: does it want amqps://?"

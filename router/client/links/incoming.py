@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolErr
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Modified
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Data
-from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.reader import Parts
 
@@ -35,7 +35,7 @@ class DeliveryAbortedError(AmqpMeshError):
     """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
 
 
-class Share:
+class WindowShare:
     """The part of its session's incoming window that a link holds, in frames (§2.5.6).
 
     A session may outlive its links, so each returns its own part.
@@ -66,7 +66,6 @@ class Incoming:
     """What came of a delivery, and what the receiver has to know of it."""
 
     __slots__ = (
-        "_beside",
         "_came",
         "_change",
         "_failure",
@@ -74,22 +73,23 @@ class Incoming:
         "_message",
         "_parts",
         "_pieces",
-        "_share",
         "_streaming",
-        "counts",
+        "_unstreamed",
+        "_window_share",
         "frames",
         "is_decided",
-        "is_handed_out",
         "is_lost",
-        "is_out",
+        "is_queued",
+        "is_taken",
         "kernel",
         "settlement",
+        "uses_credit",
     )
 
-    def __init__(self, kernel: KernelDelivery, share: Share, *, streaming: bool, max_values: int) -> None:
+    def __init__(self, kernel: KernelDelivery, share: WindowShare, *, streaming: bool, max_values: int) -> None:
         #: The engine's.
         self.kernel = kernel
-        self._share = share
+        self._window_share = share
         self._streaming = streaming
         self._max_values = max_values
         self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
@@ -101,13 +101,13 @@ class Incoming:
         self._failure: AmqpMeshError | None = None
         #: Frames of the session's window that it holds; those among them without anything that is taken by itself.
         self.frames = 0
-        self._beside = 0
+        self._unstreamed = 0
         #: It was put where programs take deliveries from.
-        self.is_handed_out = False
+        self.is_queued = False
         #: A program has it.
-        self.is_out = False
+        self.is_taken = False
         #: It counts against the receiver's credit.
-        self.counts = True
+        self.uses_credit = True
         #: It was decided.
         self.is_decided = False
         #: Its link is gone: nobody can be told.
@@ -162,7 +162,7 @@ class Incoming:
             await trio.lowlevel.checkpoint()
             while not self._came:
                 if self._failure is not None:
-                    raise again(self._failure)
+                    raise without_traceback(self._failure)
                 if self.kernel.complete:
                     return
                 await self._change.wait()
@@ -183,7 +183,7 @@ class Incoming:
             while not self.kernel.complete and self._failure is None:
                 await self._change.wait()
             if self._failure is not None:
-                raise again(self._failure)
+                raise without_traceback(self._failure)
             message = self._parts.whole()
         self._message = message
         return message
@@ -197,7 +197,7 @@ class Incoming:
     # ------------------------------------------------------------------------------------------------ for the receiver
 
     @property
-    def can_be_handed_out(self) -> bool:
+    def is_ready(self) -> bool:
         """All of it is there, or of one that streams as much as is read before its body."""
         return self.kernel.complete if self._parts is None else self._parts.head is not None
 
@@ -207,7 +207,7 @@ class Incoming:
         parts = self._parts
         if parts is None:
             self._pieces.append(payload)
-            self._beside += 1
+            self._unstreamed += 1
         else:
             octets = b"".join(parts.feed(payload))
             if self.kernel.complete:
@@ -215,10 +215,10 @@ class Incoming:
             if octets:
                 self._came.append(octets)
             else:
-                self._beside += 1
+                self._unstreamed += 1
             self._changed()
-        if self.is_out and self._streaming:
-            self.release_beside()
+        if self.is_taken and self._streaming:
+            self.release_unstreamed()
         if self._streaming and (parts is None or not parts.is_data) and self.kernel.size > WHOLE_MAX:
             raise ProtocolError(
                 Scope.LINK,
@@ -258,19 +258,19 @@ class Incoming:
 
     def release_frames(self) -> None:
         """It holds nothing of the session's window any more."""
-        self._beside = 0
+        self._unstreamed = 0
         if self.frames:
             self._release(self.frames)
 
-    def release_beside(self) -> None:
+    def release_unstreamed(self) -> None:
         """What the program does not take part by part, and has to be there before it can go on."""
-        beside, self._beside = self._beside, 0
+        beside, self._unstreamed = self._unstreamed, 0
         if beside:
             self._release(beside)
 
     def _release(self, frames: int) -> None:
         self.frames -= frames
-        self._share.release(frames)
+        self._window_share.release(frames)
 
     def _changed(self) -> None:
         change, self._change = self._change, trio.Event()

@@ -36,7 +36,7 @@ LEAVE_TIME: Final = 1.0
 E = TypeVar("E", bound=AmqpMeshError)
 
 
-def again(error: E) -> E:
+def without_traceback(error: E) -> E:
     """The same error for one more raising, without the traceback of the one before."""
     return type(error)(*error.args)
 
@@ -47,10 +47,10 @@ class ClientLink(ABC):
     #: What programs call it.
     kind: ClassVar[str]
     #: Of its address.
-    _way: ClassVar[str]
+    _direction: ClassVar[str]
 
     def __init__(self, home: LinkManager, name: str, address: str | None) -> None:
-        self._home = home
+        self._manager = home
         #: The link's name (§2.6.1).
         self.name = name
         #: What the peer attached; before that, what was asked for.
@@ -70,7 +70,7 @@ class ClientLink(ABC):
 
     def described(self) -> str:
         """How it stands, for people."""
-        return f"{shown(self.name)} {self._way} {shown(self.address)} {self._stage.name.lower()}"
+        return f"{shown(self.name)} {self._direction} {shown(self.address)} {self._stage.name.lower()}"
 
     # -------------------------------------------------------------------------------------------------- for the program
 
@@ -110,14 +110,14 @@ class ClientLink(ABC):
         """Attach, now or when there is a connection. Raises: CommandError, ConnectionClosedError: as `enter`."""
         if self._stage is not Stage.NEW:
             raise CommandError(f"a {self.kind} is entered once")
-        self._home.add(self)
+        self._manager.add(self)
         self._stage = Stage.DETACHED
-        self._home.wake()
+        self._manager.wake()
         self.attach_now()
 
     def attach_now(self) -> None:
         """Attach, if there is a connection where it is to be attached now."""
-        client_connection = self._home.client_connection
+        client_connection = self._manager.client_connection
         if client_connection is not None and client_connection.is_open:
             self.attach_to(client_connection)
 
@@ -138,7 +138,7 @@ class ClientLink(ABC):
     def check(self) -> None:
         """Raises: AmqpMeshError: it is over, and why; CommandError: it was not entered, or was left."""
         if self._failure is not None:
-            raise again(self._failure)
+            raise without_traceback(self._failure)
         if self._stage is Stage.NEW:
             raise CommandError(f"a {self.kind} is used inside `async with`")
         if self.is_over:
@@ -177,11 +177,11 @@ class ClientLink(ABC):
 
     # ----------------------------------------------------------------------------------------------- the peer, the wire
 
-    def attached(self, attach: Attach) -> None:
+    def attach_received(self, attach: Attach) -> None:
         """The peer's attach came (§2.6.3)."""
         if self._stage is not Stage.ATTACHING or not self._accepts(attach):
             return  # left before this was handled; or refused: the peer's detach says why
-        wanting = self._wanting(attach)
+        wanting = self._missing_from(attach)
         if wanting is not None:
             assert self._link is not None
             self._link.detach(error=Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=wanting))
@@ -192,7 +192,7 @@ class ClientLink(ABC):
         self._begin_use(attach)
         self._changed()
 
-    def detached(self, event: LinkDetached) -> None:
+    def detach_received(self, event: LinkDetached) -> None:
         """End the link endpoint: the peer has detached, or our engine has, for a fault of the peer."""
         error = link_detached("the link was detached", event.error)
         if event.error is None and self._stage is Stage.ATTACHING:
@@ -214,7 +214,7 @@ class ClientLink(ABC):
         if not final:
             self._end(Ending.CONNECTION_LOST, error)
         else:
-            self._end(Ending.CONNECTION_OVER if self._is_home else Ending.REDIRECT_LOST, error)
+            self._end(Ending.CONNECTION_OVER if self._at_origin else Ending.REDIRECT_LOST, error)
 
     def detach_answered(self) -> None:
         """Forget the link endpoint: the peer has answered our `detach`, or cannot do so any more."""
@@ -229,23 +229,23 @@ class ClientLink(ABC):
         self._end(Ending.LEFT, self._left())
 
     @abstractmethod
-    def transferred(self, event: TransferReceived) -> None:
+    def transfer_received(self, event: TransferReceived) -> None:
         """A frame of a delivery came."""
 
-    def gathered(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of those who have
+    def batch_received(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of those who have
         """Whole deliveries came: only to those who have asked the kernel for it."""
         raise AssertionError("the fast path is not enabled")
 
     @abstractmethod
-    def disposed(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:
+    def disposition_received(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:
         """The peer told its state of a delivery, or settled it."""
 
     @abstractmethod
-    def flowed(self) -> None:
+    def flow_received(self) -> None:
         """The peer's flow state of the link came, or credit was used without a delivery."""
 
     @abstractmethod
-    def can_go_on(self) -> None:
+    def resume_sending(self) -> None:
         """Frames can be sent again."""
 
     # -------------------------------------------------------------------------------------------- of senders, receivers
@@ -262,7 +262,7 @@ class ClientLink(ABC):
     def _accepts(self, attach: Attach) -> bool:
         """Whether the peer's attach has what was asked for; without, its detach follows (§2.6.3)."""
 
-    def _wanting(self, attach: Attach) -> str | None:  # noqa: ARG002 - of receivers
+    def _missing_from(self, attach: Attach) -> str | None:  # noqa: ARG002 - of receivers
         """What the peer's attach leaves out and the program cannot do without; None: nothing."""
         return None
 
@@ -323,7 +323,7 @@ class ClientLink(ABC):
         """Enter the stage after an action, and settle the fate of the deliveries."""
         self._stage = AFTER[action]
         if self.is_over:
-            self._home.remove(self)
+            self._manager.remove(self)
         self._lost(error, final=self.is_over)
         self._changed()
 
@@ -336,9 +336,9 @@ class ClientLink(ABC):
         self._losses = 1 if self._has_lasted else self._losses + 1
         self._drop_endpoint()
         self._go_on(Action.RETRY, error)
-        self._go_home()
+        self._return_to_origin()
         if not self.is_over:
-            self._home.attach_later(self, self._losses)
+            self._manager.attach_later(self, self._losses)
 
     def _detach(self, error: AmqpMeshError) -> None:
         link, session, client_connection = self._link, self._session, self._client_connection
@@ -386,11 +386,11 @@ class ClientLink(ABC):
 
     @property
     @abstractmethod
-    def _is_home(self) -> bool:
+    def _at_origin(self) -> bool:
         """Whether it is attached by the manager that the program asked."""
 
     @abstractmethod
-    def _go_home(self) -> None:
+    def _return_to_origin(self) -> None:
         """Return to the manager and the address that the program asked for."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.client.links.arguments import text
-from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.io.environment import environment
 
@@ -35,7 +35,7 @@ class LinkManager(ABC):
     def __init__(self) -> None:
         #: The connection in use; None: there is none now.
         self.client_connection: ClientConnection | None = None
-        self._ends: dict[ClientLink, None] = {}
+        self._links: dict[ClientLink, None] = {}
         self._names = count(1)
         self._prefix = environment().token(6)
         self._reply_senders: OrderedDict[str | None, SenderLink] = OrderedDict()
@@ -56,8 +56,8 @@ class LinkManager(ABC):
         """Octets of a frame that we take."""
 
     @abstractmethod
-    def attach_later(self, end: ClientLink, losses: int) -> None:
-        """`end` was detached, and is to be attached again, after a pause. Args: losses: for how many times in a row."""
+    def attach_later(self, link: ClientLink, losses: int) -> None:
+        """Attach `link`, which was detached, again after a pause. Args: losses: in a row."""
 
     @abstractmethod
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
@@ -72,15 +72,15 @@ class LinkManager(ABC):
     def wake(self) -> None:
         """Somebody wants a connection."""
 
-    def add(self, end: ClientLink) -> None:
-        """`end` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
+    def add(self, link: ClientLink) -> None:
+        """`link` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
         if self.failure is not None:
-            raise again(self.failure)
-        self._ends[end] = None
+            raise without_traceback(self.failure)
+        self._links[link] = None
 
-    def remove(self, end: ClientLink) -> None:
-        """`end` is over."""
-        self._ends.pop(end, None)
+    def remove(self, link: ClientLink) -> None:
+        """`link` is over."""
+        self._links.pop(link, None)
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
         """Send an answer, over a link that all answers share, or all those to one address.
@@ -119,20 +119,20 @@ class LinkManager(ABC):
     def opened(self, client_connection: ClientConnection) -> None:
         """There is a connection: attach all that wait for one."""
         self.client_connection = client_connection
-        for end in list(self._ends):
-            end.attach_to(client_connection)
+        for link in list(self._links):
+            link.attach_to(client_connection)
 
     def ended(self, error: AmqpMeshError, *, final: bool) -> None:
         """There is none any more; `final`: and there will be no other."""
         self.client_connection = None
-        for end in list(self._ends):
-            if end in self._ends:  # one that goes elsewhere may take another along
-                end.connection_lost(error, final=final)
+        for link in list(self._links):
+            if link in self._links:  # one that goes elsewhere may take another along
+                link.connection_lost(error, final=final)
 
     def stop_all(self) -> None:
         """Whoever left the connection left its links, too."""
-        for end in list(self._ends):
-            end.stop()
+        for link in list(self._links):
+            link.stop()
 
     def name_for(self, name: str | None) -> str:
         """The name of a link: `name`, or one that no other link has. Raises: CommandError: it is no text."""

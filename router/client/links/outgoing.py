@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
-from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.message.outcomes import outcome_error
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Outgoing:
     def error(self) -> AmqpMeshError | None:
         """What `send` raises: it was not accepted, or is in doubt; None: it was accepted, or nothing is known yet."""
         if self.doubt is not None:
-            return again(self.doubt)
+            return without_traceback(self.doubt)
         if self.outcome is None or isinstance(self.outcome, Accepted):
             return None
         return outcome_error(self.outcome)
@@ -110,7 +110,7 @@ class Outgoing:
         else:
             await self.decided.wait()
         if self.doubt is not None:
-            raise again(self.doubt)
+            raise without_traceback(self.doubt)
         assert self.outcome is not None
         return self.outcome
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.links.link_manager import LinkManager
 
 
-class Crediting(RedirectedLink):
+class CreditingLink(RedirectedLink):
     """The receiving end of a link, as far as its sender waits for it."""
 
     def __init__(self, home: LinkManager, name: str, address: str | None, credit: int) -> None:
         super().__init__(home, name, address)
         self._credit = whole("credit", credit, MAX_CREDIT)
-        self._by_hand = credit == 0
+        self._is_manual = credit == 0
         self._undecided = 0
         #: By hand: what was given and is not used up.
         self._granted = 0
@@ -66,36 +66,36 @@ class Crediting(RedirectedLink):
 
     def _give_credit(self) -> None:
         """Both have attached."""
-        if not self._by_hand:
+        if not self._is_manual:
             self._replenish()
         elif self._granted and isinstance(self._link, Receiver):
             self._link.flow(self._granted)
 
-    def _give_no_more(self) -> None:
+    def _stop_credit(self) -> None:
         """The link is to be left."""
         self._credit = self._granted = 0
-        self._by_hand = False
+        self._is_manual = False
 
-    def _drain_no_more(self) -> None:
+    def _stop_drain(self) -> None:
         """The link endpoint is gone, and what was to be used up with it."""
         if self._draining:
             self._draining = False
             self._granted = 0
 
-    def _count(self) -> None:
+    def _use_credit(self) -> None:
         """A delivery has begun to come."""
         self._undecided += 1
         self._granted = max(0, self._granted - 1)
 
-    def _uncount(self, delivery: Incoming) -> None:
+    def _free_credit(self, delivery: Incoming) -> None:
         """It does not count against the credit any more."""
-        if delivery.counts:
-            delivery.counts = False
+        if delivery.uses_credit:
+            delivery.uses_credit = False
             self._undecided -= 1
 
-    def _make_up(self) -> None:
+    def _refund_credit(self) -> None:
         """What no program ever sees uses none of the credit that it gave by hand."""
-        if not self._by_hand or self._draining or self._granted == MAX_CREDIT:
+        if not self._is_manual or self._draining or self._granted == MAX_CREDIT:
             return
         self._granted += 1
         link = self._link
@@ -120,5 +120,5 @@ class Crediting(RedirectedLink):
 
     def _check_manual(self) -> None:
         self.check()
-        if not self._by_hand:
+        if not self._is_manual:
             raise CommandError("the receiver gives its credit itself: make it with credit=0")

@@ -18,9 +18,9 @@ from amqpmesh.router.amqp.standard.delivery_states import Rejected
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Source
 from amqpmesh.router.client.links.arguments import whole
 from amqpmesh.router.client.links.client_connection import MIN_WINDOW
-from amqpmesh.router.client.links.incoming import FAILED, DeliveryAbortedError, Incoming, Share
-from amqpmesh.router.client.links.receiver_credit import Crediting
-from amqpmesh.router.client.links.redirected import moved
+from amqpmesh.router.client.links.incoming import FAILED, DeliveryAbortedError, Incoming, WindowShare
+from amqpmesh.router.client.links.receiver_credit import CreditingLink
+from amqpmesh.router.client.links.redirected import at_redirect
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.kernel import RELEASED_STATE
 from amqpmesh.router.logs import event_log
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.links.attach_options import ReceiverTerms
+    from amqpmesh.router.client.links.attach_options import ReceiverOptions
     from amqpmesh.router.client.links.client_connection import ClientConnection
     from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.client.links.outgoing import Outgoing
@@ -49,18 +49,18 @@ ANSWER_TIME: Final = 0.25
 """Seconds that a sender has, when the link is left, to say that it knows of no credit, and to settle (mode second)."""
 
 
-class ReceiverLink(Crediting):
+class ReceiverLink(CreditingLink):
     """The receiving end of a link."""
 
     kind = "receiver"
-    _way = "from"
+    _direction = "from"
 
     def __init__(
         self,
         home: LinkManager,
         name: str,
         address: str | None,
-        terms: ReceiverTerms,
+        options: ReceiverOptions,
         *,
         credit: int,
         buffer: int,
@@ -71,23 +71,23 @@ class ReceiverLink(Crediting):
         super().__init__(home, name, address, credit)
         #: The filters that the peer applies (§3.5.8).
         self.filter: Mapping[Symbol, Value] = {}
-        self._terms = terms
+        self._options = options
         #: Asked for again over each connection, whatever the peer then called it.
-        self._asked = terms.asked(address)
+        self._requested = options.source_for(address)
         self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._any_format = any_format
         self._max_values = whole("max_values", max_values)
         self._ready: deque[Incoming] = deque()
-        self._coming: Incoming | None = None
+        self._arriving: Incoming | None = None
         #: Of the session that it is attached on, or was.
-        self._share: Share | None = None
+        self._window_share: WindowShare | None = None
         #: Deliveries that the peer was not told the end of, by the engine's.
         self._open: dict[kernel.Delivery, Incoming] = {}
         #: Whether the source has the outcome modified; brokers that have not (RabbitMQ 3) end the session for it.
         self.takes_modified = True
         #: The peer is to tell its flow state.
-        self._asking = False
+        self._awaits_flow = False
         #: That replies cannot be sent was logged.
         self._has_warned = False
         self._takers = trio.lowlevel.ParkingLot()
@@ -114,7 +114,7 @@ class ReceiverLink(Crediting):
             if error is None:
                 break
             self._refuse(delivery, error)
-            self._make_up()
+            self._refund_credit()
         if not parked:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return delivery
@@ -126,7 +126,7 @@ class ReceiverLink(Crediting):
         if delivery.is_decided:
             raise CommandError("the delivery was decided already")
         delivery.decided()
-        self._uncount(delivery)
+        self._free_credit(delivery)
         kernel_delivery = delivery.kernel
         told = not (delivery.is_lost or kernel_delivery.remote_settled or kernel_delivery.aborted)
         if not delivery.is_lost:
@@ -145,9 +145,9 @@ class ReceiverLink(Crediting):
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
         """As `Delivery.reply`. Raises: LinkDetachedError, SessionEndedError: the peer refuses the way."""
-        return await self._home.reply(to, payload, settled=settled)
+        return await self._manager.reply(to, payload, settled=settled)
 
-    def unanswerable(self, delivery: Incoming, condition: Symbol, why: str) -> None:
+    def reject_unanswerable(self, delivery: Incoming, condition: Symbol, why: str) -> None:
         """It cannot be replied to: whoever sent it is told, if nothing else was decided."""
         if not self._has_warned:
             self._has_warned = True  # whoever sends one such request may send a million
@@ -159,15 +159,15 @@ class ReceiverLink(Crediting):
 
     def _choose_session(self, client_connection: ClientConnection) -> Session:
         session = client_connection.session_for(self, self._window)
-        self._share = Share(session)
+        self._window_share = WindowShare(session)
         return session
 
     @property
-    def _wanted(self) -> str | None:
-        return self._asked.address
+    def _requested_address(self) -> str | None:
+        return self._requested.address
 
     def _attach(self, session: Session) -> Link:
-        link = self._terms.attach(session, self.name, moved(self._asked, self._stop))
+        link = self._options.attach(session, self.name, at_redirect(self._requested, self._stop))
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
             link.forgiven = FORGIVEN  # it is no router of ours
@@ -176,8 +176,8 @@ class ReceiverLink(Crediting):
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None
 
-    def _wanting(self, attach: Attach) -> str | None:
-        return self._terms.wanting(attach, self._asked)
+    def _missing_from(self, attach: Attach) -> str | None:
+        return self._options.missing_from(attach, self._requested)
 
     def _begin_use(self, attach: Attach) -> None:
         assert isinstance(attach.source, Source)
@@ -190,38 +190,38 @@ class ReceiverLink(Crediting):
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         # What was sent settled is here for good, if it is whole; what was not, its sender has.
         ready, self._ready = self._ready, deque()
-        coming = () if self._coming is None else (self._coming,)
+        coming = () if self._arriving is None else (self._arriving,)
         waiting = set(ready)
         for delivery in dict.fromkeys((*self._open.values(), *ready, *coming)):
             if delivery in waiting and delivery.is_settled and delivery.kernel.complete:
                 self._ready.append(delivery)
-            elif not delivery.is_out:
+            elif not delivery.is_taken:
                 if not delivery.is_decided:
-                    self._make_up()
-                self._uncount(delivery)
+                    self._refund_credit()
+                self._free_credit(delivery)
             delivery.lose(error)
         self._open.clear()
-        self._coming = None
-        if self._share is not None:
-            self._share.close()
-        self._drain_no_more()
+        self._arriving = None
+        if self._window_share is not None:
+            self._window_share.close()
+        self._stop_drain()
         if final:
             self._woken += len(self._takers.unpark_all())
 
     async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
         """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
         link = self._link
-        self._give_no_more()
+        self._stop_credit()
         with trio.move_on_after(ANSWER_TIME, shield=True):
             if isinstance(link, EngineReceiver) and self.is_attached and link.credit:
                 # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
-                self._asking = True
+                self._awaits_flow = True
                 link.flow(0, echo=True)
-                while self._asking and self.is_attached:
+                while self._awaits_flow and self.is_attached:
                     await self._change.wait()
         ready, self._ready = self._ready, deque()
-        for delivery in (*ready, *([self._coming] if self._coming is not None else [])):
-            if not delivery.is_decided and not delivery.is_out:
+        for delivery in (*ready, *([self._arriving] if self._arriving is not None else [])):
+            if not delivery.is_decided and not delivery.is_taken:
                 self.decide(delivery, RELEASED_STATE)
         for delivery in list(self._open.values()):
             if not delivery.is_decided:
@@ -230,22 +230,22 @@ class ReceiverLink(Crediting):
             while self._open and self.is_attached:
                 await self._change.wait()
 
-    def transferred(self, event: TransferReceived) -> None:
+    def transfer_received(self, event: TransferReceived) -> None:
         """A frame of a delivery came (§2.7.5)."""
-        came, share = event.delivery, self._share
+        came, share = event.delivery, self._window_share
         assert share is not None, "it was attached"
         share.take()
         if event.first:
-            self._coming = Incoming(came, share, streaming=self._streaming, max_values=self._max_values)
-            self._count()
+            self._arriving = Incoming(came, share, streaming=self._streaming, max_values=self._max_values)
+            self._use_credit()
             if not came.remote_settled:
-                self._open[came] = self._coming
-        delivery = self._coming
+                self._open[came] = self._arriving
+        delivery = self._arriving
         if delivery is None:
             share.release(1)
             return
         if came.complete:
-            self._coming = None
+            self._arriving = None
         if came.remote_settled and not delivery.settlement.is_set():
             # A later frame of it said so (§2.7.5, settled).
             self._open.pop(came, None)
@@ -267,18 +267,18 @@ class ReceiverLink(Crediting):
             except ProtocolError as error:
                 self._withdraw(delivery)
                 self._refuse(delivery, error)
-                if not delivery.is_out:
-                    self._make_up()
+                if not delivery.is_taken:
+                    self._refund_credit()
             else:
-                if delivery.can_be_handed_out and not delivery.is_handed_out:
-                    self._hand(delivery)
+                if delivery.is_ready and not delivery.is_queued:
+                    self._enqueue(delivery)
         self._open_window()
         self._check_drained()
         if event.link.credit == 0:
             # What is free and was too little for a flow of its own: now the sender waits for it.
             self._replenish()
 
-    def disposed(
+    def disposition_received(
         self,
         delivery: kernel.Delivery,
         state: bytes | None,  # noqa: ARG002 - what counts is what the receiver said
@@ -294,35 +294,35 @@ class ReceiverLink(Crediting):
         self._changed()
         known.settlement.set()
 
-    def flowed(self) -> None:
+    def flow_received(self) -> None:
         """The sender's flow state (§2.6.7)."""
-        if self._asking:
-            self._asking = False
+        if self._awaits_flow:
+            self._awaits_flow = False
             self._changed()
         self._check_drained()
         self._replenish()
 
-    def can_go_on(self) -> None:
+    def resume_sending(self) -> None:
         """A receiver sends nothing that would have to wait."""
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
-    def _hand(self, delivery: Incoming) -> None:
+    def _enqueue(self, delivery: Incoming) -> None:
         """It can be handed out."""
-        delivery.is_handed_out = True
+        delivery.is_queued = True
         self._ready.append(delivery)
         self._woken += len(self._takers.unpark())
 
     def _take(self) -> Incoming:
         delivery = self._ready.popleft()
         if self._streaming:
-            delivery.release_beside()
+            delivery.release_unstreamed()
         else:
             delivery.release_frames()
-        delivery.is_out = True
+        delivery.is_taken = True
         if delivery.is_settled and not self._streaming:
             # Nobody waits for what the program thinks of it.
-            self._uncount(delivery)
+            self._free_credit(delivery)
             self._replenish()
         self._open_window()
         if self._ready and not self._woken:
@@ -332,12 +332,12 @@ class ReceiverLink(Crediting):
 
     def _open_window(self) -> None:
         """What is coming and nothing is before it may be larger than the window: it holds nothing of it."""
-        first = self._ready[0] if self._ready else self._coming
+        first = self._ready[0] if self._ready else self._arriving
         if first is None:
             return
         if self._streaming:
-            first.release_beside()
-        elif first is self._coming:
+            first.release_unstreamed()
+        elif first is self._arriving:
             first.release_frames()
 
     def _aborted(self, delivery: Incoming) -> None:
@@ -346,10 +346,10 @@ class ReceiverLink(Crediting):
         delivery.settlement.set()
         self._withdraw(delivery)
         # There is nothing to decide, whoever has it.
-        self._uncount(delivery)
+        self._free_credit(delivery)
         self._replenish()
-        if not (delivery.is_out or delivery.is_decided):
-            self._make_up()
+        if not (delivery.is_taken or delivery.is_decided):
+            self._refund_credit()
 
     def _withdraw(self, delivery: Incoming) -> None:
         """It is coming, so that nothing can be behind it; nobody is to see it who has not yet."""

@@ -29,7 +29,7 @@ log = event_log.EventLog("amqpmesh.client")
 T = TypeVar("T", Source, Target)
 
 
-def moved(asked: T, stop: Stop | None) -> T:
+def at_redirect(asked: T, stop: Stop | None) -> T:
     """What a link asks for where redirects led it: the same, by the address there. A dynamic node has none."""
     if stop is None or stop.address is None or asked.dynamic:
         return asked
@@ -50,7 +50,7 @@ class RedirectedLink(ClientLink):
 
     @property
     @abstractmethod
-    def _wanted(self) -> str | None:
+    def _requested_address(self) -> str | None:
         """The address that the program asked for; None: the anonymous terminus, or a dynamic node."""
 
     @property
@@ -58,18 +58,18 @@ class RedirectedLink(ClientLink):
         return self._origin.reconnects
 
     @property
-    def _is_home(self) -> bool:
-        return self._home is self._origin
+    def _at_origin(self) -> bool:
+        return self._manager is self._origin
 
     def accompany(self) -> None:
         """Attach where the companion is from now on."""
         assert self._companion is not None
-        if self._home is not self._companion._home:
+        if self._manager is not self._companion._manager:
             error = LinkDetachedError("the link follows another one, which was redirected")
             self._end(Ending.COMPANION_MOVED, error)
 
     def _await(self, error: AmqpMeshError) -> None:
-        if self._is_home:
+        if self._at_origin:
             self._stop = None
         self._drop_endpoint()
         self._go_on(Action.AWAIT, error)
@@ -78,9 +78,9 @@ class RedirectedLink(ClientLink):
         assert isinstance(error, LinkRedirectError)
         assert error.error is not None
         stop = None if self._has_lasted else self._stop
-        address = self._wanted if self._stop is None else self._stop.address
+        address = self._requested_address if self._stop is None else self._stop.address
         try:
-            found = self._home.follow(stop, address, redirect_of(error.error))
+            found = self._manager.follow(stop, address, redirect_of(error.error))
         except NotFollowedError as refusal:
             reason = f"the link was redirected, and that is not followed: {refusal}"
             self._fail(LinkRedirectError(reason, error.error))
@@ -106,24 +106,24 @@ class RedirectedLink(ClientLink):
                 link.detach()
         self._drop_endpoint()
         self._go_on(Action.ACCOMPANY, error)
-        self._move(self._companion._home, None)
+        self._move(self._companion._manager, None)
         if self.is_over:
             return
         if pauses:
-            self._home.attach_later(self, self._losses)
+            self._manager.attach_later(self, self._losses)
         else:
             self.attach_now()
 
-    def _go_home(self) -> None:
+    def _return_to_origin(self) -> None:
         self._stop = None
-        if not self._is_home:
+        if not self._at_origin:
             self._move(self._origin, None)
 
     def _move(self, home: LinkManager, stop: Stop | None) -> None:
         """Be attached by `home` from now on."""
-        if home is not self._home:
-            self._home.remove(self)
-            self._home = home
+        if home is not self._manager:
+            self._manager.remove(self)
+            self._manager = home
             try:
                 home.add(self)
             except AmqpMeshError as error:

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import AmqpMeshError, InDoubtError, ProtocolError
 from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.standard.sections import decode_sections
-from amqpmesh.router.client.links.attach_options import BUFFER, ReceiverTerms
+from amqpmesh.router.client.links.attach_options import BUFFER, ReceiverOptions
 from amqpmesh.router.client.links.outgoing import Outgoing
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.client.links.sender_link import SenderLink
@@ -49,7 +49,7 @@ class Call:
         self.done.set()
 
 
-class Replies(ReceiverLink):
+class ReplyLink(ReceiverLink):
     """Gives each answer to the call that waits for it, as it comes."""
 
     def __init__(self, home: LinkManager, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
@@ -57,7 +57,7 @@ class Replies(ReceiverLink):
             home,
             name,
             None,
-            ReceiverTerms(max_message_size=max_message_size),
+            ReceiverOptions(max_message_size=max_message_size),
             credit=credit,
             buffer=BUFFER,
             max_values=max_values,
@@ -67,8 +67,8 @@ class Replies(ReceiverLink):
         self.late = 0
         self.requests: SenderLink | None = None
 
-    def _hand(self, delivery: Incoming) -> None:
-        super()._hand(delivery)
+    def _enqueue(self, delivery: Incoming) -> None:
+        super()._enqueue(delivery)
         answered = self._take()
         error = answered.decode()
         if error is not None:
@@ -93,7 +93,7 @@ class Replies(ReceiverLink):
     def _begin_use(self, attach: Attach) -> None:
         super()._begin_use(attach)
         if self.requests is not None:
-            self.requests.can_go_on()
+            self.requests.resume_sending()
 
     def _follow(self, error: AmqpMeshError) -> None:
         # A node for the answers is of use only where the requests go.
@@ -109,13 +109,13 @@ class Replies(ReceiverLink):
             if final:
                 self.requests.give_up(error)
             else:
-                self.requests.begin_anew()
+                self.requests.restart_delivery()
 
 
-class Requests(SenderLink):
+class RequestLink(SenderLink):
     """Sends nothing while there is no address for the answer."""
 
-    def __init__(self, home: LinkManager, name: str, address: str | None, replies: Replies) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None, replies: ReplyLink) -> None:
         super().__init__(home, name, address)
         self._replies = replies
         replies.requests = self
@@ -124,7 +124,7 @@ class Requests(SenderLink):
 
     def _may_send(self) -> bool:
         # What is half sent is finished or aborted in any case.
-        return super()._may_send() and (self._replies.is_attached or self._in_delivery() is not None)
+        return super()._may_send() and (self._replies.is_attached or self._half_sent() is not None)
 
 
 def correlation_of(payload: bytes) -> Any:

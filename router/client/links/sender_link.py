@@ -18,9 +18,9 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.client.links.outgoing import Outgoing, OutgoingStream
-from amqpmesh.router.client.links.redirected import RedirectedLink, moved
+from amqpmesh.router.client.links.redirected import RedirectedLink, at_redirect
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.client")
 
-PATIENCE: Final = 1.0
+NOTICE_TIME: Final = 1.0
 """Seconds that leaving waits for outcomes without a word."""
 
-PIECE: Final = 128 * 2**10
+CHUNK: Final = 128 * 2**10
 """Octets of a message that are put into frames at once, before a look at how much waits to be written."""
 
 
@@ -49,7 +49,7 @@ class SenderLink(RedirectedLink):
     """The sending end of a link."""
 
     kind = "sender"
-    _way = "to"
+    _direction = "to"
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SenderLink(RedirectedLink):
         properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
         super().__init__(home, name, address)
-        self._asked = target if target is not None else Target(address=address)
+        self._requested = target if target is not None else Target(address=address)
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
         self._desired_capabilities = desired_capabilities
@@ -73,10 +73,10 @@ class SenderLink(RedirectedLink):
         self._waiting: OrderedDict[Outgoing, None] = OrderedDict()
         self._unsettled: dict[kernel.Delivery, Outgoing] = {}
         #: Those of them whose outcome somebody may still ask for.
-        self._owed: dict[Outgoing, None] = {}
+        self._awaited: dict[Outgoing, None] = {}
         self._tags = count()
         self._largest = 0
-        self._quiet = trio.Event()
+        self._idle = trio.Event()
 
     @property
     def waiting(self) -> int:
@@ -113,7 +113,7 @@ class SenderLink(RedirectedLink):
         """
         outgoing = Outgoing(payload, settled=self._settles(settled), prepare=prepare, watch=watch)
         self._waiting[outgoing] = None
-        self._pump()
+        self._send_waiting()
         return outgoing
 
     async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
@@ -121,7 +121,7 @@ class SenderLink(RedirectedLink):
         await trio.lowlevel.checkpoint_if_cancelled()
         outgoing = OutgoingStream(sections.head, sections.length, settled=self._settles(settled))
         self._waiting[outgoing] = None
-        self._pump()
+        self._send_waiting()
         try:
             with outgoing.reading:
                 await outgoing.taken.wait()
@@ -145,7 +145,7 @@ class SenderLink(RedirectedLink):
         """Send the next piece of a stream. Raises: CommandError: with it, it is larger than the peer takes."""
         outgoing.feed(piece, is_last=is_last)
         self._check_size(outgoing)
-        self._pump()
+        self._send_waiting()
 
     def _settles(self, settled: bool) -> bool:
         """Whether a delivery is sent settled. Raises: CommandError: it cannot be; as `check`."""
@@ -168,7 +168,7 @@ class SenderLink(RedirectedLink):
                 self._withdraw(outgoing)
                 raise
         if outgoing.failure is not None:
-            raise again(outgoing.failure)
+            raise without_traceback(outgoing.failure)
 
     def give_up(self, error: AmqpMeshError) -> None:
         """Nothing that waits will be sent; half a delivery is to be aborted."""
@@ -178,20 +178,20 @@ class SenderLink(RedirectedLink):
             if outgoing.delivery is not None:
                 outgoing.aborting = True
                 self._waiting[outgoing] = None
-        self._pump()
+        self._send_waiting()
 
-    def begin_anew(self) -> None:
+    def restart_delivery(self) -> None:
         """What is half sent is to be aborted, and made and sent anew."""
-        first = self._in_delivery()
+        first = self._half_sent()
         if first is not None:
             first.outdated = True
-            self._pump()
+            self._send_waiting()
 
-    def disown(self, outgoing: Outgoing) -> None:
+    def forget(self, outgoing: Outgoing) -> None:
         """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
         outgoing.watch = None  # it knows the call, which knows it
-        self._owed.pop(outgoing, None)
-        self._quiet.set()
+        self._awaited.pop(outgoing, None)
+        self._idle.set()
 
     # ---------------------------------------------------------------------------------------------------- of ClientLink
 
@@ -199,14 +199,14 @@ class SenderLink(RedirectedLink):
         return client_connection.session_for(self)
 
     @property
-    def _wanted(self) -> str | None:
-        return self._asked.address
+    def _requested_address(self) -> str | None:
+        return self._requested.address
 
     def _attach(self, session: Session) -> Link:
         return session.attach(
             Terminus(self.name, Role.SENDER),
             source=Source(),
-            target=moved(self._asked, self._stop),
+            target=at_redirect(self._requested, self._stop),
             snd_settle_mode=self._snd_settle_mode,
             rcv_settle_mode=self._rcv_settle_mode,
             desired_capabilities=self._desired_capabilities,
@@ -220,14 +220,14 @@ class SenderLink(RedirectedLink):
         if isinstance(attach.target, Target):
             self.address = attach.target.address
         self._largest = attach.max_message_size or 0
-        self._pump()
+        self._send_waiting()
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         unsettled, self._unsettled = self._unsettled, {}
-        self._owed.clear()
+        self._awaited.clear()
         for outgoing in unsettled.values():
             outgoing.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
-        first = self._in_delivery()
+        first = self._half_sent()
         if first is not None:
             self._abort(first)
             # Its last frame was never sent, so nobody can have taken it: it can begin anew, if all of it is here.
@@ -239,12 +239,12 @@ class SenderLink(RedirectedLink):
                 del self._waiting[first]
         if final:
             self.give_up(error)
-        self._quiet.set()
+        self._idle.set()
 
     async def _finish(self, *, clean: bool) -> None:
         """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
-        with trio.move_on_after(PATIENCE):
-            await self._until_quiet(clean=clean)
+        with trio.move_on_after(NOTICE_TIME):
+            await self._until_idle(clean=clean)
             return
         log.info(
             "sender waits for outcomes",
@@ -254,25 +254,25 @@ class SenderLink(RedirectedLink):
             waiting=self.waiting,
             unsettled=self.unsettled,
         )
-        await self._until_quiet(clean=clean)
+        await self._until_idle(clean=clean)
 
-    async def _until_quiet(self, *, clean: bool) -> None:
-        while clean and not self.is_over and (self._waiting or self._owed):
-            self._quiet = trio.Event()
-            await self._quiet.wait()
+    async def _until_idle(self, *, clean: bool) -> None:
+        while clean and not self.is_over and (self._waiting or self._awaited):
+            self._idle = trio.Event()
+            await self._idle.wait()
 
-    def transferred(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
+    def transfer_received(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
         """Nobody sends on a link that we send on: the engine has refused it."""
         raise AssertionError("a transfer on a link that we send on")
 
-    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
+    def disposition_received(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
         """The receiver's state of a delivery (§2.7.6)."""
         outgoing = self._unsettled.get(delivery)
         outcome = outcome_of(state)
         if outgoing is None:
             # It is in the middle of its frames, and looked at when those are sent. The rest of a stream that is refused
             # is not even asked for.
-            first = self._in_delivery()
+            first = self._half_sent()
             is_refused = outcome is not None and not isinstance(outcome, Accepted)
             if is_refused and isinstance(first, OutgoingStream) and first.delivery is delivery:
                 first.decide(outcome)
@@ -282,27 +282,27 @@ class SenderLink(RedirectedLink):
                 return
             outcome = NOTHING_SAID
         del self._unsettled[delivery]
-        self._owed.pop(outgoing, None)
+        self._awaited.pop(outgoing, None)
         # A receiver of mode second waits for this.
         kernel.dispose(delivery, delivery.remote_state, True)
         outgoing.decide(outcome)
-        if not self._owed:
-            self._quiet.set()
+        if not self._awaited:
+            self._idle.set()
 
-    def flowed(self) -> None:
+    def flow_received(self) -> None:
         """The receiver's flow state (§2.6.7)."""
-        self._pump()
+        self._send_waiting()
 
-    def can_go_on(self) -> None:
+    def resume_sending(self) -> None:
         """The peer's window has opened, or bytes were written."""
-        self._pump()
+        self._send_waiting()
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
     def _may_send(self) -> bool:
         return self.is_attached and self._session is not None and self._session.can_send
 
-    def _in_delivery(self) -> Outgoing | None:
+    def _half_sent(self) -> Outgoing | None:
         """What is in the middle of its frames."""
         first = next(iter(self._waiting), None)
         return None if first is None or first.delivery is None else first
@@ -314,13 +314,13 @@ class SenderLink(RedirectedLink):
             assert outgoing.delivery is not None
             link.transfer(outgoing.delivery, aborted=True)
 
-    def _pump(self) -> None:
+    def _send_waiting(self) -> None:
         """Send what can be sent, in order."""
         waiting = self._waiting
         while waiting and self._may_send():
             outgoing = next(iter(waiting))
             try:
-                if not self._advance(outgoing):
+                if not self._send_more(outgoing):
                     break
             except CommandError as error:
                 outgoing.fail(error)
@@ -332,10 +332,10 @@ class SenderLink(RedirectedLink):
             link.offer(len(waiting))
             if link.flow_state.drain and not waiting:
                 link.drained()
-        if not waiting and not self._owed:
-            self._quiet.set()
+        if not waiting and not self._awaited:
+            self._idle.set()
 
-    def _advance(self, outgoing: Outgoing) -> bool:
+    def _send_more(self, outgoing: Outgoing) -> bool:
         """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
         link, client_connection = self._link, self._client_connection
         assert isinstance(link, EngineSender)
@@ -355,14 +355,14 @@ class SenderLink(RedirectedLink):
             if outgoing.aborting or not delivery.complete:
                 return delivery.complete
             outgoing.delivery, outgoing.at, outgoing.outdated = None, 0, False
-            return self._may_send() and self._advance(outgoing)
+            return self._may_send() and self._send_more(outgoing)
         if isinstance(outgoing, OutgoingStream) and outgoing.taken.is_set():
             return False  # the next piece has not come
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
             if client_connection.stall(self):
                 return False
-            part = payload[outgoing.at : outgoing.at + PIECE]
+            part = payload[outgoing.at : outgoing.at + CHUNK]
             end = outgoing.at + len(part)
             more = end < len(payload) or not outgoing.is_last
             outgoing.at += link.transfer(delivery, part, more=more)
@@ -376,10 +376,10 @@ class SenderLink(RedirectedLink):
                 return False
         if not delivery.settled:
             self._unsettled[delivery] = outgoing
-            self._owed[outgoing] = None
+            self._awaited[outgoing] = None
             if delivery.remote_state is not None or delivery.remote_settled:
                 # The receiver knew what it thinks of it before it had all.
-                self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
+                self.disposition_received(delivery, delivery.remote_state, delivery.remote_settled)
         return True
 
     def _check_size(self, outgoing: Outgoing) -> None:
@@ -392,4 +392,4 @@ class SenderLink(RedirectedLink):
             self._waiting.pop(outgoing, None)  # it may have failed at the same time
         else:
             outgoing.aborting = True
-        self._pump()
+        self._send_waiting()

@@ -321,7 +321,7 @@ def test_what_is_of_another_message_format_is_a_row_too(served: Served, queries:
 
     async def send() -> None:
         async with connect(served.url) as connection, connection.sender("q") as sender:
-            link = sender._end._link
+            link = sender._link._link
             assert isinstance(link, EngineSender)
             while not link.credit:
                 await trio.sleep(0.01)

@@ -25,10 +25,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(params=["in-process", "stream"])
-async def doors(
+async def factory(
     request: pytest.FixtureRequest, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> AsyncIterator[LinkFactory]:
-    """A router's own doors, and those of a connection to one; nothing is left behind either."""
+    """A router's own factory, and those of a connection to one; nothing is left behind either."""
     async with Router() as router:
         if request.param == "in-process":
             yield router

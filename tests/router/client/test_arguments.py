@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("door", "arguments"),
+    ("kind", "arguments"),
     [
         *(("receiver", {"credit": credit}) for credit in (-1, 1.5, "5", None, True, 2**31)),
         *(("receiver", {"buffer": buffer}) for buffer in (-1, 1.5e6, "5", None)),
         *(("receiver", {"max_message_size": size}) for size in (-1, 2**64, 1e6, "5")),
-        *((door, {"name": name}) for door in ("sender", "receiver") for name in (5, b"x")),
-        *((door, {"address": address}) for door in ("sender", "receiver", "requester") for address in (5, b"x", ["x"])),
-        *((door, {"desired_capabilities": "abc"}) for door in ("sender", "receiver")),
+        *((kind, {"name": name}) for kind in ("sender", "receiver") for name in (5, b"x")),
+        *((kind, {"address": address}) for kind in ("sender", "receiver", "requester") for address in (5, b"x", ["x"])),
+        *((kind, {"desired_capabilities": "abc"}) for kind in ("sender", "receiver")),
         *(("requester", {"credit": credit}) for credit in (0, -1, 1.5, "5")),
         ("requester", {"max_message_size": -1}),
     ],
     ids=str,
 )
 async def test_what_no_link_can_be_made_of_is_said_before_there_is_one(
-    door: str, arguments: dict[str, Any], doors: LinkFactory, autojump_clock: MockClock
+    kind: str, arguments: dict[str, Any], factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as other:
+    async with factory.sender("q") as other:
         with pytest.raises(CommandError):
-            getattr(doors, door)(**{"address": "q", **arguments})
+            getattr(factory, kind)(**{"address": "q", **arguments})
         assert other.is_attached
 
 
 @pytest.mark.parametrize("credit", [-1, 1.5, "5", None, 2**31])
 async def test_credit_that_is_none_is_said_and_not_given(
-    credit: Any, doors: LinkFactory, autojump_clock: MockClock
+    credit: Any, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=0) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", credit=0) as receiver, factory.sender("q") as sender:
         with pytest.raises(CommandError, match="credit"):
             receiver.flow(credit)
         receiver.flow(1)
@@ -53,8 +53,8 @@ async def test_credit_that_is_none_is_said_and_not_given(
 
 
 @pytest.mark.parametrize("buffer", [0, 2**60])
-async def test_any_buffer_makes_a_window(buffer: int, doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.receiver("q", buffer=buffer) as receiver, doors.sender("q") as sender:
+async def test_any_buffer_makes_a_window(buffer: int, factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.receiver("q", buffer=buffer) as receiver, factory.sender("q") as sender:
         await sender.transfer(b"", settled=True)
         (await receiver.receive()).accept()
 

@@ -12,8 +12,8 @@ from amqpmesh import Accepted, Connection, Message, Released, Router
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 from amqpmesh.router.amqp.standard.performatives import Disposition
-from amqpmesh.router.client.batch_receiver import BulkReceiver, bulk_receiver
-from amqpmesh.router.client.links.attach_options import ReceiverTerms
+from amqpmesh.router.client.batch_receiver import BatchReceiver, batch_receiver
+from amqpmesh.router.client.links.attach_options import ReceiverOptions
 from amqpmesh.router.client.links.batch_link import STEP
 from tests.support.peers.library_client import Roads
 from tests.support.peers.scripted_server import Counterpart, Far
@@ -21,8 +21,8 @@ from tests.support.peers.scripted_server import Counterpart, Far
 PLENTY = 2**20
 
 
-def bulk(connection: Connection, credit: int = 100, memory: int = PLENTY, most: int | None = None) -> BulkReceiver:
-    return bulk_receiver(connection, "q", credit=credit, memory=memory, most=most)
+def bulk(connection: Connection, credit: int = 100, memory: int = PLENTY, most: int | None = None) -> BatchReceiver:
+    return batch_receiver(connection, "q", credit=credit, memory=memory, most=most)
 
 
 def data(*sizes: int) -> list[bytes]:
@@ -190,10 +190,10 @@ async def test_what_its_sender_has_settled_is_here_for_good(nursery: trio.Nurser
 
 async def test_a_peer_that_does_not_let_browse_is_refused(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery, source=Source(address="q", distribution_mode=DistributionMode.MOVE))
-    terms = ReceiverTerms(source=Source(address="q", distribution_mode=DistributionMode.COPY))
+    options = ReceiverOptions(source=Source(address="q", distribution_mode=DistributionMode.COPY))
     async with far.connect() as connection:
         with pytest.raises(LinkDetachedError, match="the peer does not let messages be browsed"):
-            async with bulk_receiver(connection, "q", credit=1, memory=1, terms=terms):
+            async with batch_receiver(connection, "q", credit=1, memory=1, options=options):
                 pass
 
 

@@ -75,8 +75,8 @@ async def test_whole_deliveries_that_are_aborted_are_never_seen(
         assert (await receiver.receive()).message.body == b"whole"
 
 
-async def test_a_cancelled_send_aborts_the_stream_at_the_other_end(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.receiver("q", streaming=True, buffer=2**16) as receiver, doors.sender("q") as sender:
+async def test_a_cancelled_send_aborts_the_stream_at_the_other_end(factory: LinkFactory, nursery: trio.Nursery) -> None:
+    async with factory.receiver("q", streaming=True, buffer=2**16) as receiver, factory.sender("q") as sender:
         sending = Call(nursery, sender.send, bytes(8 * MIB))
         delivery = await receiver.receive()
         await wait_all_tasks_blocked()
@@ -147,9 +147,9 @@ async def test_what_was_decided_is_not_read_on_and_the_rest_is_dropped(
         assert await parts(await receiver.receive()) == [b"next"]
 
 
-async def test_leaving_in_the_middle_of_a_stream_fails_it(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.sender("q") as sender:
-        async with doors.receiver("q", streaming=True, buffer=2**16) as receiver:
+async def test_leaving_in_the_middle_of_a_stream_fails_it(factory: LinkFactory, nursery: trio.Nursery) -> None:
+    async with factory.sender("q") as sender:
+        async with factory.receiver("q", streaming=True, buffer=2**16) as receiver:
             sent = Call(nursery, sender.transfer, bytes(8 * MIB))
             delivery = await receiver.receive()
         assert await (await sent.result()).outcome() == Modified(delivery_failed=True)
@@ -235,8 +235,10 @@ async def test_other_message_formats_are_handed_out_whole(nursery: trio.Nursery,
         delivery.accept()
 
 
-async def test_a_malformed_whole_message_is_rejected_and_never_seen(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.receiver("q", credit=1) as receiver, doors.sender("q") as sender:
+async def test_a_malformed_whole_message_is_rejected_and_never_seen(
+    factory: LinkFactory, nursery: trio.Nursery
+) -> None:
+    async with factory.receiver("q", credit=1) as receiver, factory.sender("q") as sender:
         for nonsense in (b"\x00\x53\x75\xa0\xff", b"nonsense"):
             sent = Call(nursery, sender.transfer_payload, nonsense)
             receiving = Call(nursery, receiver.receive)

@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Detach, Disposition, Flow, Transfer
 from amqpmesh.router.client.links.incoming import DeliveryAbortedError
-from amqpmesh.router.client.sender import end_of
+from amqpmesh.router.client.sender import link_of
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
@@ -28,10 +28,10 @@ PAYLOAD = Message(b"").encode()
 
 
 async def test_a_call_in_a_scope_that_is_cancelled_already_does_nothing(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver, doors.requester("q") as requester:
-        manual = doors.receiver("other", credit=0)
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver, factory.requester("q") as requester:
+        manual = factory.receiver("other", credit=0)
         async with manual:
             for call in (
                 lambda: sender.send(b""),
@@ -168,9 +168,9 @@ async def test_cancelled_while_it_waits_for_the_outcome_it_is_settled_when_that_
 
 
 async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         sending = Call(nursery, sender.send, b"")
         delivery = await receiver.receive()
         await sending.cancel()
@@ -183,9 +183,9 @@ async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
 
 
 async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         calls = []
         for _ in range(3):
             calls.append(Call(nursery, receiver.receive))
@@ -198,9 +198,9 @@ async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(
 
 
 async def test_cancelled_in_the_moment_in_which_a_delivery_comes_it_is_not_lost(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         for _ in range(10):
             with trio.CancelScope() as scope:
                 sent = await sender.transfer(b"", settled=True)
@@ -282,9 +282,9 @@ async def test_what_is_on_its_way_when_a_receiver_is_left_goes_back(
         assert trio.current_time() - left_at <= 1.0  # no answer to the detach comes
 
 
-async def test_leaving_a_receiver_gives_deliveries_to_another(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.sender("q") as sender:
-        async with doors.receiver("q", credit=10) as one:
+async def test_leaving_a_receiver_gives_deliveries_to_another(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.sender("q") as sender:
+        async with factory.receiver("q", credit=10) as one:
             sent = [await sender.transfer(number) for number in range(3)]
             await one.receive()
             await wait_all_tasks_blocked()
@@ -292,9 +292,9 @@ async def test_leaving_a_receiver_gives_deliveries_to_another(doors: LinkFactory
 
 
 async def test_a_delivery_whose_body_is_cancelled_goes_back(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         inside, on_entry = [await sender.transfer(b"") for _ in range(2)]
         with trio.CancelScope() as scope:
             async with await receiver.receive():
@@ -311,11 +311,11 @@ async def test_a_delivery_whose_body_is_cancelled_goes_back(
 
 
 async def test_cancelled_while_it_waits_for_the_settlement_the_delivery_is_settled_all_the_same(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     second = ReceiverSettleMode.SECOND
-    receiver = doors.receiver("q", rcv_settle_mode=second)
-    async with doors.sender("q", rcv_settle_mode=second) as sender, receiver:
+    receiver = factory.receiver("q", rcv_settle_mode=second)
+    async with factory.sender("q", rcv_settle_mode=second) as sender, receiver:
         sent = await sender.transfer(b"")
         delivery = await receiver.receive()
         waiting = Call(nursery, delivery.settled)
@@ -346,13 +346,13 @@ async def test_a_drain_that_is_cancelled_leaves_a_receiver_that_can_be_used(
 
 
 async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_accepted_dropped_and_counted(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.requester("q") as requester:
+    async with factory.requester("q") as requester:
         unsent = Call(nursery, requester.request, "unsent")
         await wait_all_tasks_blocked()
         await unsent.cancel()
-        async with doors.receiver("q") as service:
+        async with factory.receiver("q") as service:
             asking = Call(nursery, requester.request, "sent")
             delivery = await service.receive()
             assert delivery.message.body == "sent"  # and the other one never was
@@ -377,7 +377,7 @@ async def test_a_sender_that_is_left_in_the_middle_of_a_delivery_aborts_it_befor
         with pytest.raises(ZeroDivisionError):
             async with connection.sender("q") as sender:
                 await wait_all_tasks_blocked()
-                end_of(sender).submit(b"x" * 2**20)  # more than may wait to be written
+                link_of(sender).submit(b"x" * 2**20)  # more than may wait to be written
                 raise ZeroDivisionError
         *begun, aborted, detached = await far.rest()
         assert begun

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.factory import LinkFactory
 
 
-async def test_entering_and_leaving(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    for door in ("sender", "receiver", "requester"):
-        link = getattr(doors, door)("q")
+async def test_entering_and_leaving(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    for kind in ("sender", "receiver", "requester"):
+        link = getattr(factory, kind)("q")
         with assert_checkpoints():
             await link.__aenter__()
         with assert_checkpoints():
@@ -52,8 +52,8 @@ async def test_entering_and_leaving_a_connection_and_links_that_have_failed(
             await connection.__aexit__(None, None, None)
 
 
-async def test_sending(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+async def test_sending(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         await wait_all_tasks_blocked()
         assert sender.credit > 0
         with assert_checkpoints():
@@ -67,9 +67,9 @@ async def test_sending(doors: LinkFactory, autojump_clock: MockClock) -> None:
             assert await sent.outcome() == Accepted()
 
 
-async def test_receiving(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    manual = doors.receiver("r", credit=0)
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver, manual:
+async def test_receiving(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    manual = factory.receiver("r", credit=0)
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver, manual:
         for _ in range(3):
             await sender.transfer(Message(b"x", reply_to="answers"), settled=True)
         await wait_all_tasks_blocked()
@@ -88,7 +88,7 @@ async def test_receiving(doors: LinkFactory, autojump_clock: MockClock) -> None:
             assert [part async for part in delivery] == [b"x"]
         with assert_checkpoints():
             await manual.drain()
-        async with doors.receiver("answers"):
+        async with factory.receiver("answers"):
             for _ in range(2):  # the second one by a link that is there
                 with assert_checkpoints():
                     await delivery.reply(b"!")
@@ -140,7 +140,7 @@ async def test_a_request(nursery: trio.Nursery, autojump_clock: MockClock) -> No
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_who_loops_over_what_is_there_stops_nobody_else(
-    streaming: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    streaming: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     turns = taken = 0
 
@@ -150,7 +150,7 @@ async def test_who_loops_over_what_is_there_stops_nobody_else(
             await trio.lowlevel.checkpoint()
             turns += 1
 
-    async with doors.sender("q") as sender, doors.receiver("q", credit=1000, streaming=streaming) as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q", credit=1000, streaming=streaming) as receiver:
         for _ in range(100):
             await sender.transfer(b"x", settled=True)
         await wait_all_tasks_blocked()

@@ -17,15 +17,15 @@ from tests.support.tasks.calls import Call
 # ------------------------------------------------------------------------------------------------- entering and leaving
 
 
-@pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
+@pytest.mark.parametrize("kind", ["sender", "receiver", "requester"])
 async def test_an_attach_that_is_cancelled_is_followed_by_a_detach(
-    door: str, nursery: trio.Nursery, autojump_clock: MockClock
+    kind: str, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)
     far.mute |= {Attach, Detach}
     async with far.connect() as connection:
         with trio.move_on_after(5) as scope:
-            async with getattr(connection, door)("q"):
+            async with getattr(connection, kind)("q"):
                 raise AssertionError("it was attached")
         assert scope.cancelled_caught
         assert trio.current_time() <= 6.0
@@ -49,9 +49,9 @@ async def test_leaving_takes_a_second_at_most_for_each_thing_that_is_left_whatev
     assert [type(frame) for frame in frames] == [Transfer, Detach, Detach, Close]
 
 
-@pytest.mark.parametrize("door", ["sender", "receiver"])
+@pytest.mark.parametrize("kind", ["sender", "receiver"])
 async def test_a_detach_that_is_not_answered_ends_the_session_of_the_link(
-    door: str, nursery: trio.Nursery, autojump_clock: MockClock
+    kind: str, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """So the peer has no half of the link left, and what it holds of it ends with the session (§2.5.2)."""
     far = Counterpart(nursery, credit=10, channel_max=1)
@@ -59,7 +59,7 @@ async def test_a_detach_that_is_not_answered_ends_the_session_of_the_link(
         far.mute.add(Detach)
         for _ in range(3):
             began = trio.current_time()
-            async with getattr(connection, door)("q"):
+            async with getattr(connection, kind)("q"):
                 pass
             assert 1.0 <= trio.current_time() - began <= 1.5
             assert [type(frame) for frame in await far.rest()] == [Detach]

@@ -29,9 +29,9 @@ class BodyError(Exception):
 
 
 async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the_way(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         await sender.transfer("x", settled=True)
         delivery: Any = await receiver.receive()
         for name in ("body", "subject", "application_properties"):
@@ -44,8 +44,8 @@ async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the
 # ---------------------------------------------------------------------------------------------------------------- exits
 
 
-async def test_a_body_that_ends_well_accepts(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+async def test_a_body_that_ends_well_accepts(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer(Message("x", subject="s"))
         async with await receiver.receive() as message:
             assert (message.body, message.subject) == ("x", "s")
@@ -63,9 +63,9 @@ async def test_a_body_that_ends_well_accepts(doors: LinkFactory, autojump_clock:
     ids=["one", "a group", "a group with an interrupt"],
 )
 async def test_a_body_that_fails_has_failed_the_delivery_and_its_error_comes_out(
-    error: BaseException, doors: LinkFactory, autojump_clock: MockClock
+    error: BaseException, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         with pytest.raises(type(error)) as raised:
             async with await receiver.receive():
@@ -75,9 +75,9 @@ async def test_a_body_that_fails_has_failed_the_delivery_and_its_error_comes_out
 
 
 async def test_a_body_that_is_cancelled_or_interrupted_gives_the_delivery_back(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         interrupted, cancelled = await sender.transfer("1"), await sender.transfer("2")
         with pytest.raises(KeyboardInterrupt):
             async with await receiver.receive():
@@ -91,7 +91,7 @@ async def test_a_body_that_is_cancelled_or_interrupted_gives_the_delivery_back(
 
 
 async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async def fail_at_the_end() -> None:
         try:
@@ -99,7 +99,7 @@ async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
         finally:
             raise BodyError
 
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         with pytest.raises(ExceptionGroup), trio.move_on_after(1):
             async with await receiver.receive(), trio.open_nursery() as nursery:
@@ -110,9 +110,9 @@ async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
 
 @pytest.mark.parametrize("error", [None, BodyError()])
 async def test_what_was_decided_in_the_body_stays_so(
-    error: Exception | None, doors: LinkFactory, autojump_clock: MockClock
+    error: Exception | None, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         delivery = await receiver.receive()
         try:
@@ -148,9 +148,9 @@ DECISIONS: list[tuple[Callable[[Delivery], bool], Outcome]] = [
 
 @pytest.mark.parametrize(("decide", "outcome"), DECISIONS)
 async def test_a_delivery_is_decided_once(
-    decide: Callable[[Delivery], bool], outcome: Outcome, doors: LinkFactory, autojump_clock: MockClock
+    decide: Callable[[Delivery], bool], outcome: Outcome, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         delivery = await receiver.receive()
         assert not delivery.is_decided
@@ -182,9 +182,9 @@ async def test_a_delivery_is_decided_once(
     ],
 )
 async def test_a_decision_that_cannot_be_said_decides_nothing(
-    wrong: Callable[[Delivery], bool], doors: LinkFactory, autojump_clock: MockClock
+    wrong: Callable[[Delivery], bool], factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         delivery = await receiver.receive()
         with pytest.raises(CommandError):
@@ -197,9 +197,9 @@ async def test_a_decision_that_cannot_be_said_decides_nothing(
 
 
 async def test_deciding_needs_no_await_and_works_in_a_scope_that_is_cancelled(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         sent = await sender.transfer("x")
         delivery = await receiver.receive()
         with trio.CancelScope() as scope:
@@ -225,9 +225,9 @@ async def test_deciding_needs_no_await_and_works_in_a_scope_that_is_cancelled(
     ],
 )
 async def test_an_answer_goes_to_the_reply_to_with_the_correlation_id_or_else_the_message_id(
-    asked: dict[str, Any], own: str | None, answered: object, doors: LinkFactory, autojump_clock: MockClock
+    asked: dict[str, Any], own: str | None, answered: object, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.receiver("answers") as answers, doors.sender("q") as sender:
+    async with factory.receiver("q") as service, factory.receiver("answers") as answers, factory.sender("q") as sender:
         await sender.transfer(Message("?", reply_to="answers", **asked))
         delivery = await service.receive()
         message = Message("!", subject="kept", correlation_id=own)
@@ -242,9 +242,9 @@ async def test_an_answer_goes_to_the_reply_to_with_the_correlation_id_or_else_th
 
 
 async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.receiver("answers") as answers, doors.sender("q") as sender:
+    async with factory.receiver("q") as service, factory.receiver("answers") as answers, factory.sender("q") as sender:
         await sender.transfer(Message("?", reply_to="answers"))
         async with await service.receive():
             pass
@@ -263,11 +263,11 @@ async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(
 async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
     reply_to: str | None,
     decide_first: bool,
-    doors: LinkFactory,
+    factory: LinkFactory,
     caplog: pytest.LogCaptureFixture,
     autojump_clock: MockClock,
 ) -> None:
-    async with doors.receiver("q") as service, doors.sender("q") as sender:
+    async with factory.receiver("q") as service, factory.sender("q") as sender:
         for _ in range(3):
             sent = await sender.transfer(Message("?", reply_to=reply_to))
             delivery = await service.receive()
@@ -288,9 +288,9 @@ async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
 
 
 async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.sender("q") as sender:
+    async with factory.receiver("q") as service, factory.sender("q") as sender:
         for reply_to in ("answers", None):
             await sender.transfer(Message("?", reply_to=reply_to))
             delivery = await service.receive()
@@ -304,17 +304,17 @@ async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
-    settled: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    settled: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service:
-        async with doors.requester("q") as requester:
+    async with factory.receiver("q") as service:
+        async with factory.requester("q") as requester:
             asking = Call(nursery, requester.request, "first")
             gone = await service.receive()
             await asking.cancel()
         with trio.fail_after(30):
             await gone.reply("too late", settled=settled)
             gone.accept()
-        async with doors.requester("q") as requester:
+        async with factory.requester("q") as requester:
             asking = Call(nursery, requester.request, "second")
             delivery = await service.receive()
             with trio.fail_after(30):
@@ -324,16 +324,20 @@ async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
 
 
 async def test_an_asker_that_takes_no_answers_stops_nobody_who_asks_after_it(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.receiver(None, credit=0) as deaf, doors.sender("q") as sender:
+    async with (
+        factory.receiver("q") as service,
+        factory.receiver(None, credit=0) as deaf,
+        factory.sender("q") as sender,
+    ):
         for _ in range(10):
             await sender.transfer(Message("?", reply_to=deaf.address))
             delivery = await service.receive()
             with trio.fail_after(30):
                 await delivery.reply("!")
             delivery.accept()
-        async with doors.requester("q") as requester:
+        async with factory.requester("q") as requester:
             asking = Call(nursery, requester.request, "second")
             delivery = await service.receive()
             with trio.fail_after(30):

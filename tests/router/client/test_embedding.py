@@ -16,7 +16,7 @@ from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.client.connect import connect
-from amqpmesh.router.client.sender import end_of
+from amqpmesh.router.client.sender import link_of
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
@@ -318,7 +318,7 @@ async def test_links_within_the_process_give_the_thread_back_too(
         work = Work(monkeypatch)
         trio.lowlevel.add_instrument(work)
         # All have as much to do at once as they ever can.
-        pending = [end_of(sender).submit(Message(each).encode()) for each in range(number) for sender in senders]
+        pending = [link_of(sender).submit(Message(each).encode()) for each in range(number) for sender in senders]
         for _ in range(number):
             for receiver in receivers:
                 (await receiver.receive()).accept()

@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, End
 from amqpmesh.router.client.links.endings import AFTER, ENDINGS, Action, Ending, Stage
 from amqpmesh.router.endpoint_setup import CAPABILITIES
-from amqpmesh.router.io.dialing import Backoff, FinalError
+from amqpmesh.router.io.dialing import Backoff, PermanentError
 from tests.support.peers.scripted_server import Counterpart, Far
 from tests.support.tasks.calls import Call
 
@@ -38,9 +38,9 @@ E, S = Ending, Stage
 class Life:
     """A link of a program, the peer that it is attached to, and the one that redirects lead to."""
 
-    def __init__(self, nursery: trio.Nursery, door: str, ending: Ending) -> None:
+    def __init__(self, nursery: trio.Nursery, kind: str, ending: Ending) -> None:
         self.nursery = nursery
-        self.door = door
+        self.kind = kind
         self.ending = ending
         fields: dict[str, Any] = {"offered_capabilities": CAPABILITIES}
         if ending is E.UNATTACHABLE:
@@ -69,7 +69,7 @@ class Life:
 
     async def _open(self, endpoint: Endpoint) -> trio.abc.Stream:
         if self.is_refused:
-            raise FinalError(ConnectionClosedError("no connection is to be had"))
+            raise PermanentError(ConnectionClosedError("no connection is to be had"))
         return await self.a.roads.open(endpoint)
 
     @property
@@ -83,10 +83,10 @@ class Life:
 
     async def reach(self, stage: Stage) -> None:
         """Bring a new link to a stage: of REDIRECT_LOST, at the peer that a redirect leads to."""
-        settings: dict[str, Any] = {"credit": 0} if self.door == "receiver" else {}
+        settings: dict[str, Any] = {"credit": 0} if self.kind == "receiver" else {}
         if self.ending is E.UNSUITABLE:
             settings["filter"] = RED
-        self.link = getattr(self.connection, self.door)("q" * (600 if self.ending is E.UNATTACHABLE else 1), **settings)
+        self.link = getattr(self.connection, self.kind)("q" * (600 if self.ending is E.UNATTACHABLE else 1), **settings)
         if stage is S.NEW or self.ending in (E.UNATTACHABLE, E.UNSUITABLE):
             return
         peer = self.a
@@ -131,7 +131,7 @@ class Life:
                 await self.far.detach(error, closed=self.ending is not E.PEER_DETACHED)
             case E.PEER_VIOLATED if stage is S.ATTACHING:
                 await self._answer(target=UNKNOWN, source=UNKNOWN)
-            case E.PEER_VIOLATED if self.door == "receiver":
+            case E.PEER_VIOLATED if self.kind == "receiver":
                 await self.far.send(b"\x00\x53\x75\xa0\x00")  # without credit
             case E.PEER_VIOLATED:
                 await self.far.flow(1, properties={Symbol("txn-id"): b"unknown"})
@@ -200,7 +200,7 @@ class Life:
                 raise AssertionError(f"{action} is checked elsewhere")
 
     async def _use(self) -> None:
-        await (self.link.send(b"") if self.door == "sender" else self.link.receive())
+        await (self.link.send(b"") if self.kind == "sender" else self.link.receive())
 
 
 async def _say_nothing(_: trio.abc.Stream) -> None:
@@ -208,19 +208,19 @@ async def _say_nothing(_: trio.abc.Stream) -> None:
 
 
 CELLS = [
-    pytest.param(door, stage, ending, id=f"{stage.name.lower()}-{ending.name.lower()}-{door}")
+    pytest.param(kind, stage, ending, id=f"{stage.name.lower()}-{ending.name.lower()}-{kind}")
     for stage, row in ENDINGS.items()
     for ending in row
     if ending is not E.COMPANION_MOVED
-    for door in (("receiver",) if ending is E.UNSUITABLE else ("sender", "receiver"))
+    for kind in (("receiver",) if ending is E.UNSUITABLE else ("sender", "receiver"))
 ]
 
 
-@pytest.mark.parametrize(("door", "stage", "ending"), CELLS)
+@pytest.mark.parametrize(("kind", "stage", "ending"), CELLS)
 async def test_a_link_ends_as_the_table_says(
-    door: str, stage: Stage, ending: Ending, nursery: trio.Nursery, autojump_clock: MockClock
+    kind: str, stage: Stage, ending: Ending, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    life = Life(nursery, door, ending)
+    life = Life(nursery, kind, ending)
     async with life.connect(stage):
         await life.reach(stage)
         assert life.stage is (S.NEW if ending in (E.UNATTACHABLE, E.UNSUITABLE) else stage)

@@ -42,13 +42,13 @@ class BodyError(Exception):
 # --------------------------------------------------------------------------------------------------- errors of the body
 
 
-@pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
+@pytest.mark.parametrize("kind", ["sender", "receiver", "requester"])
 async def test_an_error_of_the_body_comes_out_as_it_is(
-    door: str, doors: LinkFactory, autojump_clock: MockClock
+    kind: str, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     error = BodyError()
     with pytest.raises(BodyError) as raised:
-        async with getattr(doors, door)("q"):
+        async with getattr(factory, kind)("q"):
             raise error
     assert raised.value is error
     assert error.__context__ is None
@@ -64,20 +64,20 @@ async def test_an_error_of_the_body_leaves_a_connection_and_a_router_as_it_is(
     assert raised.value is error
 
 
-async def test_a_group_of_the_body_stays_one_group(doors: LinkFactory, autojump_clock: MockClock) -> None:
+async def test_a_group_of_the_body_stays_one_group(factory: LinkFactory, autojump_clock: MockClock) -> None:
     group = ExceptionGroup("two things", [BodyError(), ValueError()])
     with pytest.raises(ExceptionGroup) as raised:
-        async with doors.sender("q"), doors.receiver("q"), doors.requester("q"):
+        async with factory.sender("q"), factory.receiver("q"), factory.requester("q"):
             raise group
     assert raised.value is group
 
 
-@pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
+@pytest.mark.parametrize("kind", ["sender", "receiver", "requester"])
 async def test_an_error_of_the_body_is_not_lost_when_the_scope_around_it_is_cancelled(
-    door: str, doors: LinkFactory, autojump_clock: MockClock
+    kind: str, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     with pytest.raises(BodyError), trio.CancelScope() as scope:
-        async with getattr(doors, door)("q"):
+        async with getattr(factory, kind)("q"):
             scope.cancel()
             raise BodyError
 
@@ -141,12 +141,12 @@ FAILURES: dict[str, tuple[Callable[[Counterpart, Far], Awaitable[None]], type[Am
     "stolen": (detach(STOLEN), LinkStolenError, STOLEN.condition),
     "redirected": (detach(REDIRECT), LinkRedirectError, REDIRECT.condition),
 }
-failures = pytest.mark.parametrize(("fail", "kind", "condition"), FAILURES.values(), ids=FAILURES)
+failures = pytest.mark.parametrize(("fail", "error_class", "condition"), FAILURES.values(), ids=FAILURES)
 
 
-def check(error: Exception, kind: type[AmqpMeshError], condition: Symbol | None) -> None:
+def check(error: Exception, error_class: type[AmqpMeshError], condition: Symbol | None) -> None:
     """It is of that very kind, and has the peer's reason."""
-    assert type(error) is kind
+    assert type(error) is error_class
     reason: Error | None = error.error  # type: ignore[attr-defined]  # all these kinds have it
     assert (None if reason is None else reason.condition) == condition
     if condition is not None:
@@ -155,7 +155,11 @@ def check(error: Exception, kind: type[AmqpMeshError], condition: Symbol | None)
 
 @failures
 async def test_a_sender_that_fails_says_so_to_those_who_wait_and_to_those_who_come(
-    fail: Any, kind: type[AmqpMeshError], condition: Symbol | None, nursery: trio.Nursery, autojump_clock: MockClock
+    fail: Any,
+    error_class: type[AmqpMeshError],
+    condition: Symbol | None,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
 ) -> None:
     far = Counterpart(nursery)
     async with far.connect(idle_time_out=8.0) as connection, connection.sender("q") as sender:
@@ -169,12 +173,12 @@ async def test_a_sender_that_fails_says_so_to_those_who_wait_and_to_those_who_co
         # The body goes on: nothing has cancelled it.
         await trio.sleep(1)
         for call in waiting:
-            check(await call.failure(), kind, condition)
+            check(await call.failure(), error_class, condition)
         for _ in range(2):
             for coroutine in (sender.send, sender.transfer):
-                with pytest.raises(kind) as raised:
+                with pytest.raises(error_class) as raised:
                     await coroutine(b"")
-                check(raised.value, kind, condition)
+                check(raised.value, error_class, condition)
             with pytest.raises(InDoubtError) as doubt:
                 await doubtful.outcome()
             check(doubt.value, InDoubtError, condition)
@@ -184,7 +188,11 @@ async def test_a_sender_that_fails_says_so_to_those_who_wait_and_to_those_who_co
 
 @failures
 async def test_a_receiver_that_fails_says_so_to_those_who_wait_and_to_those_who_come(
-    fail: Any, kind: type[AmqpMeshError], condition: Symbol | None, nursery: trio.Nursery, autojump_clock: MockClock
+    fail: Any,
+    error_class: type[AmqpMeshError],
+    condition: Symbol | None,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
 ) -> None:
     far = Counterpart(nursery)
     async with far.connect(idle_time_out=8.0) as connection, connection.receiver("q") as receiver:
@@ -201,15 +209,15 @@ async def test_a_receiver_that_fails_says_so_to_those_who_wait_and_to_those_who_
         await fail(far, link)
         await trio.sleep(1)
         for call in waiting:
-            check(await call.failure(), kind, condition)
+            check(await call.failure(), error_class, condition)
         for _ in range(2):
-            with pytest.raises(kind) as raised:
+            with pytest.raises(error_class) as raised:
                 await receiver.receive()
-            check(raised.value, kind, condition)
-            with pytest.raises(kind) as raised:
+            check(raised.value, error_class, condition)
+            with pytest.raises(error_class) as raised:
                 async for _delivery in receiver:
                     raise AssertionError("there is none")
-            check(raised.value, kind, condition)
+            check(raised.value, error_class, condition)
         assert not undecided.accept()
         assert not presettled.accept()
         assert not await undecided.settled()
@@ -220,7 +228,11 @@ async def test_a_receiver_that_fails_says_so_to_those_who_wait_and_to_those_who_
 
 @failures
 async def test_credit_given_by_hand_is_no_use_when_the_link_has_failed(
-    fail: Any, kind: type[AmqpMeshError], condition: Symbol | None, nursery: trio.Nursery, autojump_clock: MockClock
+    fail: Any,
+    error_class: type[AmqpMeshError],
+    condition: Symbol | None,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
 ) -> None:
     far = Counterpart(nursery)
     async with far.connect(idle_time_out=8.0) as connection, connection.receiver("q", credit=0) as receiver:
@@ -229,38 +241,42 @@ async def test_credit_given_by_hand_is_no_use_when_the_link_has_failed(
         draining = Call(nursery, receiver.drain)
         await wait_all_tasks_blocked()
         await fail(far, link)
-        check(await draining.failure(), kind, condition)
-        with pytest.raises(kind) as raised:
+        check(await draining.failure(), error_class, condition)
+        with pytest.raises(error_class) as raised:
             receiver.flow(1)
-        check(raised.value, kind, condition)
-        with pytest.raises(kind):
+        check(raised.value, error_class, condition)
+        with pytest.raises(error_class):
             await receiver.drain()
 
 
 @failures
 async def test_who_enters_a_link_of_a_connection_that_failed_hears_why_and_others_go_on(
-    fail: Any, kind: type[AmqpMeshError], condition: Symbol | None, nursery: trio.Nursery, autojump_clock: MockClock
+    fail: Any,
+    error_class: type[AmqpMeshError],
+    condition: Symbol | None,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
 ) -> None:
     far = Counterpart(nursery)
     async with far.connect(idle_time_out=8.0) as connection, connection.sender("q"), connection.sender("r") as other:
         await fail(far, far.links[0])
         await trio.sleep(3)  # that the peer of a broken stream is heard of no more is known after a while
-        is_lost = kind is ConnectionClosedError
+        is_lost = error_class is ConnectionClosedError
         assert connection.is_connected != is_lost
         assert other.is_attached != is_lost
-        for door in ("sender", "receiver", "requester"):
+        for kind in ("sender", "receiver", "requester"):
             if is_lost:
-                with pytest.raises(kind) as raised:
-                    async with getattr(connection, door)("s"):
+                with pytest.raises(error_class) as raised:
+                    async with getattr(connection, kind)("s"):
                         raise AssertionError("it is attached")
-                check(raised.value, kind, condition)
+                check(raised.value, error_class, condition)
             else:
-                async with getattr(connection, door)("s"):
+                async with getattr(connection, kind)("s"):
                     pass
         if is_lost:
-            with pytest.raises(kind) as raised:
+            with pytest.raises(error_class) as raised:
                 _ = connection.peer
-            check(raised.value, kind, condition)
+            check(raised.value, error_class, condition)
 
 
 async def test_each_raising_is_an_error_of_its_own(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

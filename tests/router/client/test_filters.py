@@ -41,11 +41,11 @@ async def test_our_router_applies_none_and_a_receiver_is_told_so(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with Router() as router, joined(nursery, router) as connection:
-        for doors in (router, connection):
+        for factory in (router, connection):
             with pytest.raises(LinkDetachedError, match="does not apply the filter colour"):
-                async with doors.receiver("cars", filter=RED):
+                async with factory.receiver("cars", filter=RED):
                     pass
-            async with doors.receiver("cars", filter={"colour": None}):
+            async with factory.receiver("cars", filter={"colour": None}):
                 pass  # a filter that is null is none
     assert router.statistics().is_empty
 

@@ -88,9 +88,9 @@ async def transfer_all(sender: Sender, body: bytes, sent: list[Sent], number: in
 
 @pytest.mark.parametrize("take", [False, True], ids=["takes-nothing", "decides-nothing"])
 async def test_a_consumer_that_stops_stops_its_producers(
-    take: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    take: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=10) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", credit=10) as receiver, factory.sender("q") as sender:
         sent: list[Sent] = []
         nursery.start_soon(transfer_all, sender, b"x", sent, 100)
         taken = [await receiver.receive() for _ in range(10 if take else 0)]
@@ -153,9 +153,9 @@ async def test_a_consumer_that_stopped_holds_up_no_other(autojump_clock: MockClo
 
 async def test_links_are_attached_while_the_router_runs_and_not_before_or_after(autojump_clock: MockClock) -> None:
     router = Router()
-    for door in (router.sender, router.receiver, router.requester):
+    for kind in (router.sender, router.receiver, router.requester):
         with pytest.raises(CommandError, match="not started"):
-            async with door("q"):
+            async with kind("q"):
                 pass
     early = router.sender("q")  # making it is no harm
     async with router:
@@ -165,9 +165,9 @@ async def test_links_are_attached_while_the_router_runs_and_not_before_or_after(
                     pass
         with pytest.raises(CommandError, match="left"):
             await receiver.receive()
-    for door in (router.sender, router.receiver, router.requester):
+    for kind in (router.sender, router.receiver, router.requester):
         with pytest.raises(CommandError, match="has ended"):
-            async with door("q"):
+            async with kind("q"):
                 pass
 
 
@@ -221,13 +221,13 @@ async def test_leaving_a_router_waits_for_what_its_links_have_in_flight(
     assert router.statistics().is_empty
 
 
-async def use(router: Router, doors: LinkFactory, ready: trio.Event) -> None:
+async def use(router: Router, factory: LinkFactory, ready: trio.Event) -> None:
     """Everything at once, until it is cancelled."""
     async with (
-        doors.receiver("q") as receiver,
-        doors.receiver("q", streaming=True),
-        doors.sender("q") as sender,
-        doors.requester("q") as requester,
+        factory.receiver("q") as receiver,
+        factory.receiver("q", streaming=True),
+        factory.sender("q") as sender,
+        factory.requester("q") as requester,
         trio.open_nursery() as nursery,
     ):
         for _ in range(3):

@@ -21,13 +21,13 @@ async def test_a_fault_in_the_links_of_a_router_costs_those_and_no_connection(
     async with Router() as router, joined(nursery, router) as connection:
         async with connection.sender("q") as sender, router.receiver("q") as receiver:
             with monkeypatch.context() as patched:
-                patched.setattr(ReceiverLink, "transferred", lambda *_: 1 / 0)
+                patched.setattr(ReceiverLink, "transfer_received", lambda *_: 1 / 0)
                 with pytest.raises(ModifiedError):
                     await sender.send("boom")
             with pytest.raises(ConnectionClosedError):
                 await receiver.receive()
-        for door in (connection, router):
-            async with door.receiver("q") as receiver, connection.sender("q") as sender:
+        for kind in (connection, router):
+            async with kind.receiver("q") as receiver, connection.sender("q") as sender:
                 await sender.transfer("on")
                 async with await receiver.receive() as message:
                     assert message.body == "on"

@@ -241,9 +241,9 @@ async def test_a_host_that_nobody_named_is_not_even_connected_to(
     a, _ = two(nursery, elsewhere(**info))
     for reconnect in (False, True):
         async with a.connect(redirects=["b.example"], reconnect=reconnect) as connection:
-            for door in (connection.sender, connection.receiver):
+            for kind in (connection.sender, connection.receiver):
                 with pytest.raises(LinkRedirectError, match="is not allowed.*it moved") as raised:
-                    await enter(door("q"))
+                    await enter(kind("q"))
                 assert raised.value.hostname == info.get("hostname")
                 assert raised.value.network_host == info.get("network_host")
             assert connection.is_connected

@@ -35,41 +35,45 @@ if TYPE_CHECKING:
 # ----------------------------------------------------------------------------------------------------- refusals, thefts
 
 
-@pytest.mark.parametrize("door", ["sender", "receiver"])
+@pytest.mark.parametrize("kind", ["sender", "receiver"])
 @pytest.mark.parametrize(
-    ("reason", "kind"),
+    ("reason", "error_class"),
     [(GONE, LinkDetachedError), (STOLEN, LinkStolenError), (REDIRECT, LinkRedirectError), (None, LinkDetachedError)],
 )
 async def test_a_link_that_is_refused_says_why_and_the_connection_goes_on(
-    reason: Error | None, kind: type[LinkDetachedError], door: str, nursery: trio.Nursery, autojump_clock: MockClock
+    reason: Error | None,
+    error_class: type[LinkDetachedError],
+    kind: str,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
 ) -> None:
     far = Counterpart(nursery, refuse={Role.SENDER: reason, Role.RECEIVER: reason})
     async with far.connect() as connection:
-        link = getattr(connection, door)("q")
+        link = getattr(connection, kind)("q")
         with pytest.raises(LinkDetachedError) as raised:
             async with link:
                 raise AssertionError("it is attached")
-        assert type(raised.value) is kind
+        assert type(raised.value) is error_class
         assert raised.value.error == reason
         assert "refused" in str(raised.value) or reason is not None
         assert not link.is_attached
         far.refuse.clear()
-        async with getattr(connection, door)("q") as another:
+        async with getattr(connection, kind)("q") as another:
             assert another.is_attached
         assert trio.current_time() < 2.0
 
 
 async def test_a_link_that_cannot_be_asked_for_is_our_callers_fault(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    for door in ("sender", "receiver", "requester"):
+    for kind in ("sender", "receiver", "requester"):
         with pytest.raises(CommandError, match="address"):
-            async with getattr(doors, door)(5):
+            async with getattr(factory, kind)(5):
                 raise AssertionError("it is attached")
         for wrong in ({"properties": {5: 1}}, {"desired_capabilities": ["é"]}, {"desired_capabilities": "one"}):
-            if door != "requester":
+            if kind != "requester":
                 with pytest.raises(CommandError, match=r"symbol|list"):
-                    getattr(doors, door)("q", **wrong)
+                    getattr(factory, kind)("q", **wrong)
 
 
 async def test_a_link_that_cannot_be_asked_for_leaves_no_session(

@@ -116,15 +116,19 @@ class History:
     def check_tables(self) -> None:
         """Every link was left, and nothing is kept for one. What a connection keeps cannot be seen otherwise."""
         for connection in self.connections:
-            client_connection = connection._home.client_connection
+            client_connection = connection._link_manager.client_connection
             if client_connection is not None:
-                assert [client_connection._ends, client_connection._stalled, client_connection._leaving] == [{}, {}, {}]
+                assert [client_connection._links, client_connection._stalled, client_connection._leaving] == [
+                    {},
+                    {},
+                    {},
+                ]
                 assert not list(client_connection.engine.channels.sessions)
-            assert not connection._home._ends
+            assert not connection._link_manager._links
         assert self.router.statistics().router.relays == 0
 
     @asynccontextmanager
-    async def doors(self) -> AsyncIterator[LinkFactory]:
+    async def factory(self) -> AsyncIterator[LinkFactory]:
         """Those of the router, of a connection that there is, or of one that is made and left."""
         if self.chance.random() < 0.3:
             async with self.connect(reconnect=self.chance.random() < 0.5) as connection:
@@ -162,8 +166,8 @@ class History:
             address = self.chance.choice(ADDRESSES)
             with suppress(AmqpMeshError), self.patience():
                 async with (
-                    self.doors() as doors,
-                    doors.sender(address, snd_settle_mode=snd, rcv_settle_mode=rcv) as sender,
+                    self.factory() as factory,
+                    factory.sender(address, snd_settle_mode=snd, rcv_settle_mode=rcv) as sender,
                     trio.open_nursery() as nursery,
                 ):
                     for _ in range(self.chance.randint(1, 6)):
@@ -199,8 +203,8 @@ class History:
     async def ask(self) -> None:
         with suppress(AmqpMeshError), self.patience():
             async with (
-                self.doors() as doors,
-                doors.requester("questions") as requester,
+                self.factory() as factory,
+                factory.requester("questions") as requester,
                 trio.open_nursery() as nursery,
             ):
                 for number in range(self.chance.randint(1, 5)):
@@ -233,8 +237,8 @@ class History:
             with suppress(AmqpMeshError), self.patience():
                 streaming = self.chance.random() < 0.4
                 async with (
-                    self.doors() as doors,
-                    doors.receiver(
+                    self.factory() as factory,
+                    factory.receiver(
                         self.chance.choice(ADDRESSES),
                         credit=self.chance.choice([0, 1, 5, 100]),
                         buffer=self.chance.choice([1, 2**20]),

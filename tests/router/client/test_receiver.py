@@ -38,9 +38,9 @@ def numbered(number: int) -> bytes:
 
 @pytest.mark.parametrize("credit", [1, 2, 5])
 async def test_who_stops_deciding_stops_its_producers(
-    credit: int, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    credit: int, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=credit) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", credit=credit) as receiver, factory.sender("q") as sender:
         calls = [Call(nursery, sender.send, number) for number in range(20)]
         held = [await receiver.receive() for _ in range(credit)]
         with trio.move_on_after(60):
@@ -63,8 +63,8 @@ async def test_who_stops_deciding_stops_its_producers(
         assert receiver.undecided == 0
 
 
-async def test_what_comes_settled_is_decided_when_it_is_taken(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.receiver("q", credit=3) as receiver, doors.sender("q") as sender:
+async def test_what_comes_settled_is_decided_when_it_is_taken(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.receiver("q", credit=3) as receiver, factory.sender("q") as sender:
         for number in range(3):
             await sender.send(number, settled=True)
         await wait_all_tasks_blocked()
@@ -85,7 +85,7 @@ async def test_what_comes_settled_is_decided_when_it_is_taken(doors: LinkFactory
 
 
 async def test_tasks_that_share_a_receiver_have_each_delivery_once(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -95,7 +95,7 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
                 seen.append((worker, message.body))
                 await trio.sleep(1 + worker % 3)
 
-    async with doors.receiver("q", credit=8) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", credit=8) as receiver, factory.sender("q") as sender:
         workers = [Call(nursery, work, worker) for worker in range(5)]
         calls = [Call(nursery, sender.send, number) for number in range(60)]
         for call in calls:
@@ -108,7 +108,7 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
 
 
 async def test_who_asked_first_gets_the_first_delivery(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async def ask_when_one_has_come() -> int:
         while receiver.undecided == 0:
@@ -120,7 +120,7 @@ async def test_who_asked_first_gets_the_first_delivery(
             assert isinstance(message.body, int)
             return message.body
 
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         for _ in range(20):
             first = Call(nursery, take)
             await wait_all_tasks_blocked()
@@ -142,19 +142,21 @@ async def test_a_dynamic_node_without_an_address_is_none(nursery: trio.Nursery, 
 
 
 async def test_a_dynamic_node_has_an_address_to_send_to(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver(None) as receiver:
+    async with factory.receiver(None) as receiver:
         assert receiver.address is not None
-        async with doors.sender(receiver.address) as sender:
+        async with factory.sender(receiver.address) as sender:
             sending = Call(nursery, sender.send, "hello")
             async with await receiver.receive() as message:
                 assert message.body == "hello"
             await sending.result()
 
 
-async def test_a_receiver_is_used_between_its_entry_and_its_exit(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    receiver, manual = doors.receiver("q"), doors.receiver("q", credit=0)
+async def test_a_receiver_is_used_between_its_entry_and_its_exit(
+    factory: LinkFactory, autojump_clock: MockClock
+) -> None:
+    receiver, manual = factory.receiver("q"), factory.receiver("q", credit=0)
     for call in (receiver.receive, receiver.__anext__, manual.drain):
         with pytest.raises(CommandError, match="async with"):
             await call()

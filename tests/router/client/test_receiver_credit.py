@@ -31,8 +31,8 @@ def numbered(number: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- credit by hand
 
 
-async def test_credit_by_hand(doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    async with doors.receiver("q", credit=0) as receiver, doors.sender("q") as sender:
+async def test_credit_by_hand(factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with factory.receiver("q", credit=0) as receiver, factory.sender("q") as sender:
         calls = []
         for number in range(5):
             calls.append(Call(nursery, sender.send, number))
@@ -69,9 +69,9 @@ async def test_credit_by_hand(doors: LinkFactory, nursery: trio.Nursery, autojum
 
 
 async def test_a_receiver_gives_its_credit_itself_or_has_it_given(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as receiver, doors.receiver("r", credit=0) as manual:
+    async with factory.receiver("q") as receiver, factory.receiver("r", credit=0) as manual:
         with pytest.raises(CommandError, match="credit=0"):
             receiver.flow(1)
         with pytest.raises(CommandError, match="credit=0"):
@@ -80,7 +80,7 @@ async def test_a_receiver_gives_its_credit_itself_or_has_it_given(
             with pytest.raises(CommandError, match="credit"):
                 manual.flow(wrong)
             with pytest.raises(CommandError, match="credit"):
-                doors.receiver("q", credit=wrong)
+                factory.receiver("q", credit=wrong)
         manual.flow(2**31 - 1)
         with pytest.raises(CommandError, match="credit"):
             manual.flow(1)

@@ -50,9 +50,9 @@ def frames(payload: bytes) -> list[bytes]:
 
 
 async def test_a_request_comes_back_with_its_answer(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         nursery.start_soon(double, service)
         assert (await requester.request(21)).body == 42
         answer = await requester.request(Message("a", subject="with properties"))
@@ -61,9 +61,13 @@ async def test_a_request_comes_back_with_its_answer(
 
 
 async def test_what_is_over_is_nothing_for_the_garbage_collector(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester, doors.requester("nobody") as other:
+    async with (
+        factory.receiver("q") as service,
+        factory.requester("q") as requester,
+        factory.requester("nobody") as other,
+    ):
         nursery.start_soon(double, service)
         await requester.request(0)
         gc.collect()
@@ -79,9 +83,9 @@ async def test_what_is_over_is_nothing_for_the_garbage_collector(
 
 
 async def test_many_tasks_ask_at_once_and_each_has_its_own_answer(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=7) as service, doors.requester("q", credit=5) as requester:
+    async with factory.receiver("q", credit=7) as service, factory.requester("q", credit=5) as requester:
         nursery.start_soon(double, service)
         calls = [Call(nursery, requester.request, number) for number in range(100)]
         for number, call in enumerate(calls):
@@ -90,9 +94,9 @@ async def test_many_tasks_ask_at_once_and_each_has_its_own_answer(
 
 
 async def test_answers_may_come_in_any_order(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         calls = [Call(nursery, requester.request, number) for number in range(5)]
         asked = [await service.receive() for _ in calls]
         for delivery in reversed(asked):
@@ -103,21 +107,21 @@ async def test_answers_may_come_in_any_order(
 
 
 async def test_without_a_service_a_request_waits_for_credit(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.requester("q") as requester:
+    async with factory.requester("q") as requester:
         asking = Call(nursery, requester.request, 1)
         await trio.sleep(60)
         assert not asking.is_done
-        async with doors.receiver("q") as service:
+        async with factory.receiver("q") as service:
             nursery.start_soon(double, service)
             assert (await asking.result()).body == 2
 
 
 async def test_a_request_that_is_not_accepted_raises(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         decisions: list[tuple[Callable[[Delivery], object], type[Exception]]] = [
             (lambda delivery: delivery.reject("amqp:not-allowed", "not you"), RejectedError),
             (lambda delivery: delivery.release(), ReleasedError),
@@ -130,9 +134,9 @@ async def test_a_request_that_is_not_accepted_raises(
 
 
 async def test_the_answer_to_one_that_is_accepted_may_come_later_and_one_that_came_counts(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         later = Call(nursery, requester.request, 1)
         delivery = await service.receive()
         delivery.accept()
@@ -150,9 +154,9 @@ async def test_the_answer_to_one_that_is_accepted_may_come_later_and_one_that_ca
 @pytest.mark.parametrize("name", ["message_id", "correlation_id"])
 @pytest.mark.parametrize("id", ["text", b"octets", 0, 2**64 - 1, UUID(int=1)])
 async def test_the_ids_of_the_program_are_used_if_it_has_any(
-    name: str, id: Any, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    name: str, id: Any, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         fields = {name: id}
         asking = Call(nursery, requester.request, Message(1, **fields))
         delivery = await service.receive()
@@ -166,9 +170,9 @@ async def test_the_ids_of_the_program_are_used_if_it_has_any(
 
 
 async def test_a_message_of_the_program_is_left_as_it_was(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         nursery.start_soon(double, service)
         message = Message(1)
         for _ in range(2):
@@ -177,10 +181,10 @@ async def test_a_message_of_the_program_is_left_as_it_was(
 
 
 async def test_one_id_after_the_other_is_two_calls(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """The second takes the place of the first in the moment in which that is answered."""
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
 
         async def ask_when_the_first_is_answered() -> Message:
             while True:
@@ -202,9 +206,9 @@ async def test_one_id_after_the_other_is_two_calls(
 
 
 async def test_what_cannot_be_sent_is_said_and_forgotten(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service, doors.requester("q") as requester:
+    async with factory.receiver("q") as service, factory.requester("q") as requester:
         nursery.start_soon(double, service)
         for wrong in (object(), Message(1, message_id=bytearray(b"id")), Message(1, message_id="x", priority=256)):  # type: ignore[arg-type]  # what a program without types may do
             with pytest.raises(CommandError):
@@ -213,9 +217,9 @@ async def test_what_cannot_be_sent_is_said_and_forgotten(
 
 
 async def test_a_requester_without_address_asks_by_the_to_of_each_request(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("a") as one, doors.receiver("b") as other, doors.requester(None) as requester:
+    async with factory.receiver("a") as one, factory.receiver("b") as other, factory.requester(None) as requester:
         nursery.start_soon(double, one)
         nursery.start_soon(double, other)
         for to in "ab":
@@ -223,9 +227,9 @@ async def test_a_requester_without_address_asks_by_the_to_of_each_request(
 
 
 async def test_a_requester_is_used_between_its_entry_and_its_exit(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    requester = doors.requester("q")
+    requester = factory.requester("q")
     assert requester.reply_to is None
     with pytest.raises(CommandError, match="async with"):
         await requester.request(b"")
@@ -238,17 +242,17 @@ async def test_a_requester_is_used_between_its_entry_and_its_exit(
         await requester.request(b"")
 
 
-async def test_a_requester_has_credit_for_answers(doors: LinkFactory, autojump_clock: MockClock) -> None:
+async def test_a_requester_has_credit_for_answers(factory: LinkFactory, autojump_clock: MockClock) -> None:
     for wrong in (0, -1):
         with pytest.raises(CommandError, match="credit"):
-            doors.requester("q", credit=wrong)
+            factory.requester("q", credit=wrong)
 
 
 async def test_leaving_does_not_wait_for_what_nobody_asks_for_any_more(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q") as service:
-        async with doors.requester("q") as requester, doors.sender("q") as sender:
+    async with factory.receiver("q") as service:
+        async with factory.requester("q") as requester, factory.sender("q") as sender:
             asking, sending = Call(nursery, requester.request, 1), Call(nursery, sender.send, 1)
             held = [await service.receive() for _ in range(2)]
             await asking.cancel()

@@ -25,17 +25,17 @@ ELSEWHERE = AddressConfig(
 )
 
 
-async def heard(doors: LinkFactory) -> None:
+async def heard(factory: LinkFactory) -> None:
     """A sender, a receiver and an anonymous sender are told where to go."""
-    for door in (doors.sender, doors.receiver):
+    for kind in (factory.sender, factory.receiver):
         with pytest.raises(LinkRedirectError) as raised:
-            async with door("elsewhere/a"):
+            async with kind("elsewhere/a"):
                 raise AssertionError("it is elsewhere")
         error = raised.value
         assert (error.hostname, error.network_host, error.port, error.address) == (
             "b.example", "127.0.0.1", 5672, "there",
         )  # fmt: skip
-    async with doors.sender(None) as anonymous:
+    async with factory.sender(None) as anonymous:
         with pytest.raises(RejectedError) as rejected:
             await anonymous.send(Message(b"x", to="elsewhere/a"))
     assert rejected.value.error is not None

@@ -42,9 +42,9 @@ async def take(receiver: Receiver, number: int) -> list[Delivery]:
 
 
 async def test_a_send_comes_back_when_a_receiver_has_accepted(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         sending = Call(nursery, sender.send, Message("hello", subject="x"))
         delivery = await receiver.receive()
         assert (delivery.message.body, delivery.message.subject) == ("hello", "x")
@@ -57,9 +57,9 @@ async def test_a_send_comes_back_when_a_receiver_has_accepted(
 
 
 async def test_what_was_not_accepted_raises_and_says_why(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         calls = [Call(nursery, sender.send, b"") for _ in range(3)]
         first, second, third = await take(receiver, 3)
         first.reject("amqp:not-allowed", "spam")
@@ -75,8 +75,8 @@ async def test_what_was_not_accepted_raises_and_says_why(
         assert "spam" in str(by_type[RejectedError])
 
 
-async def test_an_outcome_that_is_asked_for_is_never_raised(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+async def test_an_outcome_that_is_asked_for_is_never_raised(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         sent = [await sender.transfer(bytes((number,))) for number in range(4)]
         assert not any(each.is_decided for each in sent)
         accepted, rejected, released, modified = await take(receiver, 4)
@@ -91,9 +91,9 @@ async def test_an_outcome_that_is_asked_for_is_never_raised(doors: LinkFactory, 
 
 
 async def test_the_order_of_deliveries_is_the_order_of_calls(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender:
+    async with factory.sender("q") as sender:
         called: list[int] = []
 
         async def send(number: int) -> None:
@@ -104,7 +104,7 @@ async def test_the_order_of_deliveries_is_the_order_of_calls(
             nursery.start_soon(send, number)
         await wait_all_tasks_blocked()
         assert sender.waiting == 50
-        async with doors.receiver("q", credit=3) as receiver:
+        async with factory.receiver("q", credit=3) as receiver:
             came = []
             for _ in called:
                 delivery = await receiver.receive()
@@ -113,8 +113,8 @@ async def test_the_order_of_deliveries_is_the_order_of_calls(
             assert came == called
 
 
-async def test_what_is_sent_settled_is_waited_for_no_longer(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+async def test_what_is_sent_settled_is_waited_for_no_longer(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         await sender.send(b"1", settled=True)
         sent = await sender.transfer(b"2", settled=True)
         assert sent.settled
@@ -125,20 +125,20 @@ async def test_what_is_sent_settled_is_waited_for_no_longer(doors: LinkFactory, 
 
 
 async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     mode = SenderSettleMode.SETTLED
-    async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q", snd_settle_mode=mode) as sender, factory.receiver("q") as receiver:
         await sender.send(b"1")
         assert (await sender.transfer(b"2")).settled
         assert [delivery.is_settled for delivery in await take(receiver, 2)] == [True, True]
 
 
 async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     mode = SenderSettleMode.UNSETTLED
-    async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q", snd_settle_mode=mode) as sender, factory.receiver("q") as receiver:
         with pytest.raises(CommandError, match="unsettled"):
             await sender.send(b"1", settled=True)
         sending = Call(nursery, sender.send, b"2")
@@ -148,9 +148,9 @@ async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
 
 
 async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender(None) as sender, doors.receiver("a") as one, doors.receiver("b") as other:
+    async with factory.sender(None) as sender, factory.receiver("a") as one, factory.receiver("b") as other:
         assert sender.address is None
         calls = [Call(nursery, sender.send, Message(to, to=to)) for to in "ab"]
         for receiver, to in ((one, "a"), (other, "b")):
@@ -163,9 +163,9 @@ async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
 
 
 async def test_many_tasks_send_and_each_hears_of_its_own(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q", credit=7) as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q", credit=7) as receiver:
         calls = [Call(nursery, sender.send, number) for number in range(100)]
         for _ in calls:
             delivery = await receiver.receive()
@@ -181,23 +181,23 @@ async def test_many_tasks_send_and_each_hears_of_its_own(
 
 
 async def test_a_message_is_sent_as_it_was_when_it_was_given(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender:
+    async with factory.sender("q") as sender:
         message = Message(["first"], application_properties={"a": 1})
         sending = Call(nursery, sender.send, message)
         await wait_all_tasks_blocked()
         message.body.append("later")
         message.application_properties["b"] = 2
-        async with doors.receiver("q") as receiver, await receiver.receive() as came:
+        async with factory.receiver("q") as receiver, await receiver.receive() as came:
             assert (came.body, came.application_properties) == (["first"], {"a": 1})
         await sending.result()
 
 
 async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=2) as receiver:
+    async with factory.receiver("q", credit=2) as receiver:
 
         async def accept_slowly() -> None:
             for _ in range(5):
@@ -210,7 +210,7 @@ async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
         async def send(sender: Sender) -> None:
             sent.extend([await sender.transfer(b"") for _ in range(3)])
 
-        async with doors.sender("q") as sender:
+        async with factory.sender("q") as sender:
             calls = [Call(nursery, send, sender), Call(nursery, sender.send, b""), Call(nursery, sender.send, b"")]
             await wait_all_tasks_blocked()
             nursery.start_soon(accept_slowly)
@@ -223,12 +223,12 @@ async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
 
 @pytest.mark.parametrize("leave", ["by an error", "cancelled"])
 async def test_leaving_otherwise_waits_for_nobody(
-    leave: str, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    leave: str, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", credit=1) as receiver:
+    async with factory.receiver("q", credit=1) as receiver:
         left_at = trio.current_time()
         with trio.CancelScope() as scope, suppress(KeyError):
-            async with doors.sender("q") as sender:
+            async with factory.sender("q") as sender:
                 sent = await sender.transfer(b"")
                 waiting = [Call(nursery, sender.send, number) for number in range(5)]
                 delivery = await receiver.receive()
@@ -246,8 +246,8 @@ async def test_leaving_otherwise_waits_for_nobody(
         delivery.accept()  # whether anybody hears of it or not
 
 
-async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: LinkFactory, autojump_clock: MockClock) -> None:
-    sender = doors.sender("q")
+async def test_a_sender_is_used_between_its_entry_and_its_exit(factory: LinkFactory, autojump_clock: MockClock) -> None:
+    sender = factory.sender("q")
     for call in (sender.send, sender.transfer):
         with pytest.raises(CommandError, match="async with"):
             await call(b"")
@@ -261,9 +261,9 @@ async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: LinkFactor
 
 
 async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+    async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         for wrong in (object(), Message(b"", priority=256), 2**63):
             with pytest.raises(CommandError):
                 await sender.send(wrong)  # type: ignore[arg-type]  # what a program without types may do

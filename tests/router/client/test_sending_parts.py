@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import Data
 from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.client.links.client_connection import BACKLOG
 from amqpmesh.router.client.links.incoming import DeliveryAbortedError
-from amqpmesh.router.client.links.sender_link import PIECE
+from amqpmesh.router.client.links.sender_link import CHUNK
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import RejectedError
 from amqpmesh.router.message.writer import JOINED_MAX, Sections
@@ -78,11 +78,11 @@ async def taken(delivery: Delivery) -> bytes:
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
 async def test_parts_arrive_as_one_body(
-    streaming: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    streaming: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     parts = [b"", b"a" * 10, bytearray(b"b" * 300), memoryview(b"c" * (JOINED_MAX + 1)), b""]
     body = b"".join(parts)
-    async with doors.receiver("q", streaming=streaming) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", streaming=streaming) as receiver, factory.sender("q") as sender:
         for size in (None, len(body)):
             said = Message(subject="s", application_properties={"k": 1}, footer={"x-opt-sum": "?"})
 
@@ -103,8 +103,8 @@ async def test_parts_arrive_as_one_body(
 
 
 @pytest.mark.parametrize("size", [None, 0])
-async def test_no_parts_are_an_empty_body(size: int | None, doors: LinkFactory, autojump_clock: MockClock) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+async def test_no_parts_are_an_empty_body(size: int | None, factory: LinkFactory, autojump_clock: MockClock) -> None:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         await sender.send_parts(each([]), size=size, settled=True)
         sent = await sender.transfer_parts(each([b""]), size=size)
         assert (await receiver.receive()).message.body == b""
@@ -126,9 +126,9 @@ def test_a_body_that_is_too_large_for_a_data_section_is_several() -> None:
 
 
 async def test_what_makes_no_sense_is_refused_before_anything_is_sent(
-    doors: LinkFactory, autojump_clock: MockClock
+    factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q"), doors.sender("q") as sender:
+    async with factory.receiver("q"), factory.sender("q") as sender:
         for wrong, settings in (
             (each([]), {"message": Message("a body")}),
             (each([]), {"message": "text"}),
@@ -177,9 +177,9 @@ async def test_parts_are_asked_for_once_there_is_credit_and_each_goes_at_once(
 
 @pytest.mark.parametrize("size", [None, 100_000], ids=["unknown", "known"])
 async def test_what_is_cancelled_or_raises_is_aborted_and_the_link_goes_on(
-    size: int | None, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    size: int | None, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", streaming=True) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", streaming=True) as receiver, factory.sender("q") as sender:
         for way in ("cancelled", "raised"):
             source = Source(b"first")
             sending = Call(nursery, sender.send_parts, source.parts(), size=size)
@@ -376,9 +376,9 @@ async def test_what_is_rejected_in_the_middle_is_read_no_further(
 
 
 async def test_a_router_says_in_the_middle_that_no_receiver_takes_so_much(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", max_message_size=100_000) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", max_message_size=100_000) as receiver, factory.sender("q") as sender:
         source = Source(*[bytes(20_000)] * 6)  # it does not end
         failure = await Call(nursery, sender.send_parts, source.parts()).failure()
         assert isinstance(failure, RejectedError)
@@ -388,12 +388,12 @@ async def test_a_router_says_in_the_middle_that_no_receiver_takes_so_much(
 
 
 async def test_a_sender_that_is_left_by_an_error_aborts_what_it_streams(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", streaming=True) as receiver:
+    async with factory.receiver("q", streaming=True) as receiver:
         source = Source(b"first")
         with pytest.raises(ZeroDivisionError):
-            async with doors.sender("q") as sender:
+            async with factory.sender("q") as sender:
                 sending = Call(nursery, sender.send_parts, source.parts())
                 delivery = await receiver.receive()
                 raise ZeroDivisionError
@@ -407,7 +407,7 @@ async def test_a_sender_that_is_left_by_an_error_aborts_what_it_streams(
 
 
 async def test_no_more_is_asked_for_than_the_receiver_lets_pass(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     part, count, asked = bytes(64 * KIB), 512, 0
 
@@ -417,12 +417,12 @@ async def test_no_more_is_asked_for_than_the_receiver_lets_pass(
             asked += 1
             yield part
 
-    async with doors.receiver("q", streaming=True, buffer=256 * KIB) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", streaming=True, buffer=256 * KIB) as receiver, factory.sender("q") as sender:
         sending = Call(nursery, sender.send_parts, parts(), size=count * len(part))
         delivery = await receiver.receive()
         await trio.sleep(60)
         # The widest session window on the way, 128 frames of 32 KiB, what waits to be written, and the buffer.
-        bound = 128 * 32 * KIB + 2 * (BACKLOG + PIECE) + 256 * KIB
+        bound = 128 * 32 * KIB + 2 * (BACKLOG + CHUNK) + 256 * KIB
         took = 0
         assert 0 < asked * len(part) <= bound
         async for octets in delivery:

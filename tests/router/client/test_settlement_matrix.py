@@ -72,10 +72,10 @@ class Way:
 
     async def __aenter__(self) -> tuple[LinkFactory, LinkFactory]:
         await self._stack.enter_async_context(self.router)
-        sender, receiver = [await self._doors(end) for end in self._ends]
+        sender, receiver = [await self._factory(end) for end in self._ends]
         return sender, receiver
 
-    async def _doors(self, end: str) -> LinkFactory:
+    async def _factory(self, end: str) -> LinkFactory:
         if end == "in-process":
             return self.router
         return await self._stack.enter_async_context(joined(self._nursery, self.router))

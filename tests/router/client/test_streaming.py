@@ -70,8 +70,8 @@ async def test_messages_are_whole_up_to_the_size_that_is_announced(
         assert (await usual.receive()).message.body == b"x"
 
 
-async def test_sixteen_mebibytes_arrive_as_one_message(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+async def test_sixteen_mebibytes_arrive_as_one_message(factory: LinkFactory, nursery: trio.Nursery) -> None:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         largest = Message(bytes(MAX_MESSAGE_SIZE - len(data(b""))))
         sending = Call(nursery, sender.send, largest)
         async with await receiver.receive() as message:
@@ -80,9 +80,9 @@ async def test_sixteen_mebibytes_arrive_as_one_message(doors: LinkFactory, nurse
 
 
 async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(
-    doors: LinkFactory, nursery: trio.Nursery
+    factory: LinkFactory, nursery: trio.Nursery
 ) -> None:
-    async with doors.receiver("q", max_message_size=10_000) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", max_message_size=10_000) as receiver, factory.sender("q") as sender:
         with pytest.raises(RejectedError, match="message-size-exceeded"):
             await sender.send(bytes(200_000))
         # The link is as good as before.
@@ -90,8 +90,8 @@ async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(
         assert (await receiver.receive()).message.body == b"small"
 
 
-async def test_a_whole_message_may_be_larger_than_the_buffer(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.receiver("q", buffer=64 * KIB) as receiver, doors.sender("q") as sender:
+async def test_a_whole_message_may_be_larger_than_the_buffer(factory: LinkFactory, nursery: trio.Nursery) -> None:
+    async with factory.receiver("q", buffer=64 * KIB) as receiver, factory.sender("q") as sender:
         sending = Call(nursery, sender.send, BODY)
         async with await receiver.receive() as message:
             assert message.body == BODY
@@ -130,10 +130,10 @@ async def payload_of(delivery: Delivery) -> bytes:
     return delivery.payload
 
 
-async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(doors: LinkFactory, nursery: trio.Nursery) -> None:
+async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(factory: LinkFactory, nursery: trio.Nursery) -> None:
     sections = (Data(value=BODY[:1000]), Data(value=b""), Data(value=BODY[1000:]))
     for body in (BODY, b"", sections, "text", {"a": [1, 2]}, None):
-        async with doors.receiver("q", streaming=True) as receiver, doors.sender("q") as sender:
+        async with factory.receiver("q", streaming=True) as receiver, factory.sender("q") as sender:
             for way in ("parts", "read"):
                 sending = Call(nursery, sender.send, Message(body, subject="s", footer={"x-opt-sum": 1}))
                 delivery = await receiver.receive()
@@ -152,8 +152,8 @@ async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(doors: LinkFac
                 await sending.result()
 
 
-async def test_parts_and_read_serve_whole_deliveries_too(doors: LinkFactory, nursery: trio.Nursery) -> None:
-    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+async def test_parts_and_read_serve_whole_deliveries_too(factory: LinkFactory, nursery: trio.Nursery) -> None:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
         await sender.send(b"octets", settled=True)
         await sender.send((Data(value=b"a"), Data(value=b"b")), settled=True)
         await sender.send("text", settled=True)
@@ -242,9 +242,9 @@ async def test_a_stream_of_64_mebibytes_passes_through_little_memory(
 
 
 async def test_a_stopped_reader_bounds_what_waits_on_the_whole_way(
-    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with doors.receiver("q", streaming=True, buffer=256 * KIB) as receiver, doors.sender("q") as sender:
+    async with factory.receiver("q", streaming=True, buffer=256 * KIB) as receiver, factory.sender("q") as sender:
         tracemalloc.start()
         try:
             sending = Call(nursery, sender.send, bytes(16 * MIB))

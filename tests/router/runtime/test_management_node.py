@@ -356,7 +356,7 @@ async def test_no_request_ends_or_stops_it(nursery: trio.Nursery, autojump_clock
 
 @pytest.mark.parametrize(
     ("cls", "method"),
-    [(ReceiverLink, "transferred"), (Incoming, "decode")],
+    [(ReceiverLink, "transfer_received"), (Incoming, "decode")],
     ids=["as a request comes", "as it is taken"],
 )
 async def test_a_fault_of_ours_on_its_link_does_not_end_it(
@@ -383,7 +383,7 @@ async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(ReceiverLink, "attached", lambda *_: 1 / 0)
+        patched.setattr(ReceiverLink, "attach_received", lambda *_: 1 / 0)
         async with Router(id="A") as router:
             tries = 60
             await trio.sleep(tries * FAULT_PAUSE)
