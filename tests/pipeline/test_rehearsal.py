@@ -57,7 +57,7 @@ def test_what_routers_do_otherwise_than_was_predicted_does_not_pass(monkeypatch:
     async def put_nothing(*_: object) -> None:
         """A cost that is not changed."""
 
-    monkeypatch.setattr(rehearsal, "put", put_nothing)
+    monkeypatch.setattr(rehearsal, "set_cost", put_nothing)
     found = rehearsal.rehearsal(Graph(SQUARE), FLOWS, [Change("A", "B", 1, 9)])
     assert "A sends to C by B, and not by D" in found.wrong
     assert any(each.startswith("A -> B carried ") for each in found.wrong)
@@ -67,12 +67,12 @@ def test_what_routers_do_otherwise_than_was_predicted_does_not_pass(monkeypatch:
 
 
 def test_what_is_lost_while_costs_change_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    put = rehearsal.put
+    set_cost = rehearsal.set_cost
 
     async def cutting(standing: object, cost: int, ask: object) -> None:
         for mesh in meshes:
             mesh.reset("B", "C")
-        await put(standing, cost, ask)  # type: ignore[arg-type]
+        await set_cost(standing, cost, ask)  # type: ignore[arg-type]
 
     class Kept(rehearsal.Mesh):
         def __init__(self) -> None:
@@ -81,7 +81,7 @@ def test_what_is_lost_while_costs_change_does_not_pass(monkeypatch: pytest.Monke
 
     meshes: list[Kept] = []
     monkeypatch.setattr(rehearsal, "Mesh", Kept)
-    monkeypatch.setattr(rehearsal, "put", cutting)
+    monkeypatch.setattr(rehearsal, "set_cost", cutting)
     found = rehearsal.rehearsal(Graph(SQUARE), FLOWS, [Change("A", "D", 2, 3)])
     assert any(each.startswith("a message from ") for each in found.wrong)
 

@@ -276,7 +276,7 @@ def test_a_router_that_stands_still_is_waited_for_no_longer_than_was_said(
     async def stuck(*_: object) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(routes, "put", stuck)
+    monkeypatch.setattr(routes, "set_cost", stuck)
     monkeypatch.setattr(routes, "BACK_TIME", 0.05)
     said = two.apply(plan(*CHANGES), "--yes", "--timeout", "0.5")
     assert said.status == 4
@@ -287,15 +287,15 @@ def test_a_router_that_stands_still_is_waited_for_no_longer_than_was_said(
 
 
 def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = routes.put
+    set_cost = routes.set_cost
 
     async def interrupted(standing: Any, cost: int, ask: Any) -> None:
-        await put(standing, cost, ask)
+        await set_cost(standing, cost, ask)
         if cost == 9:  # the second, which is in force by now
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await trio.sleep_forever()
 
-    monkeypatch.setattr(routes, "put", interrupted)
+    monkeypatch.setattr(routes, "set_cost", interrupted)
     said = two.apply(plan(*CHANGES), "--yes")
     assert (said.status, two.costs()) == (1, (1, 4))
     assert said.lines == [
@@ -308,14 +308,14 @@ def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.
 def test_a_router_that_is_gone_in_the_middle_is_told_and_the_others_are_as_before(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = routes.put
+    set_cost = routes.set_cost
 
     async def killing(standing: Any, cost: int, ask: Any) -> None:
         if cost == 9:
             await trio.to_thread.run_sync(two.b.end)
-        await put(standing, cost, ask)
+        await set_cost(standing, cost, ask)
 
-    monkeypatch.setattr(routes, "put", killing)
+    monkeypatch.setattr(routes, "set_cost", killing)
     said = two.apply(plan(*CHANGES), "--yes")
     assert said.status == 3
     assert any(line.startswith("amqpmesh: B -> A may cost 9 or 4: not known (") for line in said.lines)
