@@ -1,7 +1,7 @@
-"""What went wrong, and the condition to answer with.
+"""Errors of this package.
 
-Who erred decides the class: `ProtocolError` is the peer's fault and is answered on the wire, `CommandError` our own
-caller's and is not: nothing was sent, nothing has changed.
+A `ProtocolError` is an error of the peer, and is answered on the wire with its condition. A `CommandError` is an error
+of our caller: nothing was sent, and nothing has changed.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class AmqpMeshError(Exception):
-    """What every error of this package is."""
+    """The base class of all errors of this package."""
 
 
 class Scope(Enum):
-    """The level at which an error is answered: the endpoint that ends because of it (§2.4.3, §2.5.4, §2.6.5)."""
+    """The level of an error: the endpoint that ends because of it (§2.4.3, §2.5.4, §2.6.5)."""
 
     LINK = "link"
     SESSION = "session"
@@ -31,9 +31,9 @@ class Scope(Enum):
 class ProtocolError(AmqpMeshError):
     """The peer broke the standard.
 
-    Args: scope: which endpoint ends.
-        condition: what to answer.
-        description: for people, and for the peer's log: never contains what is secret.
+    Args: scope: the level of the endpoint that ends.
+        condition: the condition of the answer.
+        description: a text for people and for the peer's log; it never contains a secret.
         info: the map that goes with the condition (§2.8.14).
     """
 
@@ -51,11 +51,11 @@ class ProtocolError(AmqpMeshError):
 
 
 class CommandError(AmqpMeshError):
-    """Our own caller asked for what cannot be done: nothing was sent, nothing has changed."""
+    """Our caller asked for something impossible: nothing was sent, and nothing has changed."""
 
 
 class ConfigError(AmqpMeshError):
-    """The configuration is wrong: which file, which key in it, and why."""
+    """The configuration is wrong: the file, the key in it, and the reason."""
 
     def __init__(self, file: str, key: str, reason: str) -> None:
         super().__init__(file, key, reason)
@@ -68,7 +68,7 @@ class ConfigError(AmqpMeshError):
 
 
 class _EndedError(AmqpMeshError):
-    """An endpoint has ended; `error` is what the peer gave as the reason, None if it gave none."""
+    """An endpoint has ended. `error` is the peer's reason; None: it gave none."""
 
     def __init__(self, message: str, error: "Error | None" = None) -> None:
         super().__init__(message, error)
@@ -86,7 +86,7 @@ class ConnectionClosedError(_EndedError):
 
 
 class _RedirectError(_EndedError):
-    """What was asked for is elsewhere; what is None the peer did not say, or in another type."""
+    """The peer redirects to another place. An attribute is None if the peer left it out or sent another type."""
 
     def __init__(self, message: str, error: "Error | None" = None) -> None:
         super().__init__(message, error)
@@ -99,10 +99,9 @@ class _RedirectError(_EndedError):
 
 
 class ConnectionRedirectError(_RedirectError, ConnectionClosedError):
-    """The container is elsewhere (§2.8.16, amqp:connection:redirect).
+    """The peer redirects the connection to another container (§2.8.16, amqp:connection:redirect).
 
-    `hostname` is what `open`, SASL and TLS are to name there, `network_host` and `port` where to connect; None: the
-    peer did not say.
+    Connect to `network_host` and `port`, and name `hostname` in `open`, SASL and TLS. None: the peer did not say.
     """
 
 
@@ -111,22 +110,22 @@ class SaslError(ConnectionClosedError):
 
 
 class SessionEndedError(_EndedError):
-    """The session was ended by either side, or went with its connection."""
+    """The session was ended by either side, or by the end of its connection."""
 
 
 class LinkDetachedError(_EndedError):
-    """The link was detached by either side, or went with its session."""
+    """The link was detached by either side, or by the end of its session."""
 
 
 class LinkStolenError(LinkDetachedError):
-    """The link was attached again by somebody else (§2.6.1, amqp:link:stolen)."""
+    """Another connection has attached the same link (§2.6.1, amqp:link:stolen)."""
 
 
 class LinkRedirectError(_RedirectError, LinkDetachedError):
-    """The node is elsewhere (§2.8.18, amqp:link:redirect).
+    """The peer redirects the link to another node (§2.8.18, amqp:link:redirect).
 
-    `hostname` is what `open`, SASL and TLS are to name there, `network_host` and `port` where to connect, `address`
-    what to attach to; None: the peer did not say.
+    Connect to `network_host` and `port`, name `hostname` in `open`, SASL and TLS, and attach to `address`. None: the
+    peer did not say.
     """
 
     def __init__(self, message: str, error: "Error | None" = None) -> None:
@@ -136,18 +135,18 @@ class LinkRedirectError(_RedirectError, LinkDetachedError):
 
 
 class InDoubtError(_EndedError):
-    """The link was lost after the transfer and before the outcome: it may or may not have been delivered."""
+    """The link was lost between transfer and outcome: the message may have been delivered, or not."""
 
 
 def connection_closed(message: str, error: "Error | None") -> ConnectionClosedError:
-    """The error for a connection that the peer closed with `error`."""
+    """Return the error for a connection that the peer closed with `error`."""
     if error is not None and error.condition == ConnectionCondition.REDIRECT:
         return ConnectionRedirectError(message, error)
     return ConnectionClosedError(message, error)
 
 
 def link_detached(message: str, error: "Error | None") -> LinkDetachedError:
-    """The error for a link that was detached with `error`."""
+    """Return the error for a link that was detached with `error`."""
     return _DETACHED.get(error.condition if error is not None else "", LinkDetachedError)(message, error)
 
 
@@ -162,18 +161,18 @@ def _text(value: Value) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A value that a peer sent, for a description: cut, as what the peer sent can be of any length."""
+    """Return a value of the peer as text for a description, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def decode_error(description: str) -> ProtocolError:
-    """What the peer sent is not a legal encoding of what is expected there (§2.8.15)."""
+    """Return the error for octets that do not encode the expected type (§2.8.15)."""
     return ProtocolError(Scope.CONNECTION, AmqpCondition.DECODE_ERROR, description)
 
 
 def invalid_field(description: str) -> ProtocolError:
-    """What the peer sent is well encoded, but not permitted there (§2.8.15)."""
+    """Return the error for a value that is well encoded, but not permitted in its place (§2.8.15)."""
     return ProtocolError(Scope.CONNECTION, AmqpCondition.INVALID_FIELD, description)
 
 

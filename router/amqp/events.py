@@ -1,4 +1,4 @@
-"""What the peer did, as the connection reports it."""
+"""Events that a connection reports: actions of the peer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TlsRequested:
-    """The protocol headers agreed on TLS: negotiate it now, starting with `rest`, then call `secured()` (§5.2)."""
+    """Both sides agreed on TLS: do the handshake, which begins with the octets `rest`, then call `secured()` (§5.2)."""
 
     rest: bytes
 
 
 @dataclass(slots=True)
 class Authenticated:
-    """The SASL layer of a server has let in a peer that is a user (§5.3.2): `connection.user`."""
+    """A server's SASL exchange has authenticated the peer as a user (§5.3.2): `connection.user`."""
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class ConnectionOpened:
 
 @dataclass(slots=True)
 class ConnectionClosed:
-    """No frame will come or go any more (§2.7.9), or never did: `error` says why, if there is a reason.
+    """The connection has ended: no frame will be read or written (§2.7.9). `error` is the reason, if there is one.
 
-    It comes once, whatever ends the connection. `by_peer` is False where we closed first: for what the peer did wrong,
-    then `error` is what we told it; or by `close()`, then it is what the peer's own `close` says, once that has come.
-    Sessions and links end with it, without events of their own.
+    Each connection reports it once. `by_peer` is False if we closed first. If we closed for an error of the peer,
+    `error` is the one that we sent; after our `close()` it is the one of the peer's answer.
+    Sessions and links end with the connection, without events of their own.
     """
 
     error: Error | None
@@ -55,14 +55,14 @@ class ConnectionClosed:
 
 @dataclass(slots=True)
 class SessionBegun:
-    """A session began: the peer's `begin` came (§2.7.2). Where the peer initiated it, answer with `session.begin()`."""
+    """The peer's `begin` came (§2.7.2). If the peer initiated the session, answer with `session.begin()`."""
 
     session: Session
 
 
 @dataclass(slots=True)
 class SessionEnded:
-    """A session ended (§2.7.8), and its links with it, without events of their own. Our `end` has been sent."""
+    """A session ended (§2.7.8), with its links, which have no events of their own. Our `end` has been sent."""
 
     session: Session
     error: Error | None
@@ -73,7 +73,7 @@ class SessionEnded:
 class LinkAttached:
     """The peer's `attach` came (§2.7.3).
 
-    Where the peer initiated the link, answer with `link.attach(...)` or `link.refuse(error)`, now or later.
+    If the peer initiated the link, answer with `link.attach(...)` or `link.refuse(error)`, now or later.
     """
 
     link: Link
@@ -82,7 +82,7 @@ class LinkAttached:
 
 @dataclass(slots=True)
 class LinkDetached:
-    """A link was detached (§2.7.7): by the peer, then answer with `link.detach(...)`; or by us for a peer's error."""
+    """A link was detached (§2.7.7): by the peer (answer with `link.detach(...)`), or by us for an error of the peer."""
 
     link: Link
     closed: bool
@@ -92,9 +92,9 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class TransferReceived:
-    """One frame of a delivery (§2.7.5); `delivery.complete` and `.aborted` say whether it was the last.
+    """One frame of a delivery came (§2.7.5). `delivery.complete` or `.aborted` is set with its last frame.
 
-    It holds one frame of the session's incoming window until `session.release(1)`.
+    The frame uses one of the session's incoming window until the caller calls `session.release(1)`.
     """
 
     link: Receiver
@@ -105,7 +105,7 @@ class TransferReceived:
 
 @dataclass(slots=True)
 class DeliveriesGathered:
-    """Whole deliveries came on a link with the fast path enabled, and their octets, in order (§2.7.5)."""
+    """Whole deliveries, with their payloads, came in order on a link whose fast path is enabled (§2.7.5)."""
 
     link: Receiver
     deliveries: list[Delivery]
@@ -114,14 +114,14 @@ class DeliveriesGathered:
 
 @dataclass(slots=True)
 class DeliveryIgnored:
-    """A resumed delivery that our unsettled map does not hold (§2.6.13): nothing came but one less of the credit."""
+    """A resumed delivery came that our unsettled map does not hold (§2.6.13). It used one credit, nothing else."""
 
     link: Receiver
 
 
 @dataclass(slots=True)
 class DeliveryResumed:
-    """The sender went on with a delivery that our unsettled map has: it has a delivery-id again (§2.6.13)."""
+    """The sender resumed a delivery of our unsettled map, which has a delivery-id again (§2.6.13)."""
 
     link: Receiver
     delivery: Delivery
@@ -129,7 +129,7 @@ class DeliveryResumed:
 
 @dataclass(slots=True)
 class DispositionReceived:
-    """The peer told the state of live deliveries of ours, or settled them (§2.7.6); `state` is encoded."""
+    """The peer set the state of deliveries that it has not settled, or settled them (§2.7.6). `state` is encoded."""
 
     session: Session
     deliveries: list[Delivery]
@@ -139,7 +139,7 @@ class DispositionReceived:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """Flow state of a link came (§2.7.4). A sender's credit changed, or a sending peer reported its own view."""
+    """The flow state of a link came (§2.7.4): new credit for our sender, or the state of the peer's sender."""
 
     link: Link
     flow: Flow
@@ -147,7 +147,7 @@ class CreditChanged:
 
 @dataclass(slots=True)
 class DrainRequested:
-    """The receiver wants its credit used up: send what is there, then `link.drained()` (§2.6.7)."""
+    """The receiver asks to use up its credit: send the available messages, then call `link.drained()` (§2.6.7)."""
 
     link: Sender
     flow: Flow
@@ -155,14 +155,14 @@ class DrainRequested:
 
 @dataclass(slots=True)
 class WindowOpened:
-    """Transfers may be sent on the session again: its remote-incoming-window had been used up (§2.5.6)."""
+    """The session may send transfers again: the peer has reopened its incoming window (§2.5.6)."""
 
     session: Session
 
 
 @dataclass(slots=True)
 class Relayed:
-    """Much was relayed without a decision: others should come first."""
+    """The kernel has relayed as much as is fair: serve other connections before this one goes on."""
 
 
 RELAYED = Relayed()

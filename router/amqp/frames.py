@@ -1,11 +1,11 @@
-"""A byte stream cut into protocol headers and frames (§2.2, §2.3)."""
+"""Protocol headers and frames, read from a byte stream (§2.2, §2.3)."""
 
 from typing import Final, NamedTuple
 
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import ProtocolError, framing_error
 
-#: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).
+#: Octets of a frame that every peer takes; the limit of all frames before `open` (§2.4.1).
 MIN_MAX_FRAME_SIZE: Final = 512
 
 AMQP_FRAME: Final = 0x00
@@ -14,7 +14,7 @@ SASL_FRAME: Final = 0x01
 #: Octets of a protocol header, and of a frame header without extension.
 HEADER_SIZE: Final = 8
 
-#: Octets that were handed out and are kept all the same, with what comes behind them.
+#: Octets that were read and may stay in memory, because the octets behind them are in the same buffer.
 _LITTLE: Final = 4 * 2**10
 
 #: A frame without body: traffic against an idle time-out (§2.4.5).
@@ -22,7 +22,7 @@ EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
 def protocol_header(protocol_id: int) -> bytes:
-    """The protocol header of version 1.0.0: id 0 is AMQP, 2 TLS, 3 SASL (§2.2, §5.2, §5.3)."""
+    """Return the protocol header of version 1.0.0: id 0 is AMQP, 2 TLS, 3 SASL (§2.2, §5.2, §5.3)."""
     return b"AMQP" + bytes((protocol_id, 1, 0, 0))
 
 
@@ -35,26 +35,26 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Collects bytes and hands out protocol headers and frames, whatever the chunks they came in.
+    """A buffer that takes chunks of any size, and returns protocol headers and frames.
 
-    What is large comes in chunks that begin and end within a frame. Only that frame is put together; the others stay in
-    the chunk that they came in.
+    A chunk of a large transfer begins and ends within a frame. Only a frame that lies in several chunks is copied; all
+    others are read from the chunk that they came in.
     """
 
     def __init__(self, max_frame_size: int) -> None:
-        """Args: max_frame_size: octets, the largest frame that is taken; it may be changed between frames."""
+        """Args: max_frame_size: octets of the largest frame that is accepted; it may change between frames."""
         self.max_frame_size = max_frame_size
         self._data = b""
         self._at = 0
-        # What follows that, if it came later; and where.
+        # The chunk behind `_data`, if there is one, and its first unread octet.
         self._behind = b""
         self._behind_at = 0
-        # The begin of a frame that comes in more than two parts, joined once, however many; and its size.
+        # The begin of a frame that comes in more than two chunks, and the frame's size. The chunks are joined once.
         self._begun = bytearray()
         self._wanted = 0
 
     def feed(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
-        """Take the next bytes of the stream. Args: at: where they begin in `data`; not 0 only if `is_empty`."""
+        """Take the next bytes of the stream. Args: at: their begin in `data`; 0 unless `is_empty`."""
         if not data:
             return
         if self.is_empty:
@@ -66,7 +66,7 @@ class FrameReader:
             self._at = 0
             size = 0 if self._behind else self._begun_size(rest, data)
             missing = size - len(rest)
-            if missing <= 0:  # more than one is here, or none that can be said to be one
+            if missing <= 0:  # there are several frames, or the size of the first is not known
                 self._data = b"".join((rest, memoryview(self._behind)[self._behind_at :], data))
                 self._behind = b""
                 return
@@ -85,9 +85,9 @@ class FrameReader:
             self._leave_behind(data, missing)
 
     def _begun_size(self, rest: memoryview, data: bytes | bytearray | memoryview) -> int:
-        """The size of the frame that begins with `rest` and goes on with `data`; 0: it is not known, or none has it."""
+        """Return the size of the frame that begins with `rest` and goes on with `data`; 0: it is unknown or illegal."""
         head = b"".join((rest[:HEADER_SIZE], memoryview(data)[: max(0, HEADER_SIZE - len(rest))]))
-        if len(head) < HEADER_SIZE or head.startswith(b"AMQP"):  # a protocol header, which has no size
+        if len(head) < HEADER_SIZE or head.startswith(b"AMQP"):  # a protocol header has no size field
             return 0
         try:
             return _frame_size(head, 0, self.max_frame_size)
@@ -99,23 +99,24 @@ class FrameReader:
             self._behind, self._behind_at = bytes(data), at
 
     def _move(self, at: int) -> None:
-        """What comes before `at` was handed out."""
+        """Note that the octets before `at` were read."""
         size = len(self._data)
         self._at = at
         if at == size:
             self._data, self._at, self._behind, self._behind_at = self._behind, self._behind_at, b"", 0
         elif at > _LITTLE and 2 * at > size:
-            # The begin of a frame that comes later does not keep what came before it.
+            # The begin of an incomplete frame does not keep the frames before it in memory.
             self._data, self._at = self._data[at:], 0
 
     def starts_with(self, data: bytes) -> bool:
-        """Whether what was not handed out yet begins so."""
+        """Return whether the unread octets begin with `data`."""
         return self._data.startswith(data, self._at)
 
     def next_header(self) -> bytes | None:
-        """The next 8 octets, a protocol header as it seems; None until they are here.
+        """Return the next 8 octets, which may be a protocol header; None until they have come.
 
-        Whatever cannot become one is handed out as far as that is plain, so garbage is answered without delay.
+        Octets that cannot begin a header are returned at once, up to the first wrong one: garbage is answered without
+        delay.
         """
         available = self._data[self._at : self._at + HEADER_SIZE]
         for length in range(1, min(len(available), 4) + 1):
@@ -129,11 +130,11 @@ class FrameReader:
 
     @property
     def is_empty(self) -> bool:
-        """All that was taken was handed out, or relayed."""
+        """All octets that were taken have been read or relayed."""
         return self._at == len(self._data) and not self._begun
 
     def relay(self, wire: kernel.KernelConnection) -> bool:
-        """Have the frames relayed of which nothing is to be decided, up to the first other; whether there were any."""
+        """Relay frames, up to the first that needs a decision. Returns: whether any was relayed."""
         relayed = False
         while True:
             data, began = self._data, self._at
@@ -144,7 +145,7 @@ class FrameReader:
                 return relayed
 
     def relay_next(self, data: bytes | bytearray, wire: kernel.KernelConnection) -> bool:
-        """Take the next bytes of the stream, and relay as `relay` does. They are kept only as far as that fails."""
+        """Take the next bytes of the stream, and relay frames as `relay` does. Only bytes that are left are kept."""
         if not self.is_empty:
             self.feed(data)
             return self.relay(wire)
@@ -155,9 +156,9 @@ class FrameReader:
         return at > 0
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame; None until it is here.
+        """Return the next whole frame; None until it has come.
 
-        Raises: ProtocolError(CONNECTION, framing-error): a size, offset or type that no frame can have (§2.3.1).
+        Raises: ProtocolError(CONNECTION, framing-error): an illegal size, data offset or type (§2.3.1).
         """
         buffer = self._data
         at = self._at
@@ -171,14 +172,14 @@ class FrameReader:
 
     @property
     def needs_more(self) -> bool:
-        """Whether nothing can be handed out before more bytes have come, be it a frame or an error."""
+        """More bytes must come before a frame can be returned, or an error raised."""
         try:
             return self._at == len(self._data) or not self._next_size()
         except ProtocolError:
             return False
 
     def _next_size(self) -> int:
-        """The size of the next frame; 0 until it is here whole. Raises: as `next_frame`."""
+        """Return the size of the next frame; 0 until the whole frame has come. Raises: as `next_frame`."""
         available = len(self._data) - self._at
         if available < HEADER_SIZE:
             return 0
@@ -186,7 +187,7 @@ class FrameReader:
         return size if size <= available else 0
 
     def take_rest(self) -> bytes:
-        """What was read and belongs to no frame yet, taken out: another layer (TLS) goes on with it."""
+        """Take out the unread octets: they belong to another layer (TLS)."""
         rest = self._data[self._at :] + self._behind[self._behind_at :] + bytes(self._begun)
         self._data = self._behind = b""
         self._at = 0
@@ -195,7 +196,7 @@ class FrameReader:
 
 
 def _frame_size(buffer: bytes, at: int, most: int) -> int:
-    """The size of a frame of which the header begins at `at`. Raises: ProtocolError, as `FrameReader.next_frame`."""
+    """Return the size of the frame whose header begins at `at`. Raises: ProtocolError, as `FrameReader.next_frame`."""
     size = int.from_bytes(buffer[at : at + 4], "big")
     body_at = buffer[at + 4] * 4
     kind = buffer[at + 5]

@@ -1,4 +1,4 @@
-"""From the decoded performatives to the small values that the kernel applies: the generic half of reading."""
+"""Kernel frames made of decoded performatives: `transfer`, `disposition` and `flow`."""
 
 from dataclasses import fields
 from typing import Final
@@ -8,14 +8,14 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.performatives import Disposition, Flow, Open, Transfer
 from amqpmesh.router.kernel import DispositionFrame, FlowFrame, TransferFrame, descriptor_code
 
-#: How many fields an `open` has, as it is declared.
+#: The number of fields of an `open`.
 _OPEN_FIELDS: Final = len(fields(Open))
 
 
 def names_all_fields(body: bytes) -> bool:
-    """Whether an `open` names every field, though trailing nulls may be left out (§1.4).
+    """Return whether an encoded `open` names every field, although trailing nulls may be left out (§1.4).
 
-    A peer that writes so may read no other: Azure's Python clients index past the end of a `transfer` that is shorter.
+    A peer that writes all fields may need them all: Azure's Python clients index past the end of a shorter `transfer`.
     """
     at = descriptor_code(body, 0, len(body))[1]
     if body[at] == 0xC0:
@@ -24,7 +24,7 @@ def names_all_fields(body: bytes) -> bool:
 
 
 def transfer_frame(transfer: Transfer) -> TransferFrame:
-    """What the skimmer would have read (§2.7.5)."""
+    """Return the frame that the kernel would have read (§2.7.5)."""
     return TransferFrame(
         handle=transfer.handle,
         delivery_id=-1 if transfer.delivery_id is None else transfer.delivery_id,
@@ -42,7 +42,7 @@ def transfer_frame(transfer: Transfer) -> TransferFrame:
 
 
 def disposition_frame(disposition: Disposition) -> DispositionFrame:
-    """What the skimmer would have read (§2.7.6)."""
+    """Return the frame that the kernel would have read (§2.7.6)."""
     return DispositionFrame(
         receiver=disposition.role is Role.RECEIVER,
         first=disposition.first,

@@ -1,4 +1,4 @@
-"""Link endpoints: sender and receiver, their handles, their credit and their deliveries in flight (§2.6)."""
+"""Link endpoints, senders and receivers: handles, credit and deliveries (§2.6)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 S = LinkEndpointState
 
-#: The largest credit that serial numbers can tell from one that is used up (RFC 1982).
+#: The largest credit; serial numbers would take a higher delivery-limit for one in the past (RFC 1982).
 MAX_CREDIT: Final = 2**31 - 1
 
-#: The entry of a `flow`'s properties by which a receiver acquires within a transaction (§4.4.3).
+#: The entry of a `flow`'s properties that makes a receiver acquire within a transaction (§4.4.3).
 TXN_ID: Final = Symbol("txn-id")
 
-#: Octets of a `transfer` beside its state and its payload, at most.
+#: The most octets of a `transfer` without its state and its payload.
 _HEAD: Final = 80
 
 
@@ -48,7 +48,7 @@ class Terminus:
 
 
 class Link:
-    """A link endpoint of ours. It is not its terminus, which may outlive it, nor its handles, which may be reused."""
+    """A link endpoint of ours. Its terminus may outlive it, and its handles may be reused."""
 
     __slots__ = (
         "closed",
@@ -73,20 +73,20 @@ class Link:
         #: Our role.
         self.role = terminus.role
         self.state = S.DETACHED
-        #: Our `detach` closed it, or carried an error: nothing is left to resume.
+        #: Our `detach` closed the link, or carried an error: it cannot be resumed.
         self.closed = False
-        #: Credit, delivery-count, counters and deliveries: what changes with each transfer.
+        #: The kernel's part, which changes with each transfer: credit, delivery-count, counters, deliveries.
         self.flow_state = kernel.KernelLink(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
-        #: A sender's: a sequence number, where its delivery-count began.
+        #: Of a sender: its first delivery-count, a sequence number.
         self.initial_delivery_count = 0
-        #: The peer's handle; None while it has none.
+        #: The peer's handle; None: the peer is not attached.
         self.input_handle: int | None = None
-        #: The peer's `attach`, or what the owner of the connection remembers of it in its place.
+        #: The peer's `attach`, or what the owner of the connection keeps of it.
         self.remote: Attach | None = None
-        #: A `flow` is to be written with the next flush, and whether it asks for an answer.
+        #: The next flush writes a `flow`; with `owes_echo`, it asks for an answer.
         self.flow_due = False
         self.owes_echo = False
-        #: Whatever the owner of the connection wants to find again.
+        #: For the owner of the connection.
         self.context: object = None
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ class Link:
 
     @property
     def is_attached(self) -> bool:
-        """Both handles are assigned, and neither side has begun to detach."""
+        """Both sides are attached, and neither has begun to detach."""
         return self.state is S.ATTACHED
 
     @property
@@ -104,12 +104,12 @@ class Link:
 
     @property
     def credit(self) -> int:
-        """Deliveries that may still be sent on the link, as this end knows it (link-credit, §2.6.7)."""
+        """The link-credit that this end knows: deliveries that may still be sent (§2.6.7)."""
         return self.flow_state.link_credit
 
     @property
     def remote_max_message_size(self) -> int:
-        """Octets that the peer takes in one message; 0: no limit (§2.7.3)."""
+        """The octets of the largest message that the peer takes; 0: no limit (§2.7.3)."""
         return self.flow_state.max_message_size if self.flow_state.sender else 0
 
     def attach(
@@ -130,10 +130,10 @@ class Link:
 
         An answer that does not fit into the peer's frames ends the session with frame-size-too-small (§2.7.3).
 
-        Args: max_message_size: octets, None or 0 for no limit; a receiver enforces it. initial_delivery_count: of a
+        Args: max_message_size: octets; None or 0: no limit. A receiver enforces it. initial_delivery_count: of a
             sender. unsettled: None for a link without history, {} for an empty unsettled map (§2.7.3).
-        Raises: CommandError: this end has sent its attach already, the session is over, or a first attach does not fit
-            into the peer's frames.
+        Raises: CommandError: this end has sent its attach already, the session has ended, or the attach is the first
+            and does not fit into the peer's frames.
         """
         after = self._step(Step.SENT_ATTACH)
         sender = self.role is Role.SENDER
@@ -173,9 +173,9 @@ class Link:
         self.state = after
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach by one without a terminus of ours, and a closing detach with `error` (§2.6.3).
+        """Answer the peer's attach by one without our terminus, and by a closing detach with `error` (§2.6.3).
 
-        Raises: CommandError: the peer's attach is not waiting for an answer.
+        Raises: CommandError: no attach of the peer waits for an answer.
         """
         if self.remote is None:
             raise CommandError("nothing to refuse: the peer has not attached")
@@ -190,11 +190,11 @@ class Link:
     def detach(self, *, closed: bool = True, error: Error | None = None) -> None:
         """Send our `detach`: the first, or the answer to the peer's (§2.6.4 to §2.6.6).
 
-        With `closed` or an error the endpoint is destroyed: none of its deliveries can be spoken of any more.
+        With `closed` or an error the endpoint is destroyed: no later frame can refer to its deliveries.
         Raises: CommandError: this end has detached already, or never attached.
         """
         if self.state is S.DETACH_RCVD and self.flow_state.handle == -1:
-            # The peer left before we had answered its attach.
+            # The peer has detached before we answered its attach.
             self.attach()
             if self.flow_state.handle == -1:
                 return
@@ -210,7 +210,7 @@ class Link:
         self.flow_state.handle = -1
 
     def let_go(self) -> None:
-        """Only a handle is left of it, until the peer has detached, too: forget what the peer has called it."""
+        """Forget the name and the attach of a detached link, to free memory: only its handle waits for the peer."""
         self.name = self.terminus.name = ""
         self.remote = None
 
@@ -228,7 +228,7 @@ class Link:
             self.session.wake()
 
     def write_flow(self) -> None:
-        """Tell the peer this session's and this link's state now (§2.7.4)."""
+        """Write a `flow` with the state of the session and of this link (§2.7.4)."""
         flow_state = self.flow_state
         echo, self.owes_echo = self.owes_echo, False
         self.flow_due = False
@@ -241,10 +241,10 @@ class Sender(Link):
     __slots__ = ()
 
     def delivery(self, tag: bytes, *, message_format: int = 0, settled: bool = False) -> kernel.Delivery:
-        """A delivery to be sent by `transfer`; nothing is sent, and no credit is used, before that.
+        """Make a delivery that `transfer` will send. Nothing is sent yet, and no credit is used.
 
-        Args: tag: 1..32 octets, of no other delivery that is unsettled on this link (§2.6.12). settled: by us, before
-            it is sent: at most once.
+        Args: tag: 1..32 octets, different from the tags of unsettled deliveries on this link (§2.6.12). settled: we
+            settle it before it is sent: it is delivered at most once.
         Raises: CommandError: the tag is too long or in use.
         """
         if len(tag) > kernel.MAX_TAG:
@@ -265,10 +265,11 @@ class Sender(Link):
     ) -> int:
         """Send the next part of `delivery`, cut into frames, as far as the session's window allows (§2.7.5).
 
-        Args: more: other parts follow. settled: from this frame on it is settled by us. aborted: drop it instead; the
-            payload must be empty. state: encoded, with the first frame; short if the peer's frames are too small.
-        Returns: octets of the payload that were taken, which may be none. `delivery.complete` says whether the last
-            frame is written; else call again with the rest after `WindowOpened`.
+        Args: more: other parts follow. settled: we settle the delivery with this frame. aborted: abort the delivery;
+            the payload must be empty. state: encoded, sent with the first frame; in its short form if the peer's
+            frames are too small.
+        Returns: octets of the payload that were sent, 0 included. `delivery.complete` says whether the last frame is
+            written; if not, call again with the rest after `WindowOpened`.
         Raises: CommandError: no credit, another delivery is in the middle of its frames, or the link is not attached.
         """
         flow_state = self.flow_state
@@ -296,7 +297,7 @@ class Sender(Link):
         return taken
 
     def drained(self) -> None:
-        """There is nothing (more) to send: use up the credit and say so (§2.6.7). Without drain it does nothing."""
+        """Use up the credit that is left, and tell the receiver (§2.6.7). Without drain this does nothing."""
         flow_state = self.flow_state
         if flow_state.drain:
             if flow_state.link_credit > 0:
@@ -305,15 +306,15 @@ class Sender(Link):
             self.request_flow()
 
     def offer(self, available: int) -> None:
-        """Note how many messages wait for credit here; it is told with the next flow (§2.6.7, available)."""
+        """Set the count of messages that wait for credit here; the next flow carries it (§2.6.7, available)."""
         self.flow_state.available = available
 
 
-#: Limits of a link's credit that are remembered until its sender has shown which of them it knows.
+#: The most delivery-limits of a link that are remembered until the sender has shown the one that it knows.
 MAX_TOLD: Final = 64
 
-#: Deliveries beyond its credit that a container of others may send. RabbitMQ 3 sends some whenever a `flow` crosses
-#: those that are on their way; what bounds them is the session's window.
+#: Deliveries beyond its credit that a foreign container may send. RabbitMQ 3 sends some whenever a `flow` crosses
+#: deliveries on their way; the session's window bounds them.
 FORGIVEN: Final = 2**20
 
 
@@ -324,15 +325,15 @@ class Receiver(Link):
 
     def __init__(self, session: Session, terminus: Terminus) -> None:
         super().__init__(session, terminus)
-        #: Deliveries beyond its credit that are no error of the peer's; set before it answers.
+        #: Deliveries beyond the credit that we tolerate; the owner sets it before the peer answers.
         self.forgiven = 0
-        #: The delivery-limit that the sender most likely goes by: the last one that it has shown.
+        #: The delivery-limit that the sender most likely uses: the last one that it has shown.
         self.known_limit = 0
-        #: Those that it may go by, in the order in which it was told; the highest of them judges what it sends.
+        #: The delivery-limits that the sender may use, in the order of our flows. The highest one binds it.
         self._told: list[int] = [0]
 
     def begin_count(self, initial_delivery_count: int) -> None:
-        """The sender's count is known: credit that was given before counts from there (§2.6.7)."""
+        """Take the sender's first delivery-count: credit that was granted before counts from it (§2.6.7)."""
         flow_state = self.flow_state
         flow_state.delivery_count = initial_delivery_count
         self.known_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit)
@@ -340,9 +341,9 @@ class Receiver(Link):
         self._told = [self.known_limit]
 
     def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Set the link's credit to `credit` deliveries from here on; told with the next flush (§2.6.7).
+        """Set the link's credit to `credit` deliveries from now on. The next flush writes the flow (§2.6.7).
 
-        A credit that is lowered does not make an error of what the sender sends before it knows.
+        After the credit is lowered, deliveries that the sender sends before it knows are no error.
         Args: echo: ask for the sender's flow state.
         """
         flow_state = self.flow_state
@@ -354,7 +355,7 @@ class Receiver(Link):
             self.known_limit = limit
         told, count = self._told, flow_state.delivery_count
         if limit != told[-1] and len(told) < MAX_TOLD:
-            # What it has sent shows that it knows a limit as high; those before that are over.
+            # The deliveries that came show that the sender knows a limit at least as high: earlier ones are outdated.
             reached = (at for at, each in enumerate(told) if kernel.serial_distance(count, each) >= 0)
             del told[: next(reached, 0)]
             told.append(limit)
@@ -364,9 +365,9 @@ class Receiver(Link):
         self.request_flow()
 
     def receive_flow(self, flow: Flow) -> None:
-        """The sender's flow state: it may have advanced its delivery-count, and it shows which limit it knows.
+        """Take the sender's flow state: an advanced delivery-count, and the delivery-limit that it knows.
 
-        Raises: ProtocolError(LINK, transfer-limit-exceeded): it counts beyond what it was granted.
+        Raises: Violation(LINK, transfer-limit-exceeded): it counts beyond the credit that was granted.
         """
         flow_state = self.flow_state
         if flow.delivery_count is not None:
@@ -387,14 +388,14 @@ class Receiver(Link):
         flow_state.available = flow.available or 0
 
     def _hear_limit(self, known: int, *, clipped: bool) -> None:
-        """The sender has shown a limit: those that it was told before that are over.
+        """Take the delivery-limit that the sender has shown, and forget the limits before it.
 
-        Of several that fit the oldest counts: an answer to an older flow must not pass for one to the last.
-        Args: clipped: it has no credit, and would show the same for each limit that it has reached.
+        If several limits fit, the oldest counts: an answer to an older flow must not pass for one to the last.
+        Args: clipped: the sender has no credit, and would show the same for each limit that it has reached.
         """
         told = self._told
         if len(told) >= MAX_TOLD:
-            return  # not all are remembered
+            return  # some limits are not remembered
         for at, limit in enumerate(told):
             if limit == known or (clipped and kernel.serial_distance(limit, known) > 0):
                 if at:

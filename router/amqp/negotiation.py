@@ -1,4 +1,4 @@
-"""What comes before the first AMQP frame: protocol headers, the TLS and the SASL layer (§2.2, part 5)."""
+"""The negotiation before the first AMQP frame: protocol headers, TLS and SASL (§2.2, part 5)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ SASL_ID: Final = 3
 
 
 class Progress(Enum):
-    """What one step of the negotiation came to."""
+    """The result of a step of the negotiation."""
 
     GO_ON = auto()
-    #: The next thing is a TLS handshake.
+    #: A TLS handshake follows.
     TLS = auto()
-    #: The SASL exchange waits for `sasl.work`, then for `sasl_worked`.
+    #: The SASL exchange waits until the owner has done `sasl.work` and calls `sasl_worked`.
     WORK = auto()
     #: AMQP frames follow.
     AMQP = auto()
-    #: The layers could not be agreed on; what is to be sent is sent, then the transport is closed.
+    #: The sides did not agree: the output is to be sent, then the transport is to be closed.
     REFUSED = auto()
 
 
 class Negotiation:
     """The protocol headers of one connection, and the SASL exchange between two of them.
 
-    The server answers each header that it accepts with the same one; to any other it sends one that it would accept,
-    and closes (§2.2). The client asks for the layers it wants in turn: TLS, SASL, AMQP.
+    A server answers a header that it accepts with the same header. To any other it sends one that it would accept, and
+    closes (§2.2). A client asks for the layers that it wants in this order: TLS, SASL, AMQP.
     """
 
     def __init__(
@@ -45,32 +45,32 @@ class Negotiation:
         tls: bool = False,
     ) -> None:
         """Args: sasl: the exchange, if the layer is offered (server) or wanted (client). sasl_required: a server
-        takes no connection without it. tls: the TLS layer is offered (server) or wanted (client) inside this stream.
+        accepts no connection without SASL. tls: the TLS layer is offered (server) or wanted (client) in this stream.
         """
         self.server = server
         self.sasl = sasl
         self.sasl_required = sasl_required
         self.tls = tls
-        #: Frames come now, not a protocol header; and they are SASL's.
+        #: The peer sends frames now, not a protocol header; `in_sasl`: SASL frames.
         self.in_frames = False
         self.in_sasl = False
         self.refusal = ""
-        #: What came in the place of a protocol header, if it was none of AMQP 1.0.
+        #: The octets that came in place of a protocol header of AMQP 1.0.
         self.foreign = b""
         self.out = bytearray()
 
     def start(self) -> None:
-        """A client speaks first (§2.2)."""
+        """Write a client's first header: the client speaks first (§2.2)."""
         if not self.server:
             self.out += protocol_header(self._wanted())
 
     def secured(self) -> None:
-        """The TLS handshake is done: it happens once (§5.2)."""
+        """Go on after the TLS handshake, which happens once (§5.2)."""
         self.tls = False
         self.start()
 
     def receive_header(self, header: bytes) -> Progress:
-        """A protocol header came, or something in its place."""
+        """Take a protocol header, or the octets in its place."""
         wanted = self._wanted()
         acceptable = {wanted}
         if self.server:
@@ -78,7 +78,7 @@ class Negotiation:
                 acceptable.add(SASL_ID)
                 if not self.sasl_required:
                     acceptable.add(AMQP_ID)
-            # TLS comes below SASL: who has shown who he is does not start again in another layer (§5.1).
+            # TLS lies below SASL (§5.1): it cannot begin after the peer has authenticated.
             if self.tls and not (self.sasl is not None and self.sasl.done):
                 acceptable.add(TLS_ID)
         asked = next((each for each in sorted(acceptable) if header == protocol_header(each)), None)
@@ -102,12 +102,12 @@ class Negotiation:
         return Progress.AMQP
 
     def receive_sasl(self, body: bytes) -> Progress:
-        """The body of a SASL frame came. Raises: ProtocolError: it is none, or not its turn (§5.3.2)."""
+        """Take the body of a SASL frame. Raises: ProtocolError: it is malformed, or not due (§5.3.2)."""
         assert self.sasl is not None
         return self._after_sasl(self.sasl.receive(body))
 
     def sasl_worked(self) -> Progress:
-        """The work of the SASL exchange is done."""
+        """Go on after the work of the SASL exchange."""
         assert self.sasl is not None
         return self._after_sasl(self.sasl.go_on())
 
@@ -118,7 +118,7 @@ class Negotiation:
             return Progress.WORK
         if not self.sasl.done:
             return Progress.GO_ON
-        # After the outcome comes a protocol header again (§5.3.2).
+        # After the outcome a protocol header follows (§5.3.2).
         self.in_frames = self.in_sasl = False
         if not self.sasl.succeeded:
             self.refusal = self.sasl.reason or "authentication failed"
@@ -127,7 +127,7 @@ class Negotiation:
         return Progress.GO_ON
 
     def _wanted(self) -> int:
-        """The protocol id that comes next for a client, and that a server names when it refuses another."""
+        """Return the protocol id that a client asks for next, or that a server names when it refuses another."""
         if self.tls and not self.server:
             return TLS_ID
         if self.sasl is not None and not self.sasl.done and (not self.server or self.sasl_required):

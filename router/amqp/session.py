@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 S = SessionState
 
-#: Links that no longer look at their input: it is accounted and dropped until the peer's detach has come.
+#: States of links that drop their input, until the peer's detach has come. The input is still counted.
 _DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCARDING})
 
 
@@ -51,7 +51,7 @@ class Session:
         settings = connection.settings
         self.connection = connection
         self.state = S.UNMAPPED
-        #: What it takes of the connection's window.
+        #: Its share of the connection's window.
         self.part = window
         self.flow_state = kernel.KernelSession(
             window, settings.initial_outgoing_id, settings.initial_delivery_id, connection.flow_state, self
@@ -59,20 +59,20 @@ class Session:
         #: The highest handle that the peer may use.
         self.handle_max = settings.handle_max
         self.incoming_channel: int | None = None
-        #: The peer's `begin`, or what the owner of the connection remembers of it in its place.
+        #: The peer's `begin`, or what the owner of the connection keeps of it.
         self.remote: Begin | None = None
-        #: Links by the peer's handle, and by ours.
+        #: Links by the peer's handle; `output_links`: by ours.
         self.links: dict[int, Link] = {}
         self.output_links: dict[int, Link] = {}
-        #: For the owner of the connection: what waits for the peer to open its window.
+        #: For the owner of the connection: objects that wait for the peer to open its window.
         self.stalled: dict[Any, None] = {}
         self._handles = LowestFree(self.handle_max)
         self._awaiting: dict[tuple[str, Role], Link] = {}
-        #: Links that the peer has attached, and we have not answered.
+        #: Links whose attach by the peer we have not answered.
         self._owed: set[Link] = set()
-        #: That we sent our `end` on.
+        #: The channel of our `end`.
         self._ended_channel = -1
-        #: The peer's handles of links that we detached with an error.
+        #: The peer's handles of links that we have detached with an error.
         self._errant: set[int] = set()
 
     def __repr__(self) -> str:
@@ -80,27 +80,27 @@ class Session:
 
     @property
     def can_send(self) -> bool:
-        """Frames may be sent on it (§2.5.5)."""
+        """Frames may be sent on the session (§2.5.5)."""
         return self.flow_state.channel != -1 and self.connection.can_send
 
     @property
     def is_closed(self) -> bool:
-        """The peer has begun it, and takes no transfer now: its incoming window is used up (§2.5.6)."""
+        """The peer takes no transfer now: its incoming window is used up (§2.5.6)."""
         return self.remote is not None and self.flow_state.remote_incoming_window <= 0
 
     @property
     def window(self) -> int:
-        """Transfer frames that may be here unreleased."""
+        """The incoming window: transfer frames that may be unreleased."""
         return self.flow_state.window_size
 
     @property
     def has_room(self) -> bool:
-        """One more link can be attached from here, and answered: both sides have a free handle for it (§2.7.2)."""
+        """One more link can be attached and answered: both sides have a free handle for it (§2.7.2)."""
         return self._handles.in_use <= min(self._handles.maximum, self.handle_max)
 
     @property
     def all_links(self) -> list[Link]:
-        """Every link with a handle of either side."""
+        """The links that have a handle on either side."""
         return list(dict.fromkeys([*self.links.values(), *self.output_links.values()]))
 
     # ---------------------------------------------------------------------------------------------------- commands
@@ -114,8 +114,9 @@ class Session:
     ) -> None:
         """Send our `begin`: the first, or the answer to the peer's (§2.5.1).
 
-        Args: window: transfer frames that may be here unreleased, beside what the connection divides among sessions;
-            None: what this one got of that. offered_capabilities, desired_capabilities: of the session (§2.7.2).
+        Args: window: transfer frames that may be unreleased, in addition to the connection's window; None: the
+            session's share of the connection's window. offered_capabilities, desired_capabilities: of the session
+            (§2.7.2).
         Raises: CommandError: it was sent already, or no channel is free.
         """
         after = SESSION[self.state].get(Step.SENT_BEGIN)
@@ -127,7 +128,7 @@ class Session:
         if window is not None:
             flow_state.window_size = window
         if self.remote is None:
-            # Until it says what it allows here, it is taken to allow what it does elsewhere (§2.7.2, handle-max).
+            # Until the peer names its handle-max here, the lowest of its other sessions is assumed (§2.7.2).
             told = (each.remote.handle_max for each in self.connection.channels.sessions if each.remote is not None)
             self._handles.maximum = min(told, default=self.handle_max)
         self.connection.write(
@@ -147,7 +148,7 @@ class Session:
     def attach(self, terminus: Terminus, **fields: object) -> Link:
         """Initiate a link of `terminus`; `fields` as `Link.attach` takes them (§2.6.3).
 
-        Raises: CommandError: a link of that name and role is waiting for its answer here, or no handle is free.
+        Raises: CommandError: a link of that name and role waits for its answer on this session, or no handle is free.
         """
         key = (terminus.name, terminus.role)
         if key in self._awaiting:
@@ -158,7 +159,7 @@ class Session:
         return link
 
     def end(self, error: Error | None = None) -> None:
-        """Send our `end`; every link of the session is over (§2.5.2, §2.5.4)."""
+        """Send our `end`, which ends every link of the session (§2.5.2, §2.5.4)."""
         after = SESSION[self.state].get(Step.SENT_END if error is None else Step.SENT_ERROR)
         if after is None or not self.can_send:
             raise CommandError(f"end is not possible: the session is {self.state.name}")
@@ -166,18 +167,18 @@ class Session:
         self.write(End(error=error))
         self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
         self._become(after)
-        # Nothing of them matters any more, and the peer's `end` may never come.
+        # Links do not matter any more, and the peer's `end` may never come.
         for each in (self.links, self.output_links, self._awaiting, self._owed, self._errant):
             each.clear()
         if after is S.UNMAPPED:
             self._free_channel()
 
     def release(self, frames: int) -> None:
-        """The bytes of `frames` received transfers are gone from here: the window may grow again (§2.5.6)."""
+        """Release `frames` received transfers, which are no longer held: the window may grow again (§2.5.6)."""
         self.flow_state.release(frames)
 
     def flow(self) -> None:
-        """Have the session's flow state told with the next flush."""
+        """Have the next flush write the session's flow state."""
         self.flow_state.flow_due = True
         self.wake()
 
@@ -188,11 +189,11 @@ class Session:
         self.connection.write(self.flow_state.channel, performative)
 
     def wake(self) -> None:
-        """Something of this session is to be flushed."""
+        """Have the connection flush this session."""
         self.flow_state.stir()
 
     def allocate_handle(self, link: Link) -> int:
-        """The lowest free output handle, now `link`'s. Raises: CommandError: the peer takes no more (§2.7.2)."""
+        """Give `link` the lowest free output handle. Raises: CommandError: the peer takes no more handles (§2.7.2)."""
         handle = self._handles.take()
         if handle is None:
             raise CommandError("no handle is free: the peer's handle-max is reached")
@@ -201,7 +202,7 @@ class Session:
         return handle
 
     def free_handle(self, handle: int) -> None:
-        """An output handle is free again."""
+        """Free an output handle."""
         del self.output_links[handle]
         self._handles.free(handle)
 
@@ -210,7 +211,7 @@ class Session:
         write_dispositions(self.flow_state, self.connection.remote_max_frame_size)
 
     def flush(self) -> None:
-        """Write what has gathered since the last flush: dispositions, then flows."""
+        """Write the dispositions, then the flows, that are due since the last flush."""
         flow_state = self.flow_state
         flows, flow_state.flows = flow_state.flows, []
         if not self.can_send:
@@ -228,11 +229,11 @@ class Session:
     # ------------------------------------------------------------------------------------------------------ receiving
 
     def begun(self, begin: Begin, channel: int) -> tuple[Event, ...]:
-        """The peer's `begin` came on `channel`, which the connection has found to be free, as an answer or unasked."""
+        """Take the peer's `begin`: an answer or the first. Args: channel: the peer's, which is free."""
         self.remote = begin
         self.incoming_channel = channel
         if self._ended_channel != -1:
-            # We gave it up before this answer came: only its `end` matters now.
+            # We ended the session before this answer came: only the peer's `end` matters now.
             return ()
         self._become(SESSION[self.state][Step.RECEIVED_BEGIN])
         flow_state = self.flow_state
@@ -245,7 +246,7 @@ class Session:
         return (SessionBegun(self),)
 
     def receive(self, performative: Performative) -> tuple[Event, ...]:
-        """Any frame but transfer and disposition. Raises: ProtocolError."""
+        """Take a frame other than `transfer` and `disposition`. Raises: ProtocolError."""
         if self.state in (S.DISCARDING, S.END_SENT) and not isinstance(performative, End):
             return ()
         if isinstance(performative, Flow):
@@ -258,12 +259,12 @@ class Session:
         return self._receive_end(performative)
 
     def refuse(self, attach: Attach, error: Error) -> tuple[Event, ...]:
-        """An `attach` came that is to be answered with this error alone (§2.6.3). Raises: ProtocolError."""
+        """Refuse an `attach` of the peer with `error` (§2.6.3). Raises: ProtocolError."""
         events = self.receive(attach)
         return self._fail_link(self.links[attach.handle], error) if events else ()
 
     def receive_transfer(self, frame: kernel.TransferFrame, payload: bytes) -> tuple[Event, ...]:
-        """Part of a delivery (§2.7.5). Raises: ProtocolError, Violation."""
+        """Take a frame of a delivery (§2.7.5). Raises: ProtocolError, Violation."""
         if self.state in (S.DISCARDING, S.END_SENT):
             return ()
         link = self._attached(frame.handle)
@@ -290,21 +291,21 @@ class Session:
         return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)
 
     def receive_disposition(self, frame: kernel.DispositionFrame) -> Iterator[Event]:
-        """The peer's view of deliveries (§2.7.6)."""
+        """Take a disposition of the peer, and yield what the owner has to decide (§2.7.6)."""
         if self.state not in (S.DISCARDING, S.END_SENT):
             said = kernel.receive_disposition(self.flow_state, frame)
             if said is not None:
                 yield from self.decide(said)
 
     def decide(self, said: kernel.PendingDisposition) -> Iterator[Event]:
-        """What a disposition says that is not passed on as it is: of some deliveries, then of more."""
+        """Yield events for a disposition that the kernel cannot pass on, for some deliveries at a time."""
         more = True
         while more:
             yield DispositionReceived(self, said.deliveries, said.state, said.settled)
             more = kernel.apply_more(said)
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
-        """Detach `link` for what the peer did wrong on it (§2.6.5)."""
+        """Detach `link` for an error of the peer on it (§2.6.5)."""
         return self._fail_link(link, Error(condition=endpoint_condition(condition), description=description))
 
     def _fail_link(self, link: Link, error: Error) -> tuple[Event, ...]:
@@ -316,7 +317,7 @@ class Session:
         return (LinkDetached(link, True, error, by_peer=False),)
 
     def fail(self, error: Error) -> tuple[Event, ...]:
-        """End the session for what the peer did wrong on it (§2.5.4)."""
+        """End the session for an error of the peer on it (§2.5.4)."""
         self._answer_begin()
         if SESSION[self.state].get(Step.SENT_ERROR) is None:
             return ()
@@ -333,7 +334,7 @@ class Session:
             del sessions[self.incoming_channel]
 
     def _answer_begin(self) -> None:
-        """Send our `begin` if it is due, and our `open`: nothing else can be said before them."""
+        """Send our `open` and our `begin` if they are due: no other frame can be sent before them."""
         if self.state is S.BEGIN_RCVD:
             self.connection.answer_open()
             self.begin()
@@ -397,7 +398,7 @@ class Session:
         return (LinkAttached(link, attach),)
 
     def _check_room(self) -> None:
-        """Whether there will be a handle for our answer to one more `attach`, beside those that we owe already.
+        """Check that a handle will be free for our answer to one more `attach`, besides the answers that are due.
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer's handle-max allows no more links.
         """
@@ -420,14 +421,14 @@ class Session:
         if isinstance(link, Sender) and not wants_transaction:
             sends_on = link.flow_state
             if flow.delivery_count is None:
-                # A receiver that has not seen our attach cannot know the count: it means the initial one (§2.6.7).
+                # A receiver that has not seen our attach cannot know the count: the initial one is meant (§2.6.7).
                 frame.delivery_count = link.initial_delivery_count
         effect = kernel.apply_flow(self.flow_state, sends_on, frame, kernel.ANY_EFFECT)
         if effect & kernel.NEVER_SENT:
             raise ProtocolError(Scope.SESSION, AmqpCondition.INVALID_FIELD, "flow counts transfers never sent")
         events: list[Event] = [WindowOpened(self)] if effect & kernel.WINDOW_OPENED else []
         if isinstance(link, Sender):
-            if wants_transaction:  # it would acquire within a transaction (§4.4.3)
+            if wants_transaction:  # the receiver would acquire within a transaction (§4.4.3)
                 return (
                     *events,
                     *self.fail_link(link, AmqpCondition.NOT_IMPLEMENTED, "no transactional acquisition here"),
@@ -435,7 +436,7 @@ class Session:
             drain = flow.drain and link.flow_state.link_credit > 0
             events.append(DrainRequested(link, flow) if drain else CreditChanged(link, flow))
             if flow.drain and not drain:
-                # Its credit is used up already: so much the receiver waits to hear (§2.6.7).
+                # The credit is used up already, and the receiver waits for that answer (§2.6.7).
                 link.request_flow()
         elif isinstance(link, Receiver):
             try:
@@ -458,22 +459,22 @@ class Session:
         self._owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:
-            # Both sides know that it is over: whatever still comes for it is errant (§2.6.5).
+            # Both sides know that the link has ended: any later frame for it is errant (§2.6.5).
             self._errant.add(detach.handle)
         link.state = LINK[link.state][Step.RECEIVED_DETACH]
         if link.state is not LinkEndpointState.DETACHED:
             return (LinkDetached(link, closed, detach.error, by_peer=True),)
         if not closed or link.closed:
             return ()
-        # The peer closed the link while we detached it to come back: that we close it too can only be said by
-        # attaching it once more (§2.6.6).
+        # The peer closed the link while we detached it to attach it again later. We can close it, too, only after
+        # we have attached it once more (§2.6.6).
         kernel.abandon(link.flow_state)
         if (link.name, link.role) not in self._awaiting:
             self.attach(Terminus(link.name, link.role)).detach()
         return (LinkDetached(link, True, detach.error, by_peer=False),)
 
     def _receive_end(self, end: End) -> tuple[Event, ...]:
-        # The peer may end it before we have answered its begin: both answers are due.
+        # The peer may end the session before we have answered its begin: both answers are due.
         self._answer_begin()
         assert self.incoming_channel is not None
         self._become(SESSION[self.state][Step.RECEIVED_END])
@@ -486,6 +487,7 @@ class Session:
         return (SessionEnded(self, end.error, by_peer=True),)
 
     def _free_channel(self) -> None:
-        # Our own `end` frees it (§2.5.2). But the peer's `begin` may be still to come, which names it; and RabbitMQ 3
-        # answers on the channel of the same number, with the next session's `begin` before the last one's `end`.
+        # By §2.5.2 our own `end` frees the channel. We wait for the peer's `end`, because a `begin` of the peer may still
+        # name the channel, and RabbitMQ 3 answers on the channel of the same number: the `begin` of the next session
+        # would come before the `end` of this one.
         self.connection.channels.free(self._ended_channel)

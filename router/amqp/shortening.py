@@ -1,7 +1,7 @@
-"""What a peer's frames have no room for is said in fewer octets (§2.4.1, §2.7.1, max-frame-size).
+"""Short forms of errors and delivery states, for peers with small frames (§2.4.1, §2.7.1, max-frame-size).
 
-What must be said is always short: which condition, which outcome. What makes it long is for people, or a request: the
-description and the info of an error, the annotations that a `modified` asks for.
+The condition of an error and the kind of an outcome are always short, and are kept. A short form leaves out the info
+of an error, most of its description, and the annotations of a `modified`.
 """
 
 from dataclasses import replace
@@ -22,44 +22,44 @@ from amqpmesh.router.amqp.standard.delivery_states import (
 from amqpmesh.router.amqp.standard.performatives import Close, Detach, End
 from amqpmesh.router.kernel import EXTENSION, LONG_STATE
 
-#: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
+#: Characters of at most 4 octets each. A description or a condition of this length fits into a frame of 512 octets.
 _DESCRIPTION: Final = 60
 _CONDITION: Final = 80
 
-#: A state of some extension.
+#: An encoded state of an unnamed extension.
 _UNKNOWN: Final = bytes((0x00, 0x53, EXTENSION, 0x45))
 
 
 def short_error(error: Error | None) -> Error | None:
-    """The same condition, without what makes it long; None for a condition that is longer than any known one."""
+    """Return the error with a short description and no info; None if the condition is longer than any known one."""
     if error is None or len(error.condition) > _CONDITION:
         return None
     return Error(condition=error.condition, description=(error.description or "")[:_DESCRIPTION] or None)
 
 
 def short_farewell(frame: Detach | End | Close) -> Detach | End | Close:
-    """A `detach`, `end` or `close` that fits into the smallest frames; with an error, if it had one."""
+    """Return a `detach`, `end` or `close` that fits into the smallest frames; with an error, if it had one."""
     if frame.error is None:
         return frame
     return replace(frame, error=short_error(frame.error) or Error(condition=AmqpCondition.INTERNAL_ERROR))
 
 
 def short_state(state: bytes) -> bytes | None:
-    """An encoded delivery state that fits into the smallest frames, with room for a delivery-tag beside it.
+    """Return an encoded delivery state that fits into the smallest frames, with room for a delivery-tag beside it.
 
-    Returns: None: it is of an extension, and what of it must be said is not known here.
+    Returns: None for the state of an extension, whose essential part is unknown.
     """
     value = decode_composite(STATES, bounded(state))[0]
     return None if isinstance(value, Extension) else encode_composite(_short(value))
 
 
 def lasting_state(state: bytes | None) -> bytes | None:
-    """What is passed on of a state that stays as long as its delivery: of a long one the short form, if it has one."""
+    """Return a state to pass on and keep as long as its delivery: a long one in its short form, None if it has none."""
     return state if state is None or len(state) <= LONG_STATE else short_state(state)
 
 
 def told_state(state: bytes | None) -> bytes | None:
-    """What stays of a state that was passed on until its delivery is settled: of a long one, which it was."""
+    """Return what is kept of a state that was passed on: of a long one the short form, or an unnamed extension."""
     return state if state is None or len(state) <= LONG_STATE else short_state(state) or _UNKNOWN
 
 

@@ -1,6 +1,6 @@
-"""The states of connections, sessions and links, and what leads from one to the next (§2.4.6, §2.5.5, §2.6.2).
+"""States of connections, sessions and links, and the steps between them (§2.4.6, §2.5.5, §2.6.2).
 
-Tables only: they decide *whether* a step is legal; what follows from it is the endpoint's.
+The tables decide whether a step is legal. The endpoints act on it.
 """
 
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from enum import Enum, auto
 
 
 class Alone:
-    """An enumeration whose members are found by what they are, not by their names, which takes five times as long."""
+    """A base of enumerations whose members are hashed by identity, five times as fast as by name."""
 
     __slots__ = ()
     __hash__ = object.__hash__
 
 
 class Step(Alone, Enum):
-    """What an endpoint sends or receives that moves its state."""
+    """A frame sent or received that changes the state of an endpoint."""
 
     SENT_HEADER = auto()
     RECEIVED_HEADER = auto()
@@ -36,7 +36,7 @@ class Step(Alone, Enum):
 
 
 class ConnectionState(Alone, Enum):
-    """§2.4.6, in its words."""
+    """The states of a connection, named as in §2.4.6."""
 
     START = auto()
     HDR_RCVD = auto()
@@ -55,7 +55,7 @@ class ConnectionState(Alone, Enum):
 
 
 class SessionState(Alone, Enum):
-    """§2.5.5, in its words."""
+    """The states of a session, named as in §2.5.5."""
 
     UNMAPPED = auto()
     BEGIN_SENT = auto()
@@ -67,7 +67,7 @@ class SessionState(Alone, Enum):
 
 
 class LinkEndpointState(Alone, Enum):
-    """Which handles a link endpoint has (§2.6.2); the standard names only three of these."""
+    """The states of a link endpoint, by the frames sent and received (§2.6.2); the standard names three of them."""
 
     DETACHED = auto()
     ATTACH_SENT = auto()
@@ -86,7 +86,7 @@ CONNECTION: Mapping[ConnectionState, Mapping[Step, ConnectionState]] = {   # fig
     C.HDR_RCVD:   {Step.SENT_HEADER: C.HDR_EXCH},
     C.HDR_SENT:   {Step.RECEIVED_HEADER: C.HDR_EXCH, Step.SENT_OPEN: C.OPEN_PIPE},
     C.HDR_EXCH:   {Step.SENT_OPEN: C.OPEN_SENT, Step.RECEIVED_OPEN: C.OPEN_RCVD},
-    # An error before the peer's header or `open` has come is answered all the same; what still comes is not looked at.
+    # An error before the peer's header or `open` is answered like any other; later input is ignored.
     C.OPEN_PIPE:  {Step.RECEIVED_HEADER: C.OPEN_SENT, Step.SENT_CLOSE: C.OC_PIPE, Step.SENT_ERROR: C.OC_PIPE},
     C.OC_PIPE:    {Step.RECEIVED_HEADER: C.CLOSE_PIPE},
     C.OPEN_RCVD:  {Step.SENT_OPEN: C.OPENED},
@@ -105,7 +105,7 @@ CLOSING = frozenset({C.CLOSE_SENT, C.DISCARDING, C.CLOSE_PIPE, C.OC_PIPE})
 S = SessionState
 SESSION: Mapping[SessionState, Mapping[Step, SessionState]] = {            # figure 2.30
     S.UNMAPPED:   {Step.SENT_BEGIN: S.BEGIN_SENT, Step.RECEIVED_BEGIN: S.BEGIN_RCVD},
-    # A session may be given up before the peer has answered: its `begin` and its `end` are still to come.
+    # A session may be ended before the peer has answered: the peer's `begin` and `end` are still to come.
     S.BEGIN_SENT: {Step.RECEIVED_BEGIN: S.MAPPED, Step.SENT_END: S.END_SENT, Step.SENT_ERROR: S.DISCARDING},
     S.BEGIN_RCVD: {Step.SENT_BEGIN: S.MAPPED},
     S.MAPPED:     {Step.SENT_END: S.END_SENT, Step.RECEIVED_END: S.END_RCVD, Step.SENT_ERROR: S.DISCARDING},
@@ -117,14 +117,14 @@ SESSION: Mapping[SessionState, Mapping[Step, SessionState]] = {            # fig
 L = LinkEndpointState
 LINK: Mapping[LinkEndpointState, Mapping[Step, LinkEndpointState]] = {     # §2.6.2 to §2.6.6
     L.DETACHED:    {Step.SENT_ATTACH: L.ATTACH_SENT, Step.RECEIVED_ATTACH: L.ATTACH_RCVD},
-    # A link may be given up before the peer has answered: its `attach` and its `detach` are still to come.
+    # A link may be detached before the peer has answered: the peer's `attach` and `detach` are still to come.
     L.ATTACH_SENT: {Step.RECEIVED_ATTACH: L.ATTACHED, Step.SENT_DETACH: L.DETACH_SENT, Step.SENT_ERROR: L.DISCARDING},
-    # The answer to an `attach` may come late; the peer may have gone by then.
+    # Our answer to an `attach` may come late; the peer may have detached by then.
     L.ATTACH_RCVD: {Step.SENT_ATTACH: L.ATTACHED, Step.RECEIVED_DETACH: L.DETACH_RCVD},
     L.ATTACHED:    {Step.RECEIVED_DETACH: L.DETACH_RCVD, Step.SENT_DETACH: L.DETACH_SENT,
                     Step.SENT_ERROR: L.DISCARDING},
     L.DETACH_SENT: {Step.RECEIVED_DETACH: L.DETACHED, Step.RECEIVED_ATTACH: L.DETACH_SENT},
-    # `attach` here: the peer left before our answer, which must come before our `detach`.
+    # `attach` here: the peer detached before our answer, which must precede our `detach`.
     L.DETACH_RCVD: {Step.SENT_DETACH: L.DETACHED, Step.SENT_ERROR: L.DETACHED, Step.SENT_ATTACH: L.DETACH_RCVD},
     L.DISCARDING:  {Step.RECEIVED_DETACH: L.DETACHED, Step.RECEIVED_ATTACH: L.DISCARDING},
 }

@@ -1,4 +1,4 @@
-"""When a connection must be heard of, and when it must have heard: idle time-outs, and the wait for open and close."""
+"""Time-outs of a connection: idle time-outs of both sides, and the waits for `open` and `close`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MAX_MILLISECONDS = 2**32 - 1
 
 
 class Due(Enum):
-    """What the time asks for."""
+    """The action that is due at a time."""
 
     NOTHING = auto()
-    #: The peer wants to hear something: an empty frame will do (§2.4.5).
+    #: A frame must be sent before the idle time-out of the peer; an empty one will do (§2.4.5).
     HEARTBEAT = auto()
-    #: Nothing has been heard of the peer for the whole idle time-out (§2.4.5).
+    #: No frame of the peer has come for the whole idle time-out (§2.4.5).
     SILENCE = auto()
-    #: We were kept from sending until the peer must take us for dead (§2.4.5).
+    #: We could not send for so long that the peer must take us for dead (§2.4.5).
     OURS_LATE = auto()
     #: The connection was not opened in time.
     OPEN_LATE = auto()
@@ -29,64 +29,64 @@ class Due(Enum):
 
 
 class Liveness:
-    """The clocks of one connection. All times are seconds of the owner's clock."""
+    """The time-outs of one connection. All times are seconds of the owner's clock."""
 
     __slots__ = ("_close_time_out", "_closing", "_deadline", "_heartbeat", "_left", "_opened", "idle_time_out",
                  "received_at", "sent_at")  # fmt: skip
 
     def __init__(self, now: float, settings: ConnectionSettings) -> None:
         self.idle_time_out = settings.idle_time_out
-        #: When the last whole frame came, and when bytes were last given to be sent.
+        #: The time of the last whole frame that came; `sent_at`: of the last bytes that were handed out to be sent.
         self.received_at = now
         self.sent_at = now
         self._close_time_out = settings.close_time_out
         self._heartbeat: float | None = None
         self._opened = False
         self._closing = False
-        #: Until when the peer has to come to `open`, or to answer our `close`; None: there is no such wait.
+        #: The time by which the peer must send `open`, or answer our `close`; None: there is no such wait.
         self._deadline: float | None = now + settings.open_time_out
-        #: What was left of that wait when it was held.
+        #: The rest of that wait while it is held, seconds.
         self._left = 0.0
 
     @property
     def announced_ms(self) -> int | None:
-        """The idle time-out to announce: half of ours, so that a late frame is not too late (§2.4.5)."""
+        """The idle time-out to announce, milliseconds: half of ours, to allow for late frames (§2.4.5)."""
         if self.idle_time_out is None:
             return None
         return min(max(1, int(self.idle_time_out * 500)), _MAX_MILLISECONDS)
 
     def opened(self, remote_idle_time_out_ms: int) -> None:
-        """Both `open` are exchanged. Args: remote_idle_time_out_ms: the peer's demand; 0: it has none."""
+        """Start the idle time-outs: both `open` are exchanged. Args: remote_idle_time_out_ms: the peer's; 0: none."""
         self._opened = True
         self._deadline = None
-        # Half of what it asks for, which may be all that it allows: some announce their whole threshold.
+        # Half of the announced time: some peers announce their whole threshold.
         self._heartbeat = remote_idle_time_out_ms / 2000 if remote_idle_time_out_ms else None
 
     def hold(self, now: float) -> None:
-        """It is our turn: the time that the peer has to come to `open` stands still."""
+        """Stop the wait for the peer's `open`: it is our turn."""
         if self._deadline is not None:
             self._left = max(0.0, self._deadline - now)
             self._deadline = None
 
     def go_on(self, now: float) -> None:
-        """It is the peer's turn again."""
+        """Go on with the wait for the peer's `open`: it is the peer's turn again."""
         if not (self._closing or self._opened):
             self._deadline = now + self._left
 
     def closing(self) -> None:
-        """Our `close` is written: its wait begins when the time is next told."""
+        """Prepare the wait for the answer to our `close`. It begins with the next call that has `now`."""
         self._opened = False
         self._closing = True
         self._deadline = None
 
     def sent(self, now: float) -> None:
-        """Bytes go out."""
+        """Note that bytes are handed out to be sent."""
         self.sent_at = now
         if self._closing:
             self._waiting_for_close(now)
 
     def next_timer(self) -> float | None:
-        """When `due` is to be asked at the latest; None: there is nothing to wait for."""
+        """Return the time by which `due` must be called; None: there is nothing to wait for."""
         if self._closing and self._deadline is None:
             return self.received_at
         times = [] if self._deadline is None else [self._deadline]
@@ -98,7 +98,7 @@ class Liveness:
         return min(times, default=None)
 
     def due(self, now: float) -> Due:
-        """What is to be done now."""
+        """Return the action that is due now."""
         if self._closing:
             self._waiting_for_close(now)
         if self._deadline is not None and now >= self._deadline:
@@ -107,7 +107,7 @@ class Liveness:
             if self.idle_time_out is not None and now >= self.received_at + self.idle_time_out:
                 return Due.SILENCE
             if self._heartbeat is not None and now >= self.sent_at + self._heartbeat:
-                # A peer announces half of what it allows (§2.4.5), and we were to send in half of that.
+                # A peer announces half of the time that it allows (§2.4.5), and the heartbeat is half of that.
                 late = now >= self.sent_at + 4 * self._heartbeat
                 return Due.OURS_LATE if late else Due.HEARTBEAT
         return Due.NOTHING
