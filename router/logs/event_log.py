@@ -1,7 +1,8 @@
-"""What the router says of itself: one event a line, `TIME LEVEL event key=value ...`, or the same as JSON.
+"""The router's log: one event a line, `TIME LEVEL event key=value ...`, or the same as JSON.
 
-The router logs through `EventLog`; nothing is configured by that, so an embedded router leaves the logging of its
-process alone. Only the command line calls `configure`.
+The router logs through `EventLog`, which configures nothing: an embedded router leaves its process's logging alone.
+Only
+the command line calls `configure`.
 """
 
 import json
@@ -15,17 +16,17 @@ from typing import Literal, TextIO
 
 ROOT = "amqpmesh"
 
-# A peer chooses its container-id, addresses and descriptions; a log line stays a line whatever they are.
+# Peers choose container-ids, addresses and descriptions; this limits the length of a log line.
 MAX_VALUE_CHARACTERS = 256
 
-# Peers remembered for the suppression of repeats: more than a busy router hears from in ten seconds, and bounded.
+# Peers remembered for the suppression of repeats: more than a busy router has in ten seconds.
 MAX_REMEMBERED = 10_000
 
-# Lines on logins are limited where they are written, by what each of them says.
+# Lines on logins are limited by the code that logs them, by their fields.
 LOGINS = "amqpmesh.logins"
 
-# What other routers of the mesh cause a hundred times a second would fill a disk, too: the field `router` says which
-# one did, and `reason` why, if there are reasons.
+# Events that other routers of the mesh can cause a hundred times a second. They would fill a disk, too. The field
+# `router` names the router, and `reason` the reason, if there are several.
 OF_ROUTERS = frozenset({"advertisement dropped", "distributions differ"})
 
 _PLAIN = re.compile(r"[\w!#$%&()*+,\-./:;<>?@\[\]^{|}~§]+", re.ASCII)
@@ -33,10 +34,11 @@ _FIELDS = "amqpmesh_fields"
 
 
 class EventLog:
-    """A logger of events with fields; `bind` adds fields that every line from there on bears.
+    """A logger of events with fields; `bind` adds fields to all its lines.
 
-    Events are constant phrases (`link attached`); whatever varies, and all that a peer sent, is a field. Fields of
-    value None are left out. Never a body, never a secret.
+    Events are constant phrases (`link attached`); variable parts, and all data of a peer, are fields. Fields of value
+    None are
+    left out. Message bodies and secrets are never logged.
     """
 
     __slots__ = ("_bound", "_logger")
@@ -47,23 +49,23 @@ class EventLog:
         self._bound = bound
 
     def bind(self, **fields: object) -> "EventLog":
-        """The same log with more fields in every line."""
+        """Return the same log with more fields in every line."""
         return EventLog(self._logger.name, **{**self._bound, **fields})
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """Log for who looks for a fault."""
+        """Log details for debugging."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """Log what happened as it should."""
+        """Log normal operation."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Log what somebody may want to change."""
+        """Log a condition that an operator may want to change."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, /, *, exception: BaseException | None = None, **fields: object) -> None:
-        """Log what failed; with `exception`, its traceback: a fault of ours, not a peer's."""
+        """Log a failure; with `exception` also its traceback, for an internal error."""
         self._log(logging.ERROR, event, fields, exception)
 
     def _log(
@@ -75,7 +77,7 @@ class EventLog:
 
 
 class LogEvent:
-    """An event and its fields, as one line for formatters that know nothing of fields."""
+    """An event and its fields, as one line for formatters without knowledge of fields."""
 
     __slots__ = ("event", "fields")
 
@@ -92,16 +94,16 @@ def _line(event: str, fields: Mapping[str, object]) -> str:
 
 
 def event_of(record: logging.LogRecord) -> str:
-    """The event of a record, without its fields; of one that another library logged, its message."""
+    """Return the event of a record, without its fields; for another library's record, its message."""
     return record.msg.event if isinstance(record.msg, LogEvent) else record.getMessage()
 
 
 def escaped(value: object) -> str:
-    """A field's value as it stands in a line: cut at 256 characters, then quoted and escaped if it is not plain."""
+    """Return a field's value for a line: cut at 256 characters, then quoted and escaped if it is not plain."""
     text = _shortened(value)
     if _PLAIN.fullmatch(text):
         return text
-    # ensure_ascii also hides line separators and right-to-left marks, with which a peer could forge lines.
+    # ensure_ascii also escapes line separators and right-to-left marks, with which a peer could forge lines.
     return json.dumps(text, ensure_ascii=True)
 
 
@@ -111,7 +113,7 @@ def _shortened(value: object) -> str:
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """The fields of a record that are set; none for one that another library logged."""
+    """Return the fields of a record that are not None; for another library's record, none."""
     fields: Mapping[str, object] = getattr(record, _FIELDS, {})
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -121,19 +123,19 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-05-01T12:00:00.123Z INFO listening url=amqp://127.0.0.1:41234 name=amqp`."""
+    """A formatter of lines such as `2026-05-01T12:00:00.123Z INFO listening url=amqp://127.0.0.1:41234 name=amqp`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it if the record has one."""
+        """Return one line, and a traceback below it if the record has one."""
         line = f"{_time_of(record)} {record.levelname} {_line(event_of(record), fields_of(record))}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, the fields, and traceback."""
+    """A formatter of one JSON object a line: time, level, event, the fields, and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Numbers and booleans stay what they are; everything else is text, cut at 256 characters."""
+        """Return the object. Numbers and booleans keep their type; everything else is text, cut at 256 characters."""
         fields = {
             key: value if isinstance(value, (bool, int, float)) else _shortened(value)
             for key, value in fields_of(record).items()
@@ -145,12 +147,15 @@ class JsonFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Lets one event of one peer through once in `interval`; the next one through says how many were `suppressed`.
+    """A filter that passes one event of one peer once in `interval`; the next one has the number of those `suppressed`.
 
-    Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. Not those with a
-    field `connector`, which connects less and less often to a peer that does not keep it, nor those on logins. What is
-    let through is decided by (peer, event) alone, so that a peer cannot escape by varying another field. What routers
-    of the mesh cause (`OF_ROUTERS`) is counted by their `router` and by its `reason`, of which there are few.
+    Only records with a field `peer` are counted: a peer can cause them at will, and must not fill a disk. Records with
+    a
+    field `connector` are not counted, since connectors pause longer and longer; records on logins neither. Only peer
+    and event
+    decide, so a peer cannot evade the filter by varying another field. Events of `OF_ROUTERS` are counted by `router`
+    and
+    `reason`, of which there are few.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -161,7 +166,7 @@ class RepeatFilter(logging.Filter):
         self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written."""
+        """Return True if the record is to be written."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         event = event_of(record)
         if event in OF_ROUTERS:
@@ -185,14 +190,14 @@ class RepeatFilter(logging.Filter):
 
 
 class AddFields(logging.Filter):
-    """Has every record bear some more fields, before its own."""
+    """A filter that adds fields to every record, before its own."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__()
         self._added = fields
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add them. Returns: True: it is written."""
+        """Add the fields. Returns: True: the record is written."""
         setattr(record, _FIELDS, {**self._added, **getattr(record, _FIELDS, {})})
         return True
 
@@ -202,10 +207,10 @@ FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter
 
 
 def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) -> logging.Handler:
-    """Send everything below `amqpmesh.` to `stream`, and nothing of it further up.
+    """Send all records below `amqpmesh.` to `stream`, and none to the root logger.
 
     Args: level: debug, info, warning or error; stream: usually standard error; bearing: fields of every line.
-    Returns: the handler, so that it can be taken off again.
+    Returns: the handler, which the caller can remove again.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATTERS[format]())

@@ -1,8 +1,8 @@
-"""Every frame of a connection as one line of the log: what `trace_frames` asks for.
+"""The frames of a connection as log lines, one for each frame: `trace_frames`.
 
-The tracer reads the same bytes as the engine, beside it, so nothing of the engine knows of it and nothing is paid for
-it where it is off. A line tells every field that is set, but never octets of a message or of a SASL exchange: only how
-many there are.
+The tracer reads the same octets beside the engine. The engine does not know of it, and without tracing it costs
+nothing. A
+line has all fields that are set, but no octets of messages or SASL exchanges: only their number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NAME: Final = "amqpmesh.frames"
 """The logger; each line is of level INFO."""
 
-_ANY_SIZE: Final = 2**32 - 1  # what is too large for the engine ends the connection, and with it the trace
+_ANY_SIZE: Final = 2**32 - 1  # a frame too large for the engine ends the connection, and with it the trace
 _SASL: Final[Registry[object]] = Registry(SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome)
 _HEADER: Final = b"AMQP"
 _LAYERS: Final = {0: "AMQP", 2: "TLS", 3: "SASL"}
@@ -34,30 +34,30 @@ _AMQP, _TLS = 0, 2
 
 
 class FrameTracer:
-    """The trace of one connection: tell it all bytes in the order in which they come and go, outside of TLS."""
+    """The trace of one connection: it gets all octets in their order, outside of TLS."""
 
     def __init__(self, **fields: object) -> None:
-        """Args: fields: what every line bears, such as the connection's number."""
+        """Args: fields: of every line, such as the connection's number."""
         log = EventLog(NAME, **fields)
         self._received = _DirectionTrace("in", log)
         self._sent = _DirectionTrace("out", log)
 
     def received(self, data: bytes | bytearray | memoryview) -> None:
-        """These bytes came from the peer. Never raises."""
+        """Trace octets from the peer. Never raise."""
         self._received.feed(data)
 
     def sent(self, data: bytes | bytearray | memoryview) -> None:
-        """These bytes go to the peer. Never raises."""
+        """Trace octets to the peer. Never raise."""
         self._sent.feed(data)
 
     def secured(self) -> None:
-        """The TLS handshake that the last protocol headers announced is done (§5.2): what follows is inside it."""
+        """Continue inside TLS, after the handshake that the last protocol headers announced (§5.2)."""
         self._received.begin()
         self._sent.begin()
 
 
 class _DirectionTrace:
-    """One direction of a connection."""
+    """The trace of one direction of a connection."""
 
     def __init__(self, event: str, log: EventLog) -> None:
         self._event = event
@@ -65,14 +65,14 @@ class _DirectionTrace:
         self.begin()
 
     def begin(self) -> None:
-        """A protocol header comes next."""
+        """Expect a protocol header next."""
         self._reader = FrameReader(_ANY_SIZE)
         self._in_frames = False
         self._layer = -1
         self._is_stopped = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """The next bytes."""
+        """Trace the next octets."""
         if self._is_stopped:
             return
         self._reader.feed(data)
@@ -81,12 +81,12 @@ class _DirectionTrace:
                 if not (self._frame() if self._in_frames else self._header()):
                     return
             except ProtocolError as error:
-                # No frame can follow; the engine answers it.
+                # No frame can follow; the engine answers the error.
                 self._is_stopped = True
                 self._write(frame="malformed", reason=str(error))
 
     def _header(self) -> bool:
-        """The next protocol header (§2.2); whether there was one."""
+        """Trace the next protocol header (§2.2). Returns: True if there was one."""
         header = self._reader.next_header()
         if header is None:
             return False
@@ -99,11 +99,11 @@ class _DirectionTrace:
             frame="header", protocol=_LAYERS.get(self._layer, self._layer), version=".".join(map(str, header[5:]))
         )
         self._in_frames = True
-        self._is_stopped = self._layer == _TLS  # the handshake is no frames; `secured` goes on
+        self._is_stopped = self._layer == _TLS  # the TLS handshake has no frames; `secured` continues
         return True
 
     def _frame(self) -> bool:
-        """The next frame, or, behind a SASL layer, the next header (§5.3.2); whether there was one."""
+        """Trace the next frame, or after a SASL layer the next header (§5.3.2). Returns: True if there was one."""
         if self._layer != _AMQP and self._reader.starts_with(_HEADER):
             self._in_frames = False
             return True
@@ -139,7 +139,7 @@ def _label(value: object) -> str:
 
 
 def _fields(value: object, *, secret: bool) -> Iterator[tuple[str, str]]:
-    """The fields of a composite that are not at their default. Args: secret: of binaries, only the size."""
+    """Yield the fields of a composite that differ from their defaults. Args: secret: show only the size of binaries."""
     declared = declaration(type(value))
     assert isinstance(declared, Composite)
     for field in declared.fields:
@@ -149,7 +149,7 @@ def _fields(value: object, *, secret: bool) -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: object) -> str:
-    """A value on one line, as the standard would write it rather than Python."""
+    """Return a value on one line, in the standard's notation."""
     if isinstance(value, Enum):
         return str(value.value) if isinstance(value, str) else value.name.lower().replace("_", "-")
     if isinstance(value, bool):

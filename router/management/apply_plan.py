@@ -1,6 +1,6 @@
-"""Costs of a plan put into force, and taken back, by `$management` of the routers that they are of.
+"""Costs of a plan, set and taken back through `$management` of the routers concerned.
 
-Nothing here knows how a router is reached: whoever calls gives a function that asks it.
+This module does not connect to routers: the caller passes a function that sends requests.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from amqpmesh.router.message.content import Message
 NEIGHBOUR: Final = f"{PREFIX}neighbour"
 
 ATTRIBUTES: Final = ("router", "connection", "connector", "listener", "cost", "up")
-"""Of a neighbour, those that are looked at."""
+"""The attributes of a neighbour that are read."""
 
 Ask = Callable[[Message], Awaitable[Message]]
-"""Sends a request to the `$management` of one router, and returns the answer."""
+"""A function that sends a request to the `$management` of one router and returns the answer."""
 
 
 class ReroutingError(AmqpMeshError):
-    """The mesh is not as the plan has it."""
+    """The mesh does not match the plan."""
 
 
 class UnwillingError(ReroutingError):
-    """A router does not do what is asked of it."""
+    """A router refuses a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeState:
-    """How a change stands at its router.
+    """The current state of a change at its router.
 
-    Args: cost: what is in force. connection: the number of the neighbour's. connector, listener: what it came about by.
+    Args: cost: the current cost. connection: the number of the neighbour's connection. connector, listener: its origin.
     """
 
     change: Change
@@ -47,22 +47,25 @@ class ChangeState:
 
     @property
     def is_done(self) -> bool:
-        """There is nothing to change."""
+        """True if there is nothing to change."""
         return self.cost == self.change.after
 
     @property
     def identity(self) -> str:
-        """What the cost is changed of. That of a connector outlives its connection; that of a listener would be one of
-        all who come in by it.
+        """The identity of the entity whose cost is changed: the neighbour, or the connector, whose cost outlives its
+        connection.
+
+        A listener's cost would be that of all its connections.
         """
         return f"neighbour/{self.connection}" if self.connector is None else f"connector/{self.connector}"
 
 
 async def change_states(router: str, changes: Iterable[Change], ask: Ask) -> list[ChangeState]:
-    """How some changes stand at their router.
+    """Return the current state of some changes at their router.
 
-    Raises: ReroutingError: one is of a neighbour that is not there, or is there twice, or costs something else than it
-        did and than it is to.
+    Raises: ReroutingError: a neighbour is missing, has several connections, or has a cost other than before and after
+        the
+        change.
     """
     there = await _neighbours(router, ask)
     return [_state_of(change, there) for change in changes]
@@ -86,9 +89,9 @@ def _state_of(change: Change, there: Sequence[Mapping[str, Any]]) -> ChangeState
 
 
 async def set_cost(state: ChangeState, cost: int, ask: Ask) -> None:
-    """Have it cost so much.
+    """Set a cost.
 
-    Raises: UnwillingError: the router does not do it. ReroutingError: it says nothing of the kind.
+    Raises: UnwillingError: the router refuses. ReroutingError: the router does not confirm the cost.
     """
     answer = await ask(
         Message({"cost": cost}, application_properties={"operation": "UPDATE", "identity": state.identity})
@@ -102,7 +105,7 @@ async def set_cost(state: ChangeState, cost: int, ask: Ask) -> None:
 
 
 async def _neighbours(router: str, ask: Ask) -> list[Mapping[str, Any]]:
-    """All of a router. What comes or goes meanwhile may be told twice, and counts once."""
+    """Return all neighbours of a router. One that appears on several pages, since others came or went, counts once."""
     found: dict[int, Mapping[str, Any]] = {}
     offset = 0
     while True:

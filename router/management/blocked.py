@@ -1,7 +1,6 @@
-"""Why nothing can be sent on a link now: the question that everybody asks whose sender waits.
+"""Reasons why nothing can be sent on a link now: the question of every user whose sender waits.
 
-A router gives the credit that receivers gave it, so most reasons are found at the other end of an address, or of a
-lane.
+A router passes on the credit of receivers, so most reasons are found at the other end of an address or of a lane.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-#: What holds up its receivers holds up an address. Those that are nearest to taking something again come first.
+#: Reasons of receivers, and the reasons of an address that follow from them. The first one found in this order is
+#: given: the reason that is closest to an end.
 _OF_RECEIVERS: Final = {
     Reason.UNANSWERED: Reason.ATTACHING,
     Reason.RECEIVER_UNREAD: Reason.UNREAD,
@@ -33,21 +33,21 @@ _ORDER: Final = (*dict.fromkeys(_OF_RECEIVERS.values()), Reason.FAR_NO_CREDIT)
 
 
 class ConsumerRouters(NamedTuple):
-    """Where the mesh has consumers of an address, as far as this router knows."""
+    """The other routers that have consumers of an address, as far as this router knows."""
 
     within_reach: tuple[str, ...] = ()
-    """Other routers that have some, in order."""
+    """The reachable ones, sorted."""
     out_of_reach: tuple[str, ...] = ()
-    """Those that no path leads to."""
+    """The unreachable ones."""
     split: bool = False
-    """There are routers that no path leads to: they may have some that are not known here."""
+    """True if some routers are unreachable: they may have consumers that this router does not know of."""
 
 
 NO_CONSUMERS: Final = ConsumerRouters()
 
 
 def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
-    """Why nothing can be sent to a receiver, or by a lane; None: it can."""
+    """Return the reason why nothing can be sent to a receiver, or on a lane; None: it can."""
     link, connection = outgoing.link, outgoing.connection
     if not link.is_attached:
         return Reason.UNANSWERED if link.remote is None else Reason.DETACHED
@@ -65,16 +65,16 @@ def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
 
 
 def why_address(address: Address, *, draining: bool, consumers: ConsumerRouters = NO_CONSUMERS) -> Reason | None:
-    """Why no sender of an address is given credit; None: receivers can take something.
+    """Return the reason why senders of an address get no credit; None: receivers can take deliveries.
 
-    Args: draining: the router takes nothing new. whereabouts: of its consumers at other routers.
+    Args: draining: the router accepts nothing new. consumers: at other routers.
     """
     ingress = address.ingress
     node = address if ingress is None else ingress
     if address.suspended or node.has_consumers:
         return why_node(node if node.has_consumers else address, draining=draining)
     if consumers.within_reach:
-        # Lanes are attached for senders: without any, none is missing.
+        # Lanes are attached for senders only: without a sender, no lane is missing.
         return None if ingress is None else Reason.NO_LANE
     if consumers.out_of_reach:
         return Reason.NO_PATH
@@ -82,9 +82,9 @@ def why_address(address: Address, *, draining: bool, consumers: ConsumerRouters 
 
 
 def why_node(node: Address, *, draining: bool) -> Reason | None:
-    """The same of one node: of the consumers here, of an ingress and its ways out, or of a lane.
+    """Return the reason for one node: for consumers at this router, for an ingress and its routes, or for a lane.
 
-    Args: draining: the router takes nothing new.
+    Args: draining: the router accepts nothing new.
     """
     if node.suspended:
         return Reason.DRAINING if draining else Reason.MEMORY
@@ -101,7 +101,8 @@ def why_node(node: Address, *, draining: bool) -> Reason | None:
         ways = [share for share in ways if share.cost == least]
     reasons |= {why_node(share.node, draining=draining) for share in ways}
     if None in reasons and (node.is_multicast or ways):
-        # By one of several ways something could leave: others wait for the rest, or it is lent to others.
+        # One of several routes can take deliveries: a multicast waits for the others, and an anycast's credit is lent
+        # elsewhere.
         return Reason.SLOWEST if node.is_multicast else None
     return _first(reasons)
 
@@ -117,9 +118,9 @@ def _first(reasons: Iterable[Reason | None]) -> Reason | None:
 
 
 def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining: bool) -> Reason | None:
-    """Why a sender may send nothing; None: it may.
+    """Return the reason why a sender may send nothing; None: it may.
 
-    Args: of_address: `why_address` of its own. draining: the router takes nothing new.
+    Args: of_address: the result of `why_address` for its address. draining: the router accepts nothing new.
     """
     link = incoming.link
     if not link.is_attached:

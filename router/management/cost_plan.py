@@ -1,7 +1,8 @@
-"""Plans: other costs of links, what they are to bring, and what was found when that was checked.
+"""Plans: new costs of links, their predicted effect, and the results of their checks.
 
-`amqpmesh pipeline plan` writes a plan as JSON, people read it, `amqpmesh routes apply` puts it into force. It is read
-strictly: of a plan that is not understood to the last key nothing is done.
+`amqpmesh pipeline plan` writes a plan as JSON for people to read; `amqpmesh routes apply` applies it. Reading is
+strict: a
+plan with any unknown key is not applied.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from amqpmesh.router.config.limits import USHORT_MAX
 FORMAT: Final = "amqpmesh plan"
 
 VERSION: Final = 1
-"""Of the format. A plan of another version is not read."""
+"""The version of the format. Plans of other versions are not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a router takes sending to a neighbour to cost. Args: before, after: 1 to 65535, and not the same."""
+    """A change of a router's cost for sending to a neighbour. Args: before, after: 1 to 65535, and different."""
 
     router: str
     neighbour: str
@@ -32,17 +33,17 @@ class Change:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its text for people."""
         return f"{self.router} -> {self.neighbour}"
 
     def reverse(self) -> Change:
-        """The one that takes it back."""
+        """Return the change that takes this one back."""
         return Change(self.router, self.neighbour, self.after, self.before)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of the direction that is used most. Args: router, neighbour: which that is; None: nothing goes."""
+    """The use of the busiest direction of a link. Args: router, neighbour: its ends; None: there is no traffic."""
 
     share: float
     router: str | None
@@ -51,7 +52,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check has found. Args: passed: None: it was not made. sentence: what, or why not."""
+    """The result of a check. Args: passed: None: the check was not made. sentence: its finding, or why it was
+    not made.
+    """
 
     passed: bool | None
     sentence: str
@@ -59,13 +62,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be changed, in this order, and why.
+    """Changes in their order, and their reasons.
 
-    Args: made: when, as ISO 8601 has it. since, until: of what time the traffic is; None: without bound.
-        events: where it was recorded. routers, links: of the graph that it is for.
-        relative: capacities are not known: a use of 1 is that of the direction that was used most before.
-        before, after: as predicted for the recorded traffic. between: the greatest use while changes are made.
-        contingency: whether single failures are borne as before. simulation: whether routers do what was predicted.
+    Args: made: the time of making, in ISO 8601. since, until: the time of the traffic; None: without bound.
+        events: the directories of its records. routers, links: numbers of the graph.
+        relative: the capacities are unknown: a use of 1 is that of the busiest direction before.
+        before, after: predictions for the recorded traffic. between: the greatest use during the changes.
+        contingency: the check that single failures are survived as before. simulation: the check that simulated routers
+        behave as predicted.
     """
 
     made: str
@@ -84,7 +88,7 @@ class Plan:
 
     @property
     def refusal(self) -> str | None:
-        """Why it is not to be put into force as it is; None: it was checked, and passed."""
+        """The reason why the plan should not be applied; None: it was checked, and passed."""
         for name, verdict in (("contingency", self.contingency), ("simulation", self.simulation)):
             if verdict.passed is None:
                 return f"it was not checked by {name}: {verdict.sentence}"
@@ -94,7 +98,7 @@ class Plan:
 
 
 def to_json(plan: Plan) -> str:
-    """A plan as JSON, which ends with a line's end."""
+    """Return a plan as JSON that ends with a newline."""
     told = {
         "format": FORMAT,
         "version": VERSION,
@@ -131,7 +135,7 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def from_json(text: str | bytes) -> Plan:
-    """A plan from JSON. Raises: CommandError: it is none, of another version, or something in it cannot be."""
+    """Return a plan from JSON. Raises: CommandError: it is no plan, of another version, or has an impossible value."""
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -191,7 +195,7 @@ def _changes(found: Sequence[Any]) -> tuple[Change, ...]:
 
 
 class _Keys:
-    """An object that has these keys, and no others."""
+    """A JSON object with exactly these keys."""
 
     def __init__(self, value: Any, place: str, names: Sequence[str]) -> None:
         self._place = place
@@ -218,7 +222,7 @@ class _Keys:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, each key of which is there once."""
+    """Return an object. Raises: ValueError: it has a key twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("an object has a key twice")
@@ -238,7 +242,7 @@ def _is_text_or_null(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    # JSON may hold halves of characters, which nothing else does.
+    # JSON may hold lone surrogates, which are no valid text.
     return isinstance(value, str) and bool(value) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 

@@ -1,6 +1,6 @@
-"""The types of entities that a router tells of itself, and how they are named and read.
+"""The types of management entities, their names, and their attributes.
 
-They are the classes of `statistics.py`; their fields are the attributes, by the same names.
+The types are the classes of `statistics.py`; their fields are the attributes, with the same names.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Value
 
 PREFIX: Final = "org.amqpmesh."
-"""What the names of our types begin with; requests may leave it out."""
+"""The prefix of our types' names; requests may omit it."""
 
 COMMON: Final = {"name": Primitive.STRING, "identity": Primitive.STRING, "type": Primitive.STRING}
-"""Attributes that each entity has."""
+"""Attributes of every entity."""
 
 _PRIMITIVES: Final[tuple[tuple[type, Primitive], ...]] = (
     (bool, Primitive.BOOLEAN),
@@ -60,7 +60,7 @@ _WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
 
 
 class EntityType:
-    """Entities of one class, and how they are named and read."""
+    """A type of entities: it lists them, names them, and reads their attributes."""
 
     def __init__(
         self,
@@ -72,8 +72,9 @@ class EntityType:
         called: Callable[[Any], str] | None = None,
         changeable: Sequence[str] = (),
     ) -> None:
-        """Args: kind: its name without prefix. key: what the identity goes on with, unique among these entities.
-        called: their name, if it is not the identity. changeable: attributes that may be changed.
+        """Args: kind: its name without prefix. key: the rest of an identity, unique among entities of this type.
+        called: returns an entity's name, if that is not the identity. changeable: attributes that UPDATE can
+        change.
         """
         self.name = f"{PREFIX}{kind}"
         self.entities = entities
@@ -84,15 +85,15 @@ class EntityType:
         self._called = called
 
     def identity(self, entity: Any) -> str:
-        """Unique among all entities of a router."""
+        """Return the identity of an entity, unique in its router."""
         return f"{self._kind}{self._key(entity)}"
 
     def entity_name(self, entity: Any) -> str:
-        """What people call it; not always unique."""
+        """Return the name that people use for an entity; it need not be unique."""
         return self._called(entity) if self._called is not None else self.identity(entity)
 
     def reader(self, names: Iterable[str]) -> Callable[[Any], list[Value]]:
-        """What reads these attributes of an entity; null for those that it has not."""
+        """Return a function that reads these attributes of an entity; null for attributes that it does not have."""
         readers = [self._reader(name) for name in names]
         return lambda entity: [read(entity) for read in readers]
 
@@ -112,13 +113,13 @@ class EntityType:
 
 
 def _typed(cls: type) -> dict[str, Primitive]:
-    """The AMQP types of the fields of a class of statistics."""
+    """Return the AMQP types of the fields of a class of statistics."""
     hints = get_type_hints(cls)
     return {item.name: _primitive(hints[item.name]) for item in fields(cls)}
 
 
 def _primitive(hint: Any) -> Primitive:
-    """Raises: TypeError: there is none for it."""
+    """Return the AMQP type for a type hint. Raises: TypeError: there is none."""
     if isinstance(hint, types.UnionType):
         (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
     hint = get_origin(hint) or hint
@@ -133,7 +134,7 @@ def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics) ->
 
 
 def _named(entity: AddressStatistics | ConnectorStatistics | ListenerStatistics | NodeStatistics) -> str:
-    # A name may hold anything, but nothing stands before its /, so no tenant can be mistaken for a part of one.
+    # A name may contain any character. Only a tenant stands before its /, so no name can imitate a tenant.
     if isinstance(entity, ConnectorStatistics | ListenerStatistics):
         return f"/{entity.name}"
     tenant, name = entity.tenant, without_secret(entity.name)
@@ -149,7 +150,7 @@ def _advertised(entity: AdvertStatistics) -> str:
 
 
 def _of_router(entity: AdvertStatistics | DisagreementStatistics, name: str) -> str:
-    # No router's id can be mistaken for a part of the name, which comes last and may hold anything.
+    # The name comes last and may contain any character; the quoted router id before it is unambiguous.
     tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
     return f"{tenant}/{quote(entity.router, safe='')}/{name}"
 

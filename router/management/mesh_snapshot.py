@@ -1,4 +1,4 @@
-"""What a router sees of its mesh: neighbours, routes, and what others tell of addresses, read into statistics."""
+"""A router's view of its mesh, read into statistics: neighbours, routes, and advertisements of addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MeshFields(TypedDict, total=False):
-    """The fields of `Statistics`; none of them where there is no mesh."""
+    """The fields of `Statistics` about the mesh; empty without a mesh."""
 
     mesh: MeshStatistics
     neighbours: tuple[NeighbourStatistics, ...]
@@ -39,7 +39,7 @@ class MeshFields(TypedDict, total=False):
 
 
 class Reachability:
-    """Where consumers of addresses are; made for one survey."""
+    """The reachable and unreachable consumers of addresses; made for one snapshot."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         self._topology = mesh.topology if mesh is not None else None
@@ -56,7 +56,7 @@ class Reachability:
                         self._out_of_reach.setdefault(name, []).append(router)
 
     def of(self, tenant: str, name: str) -> ConsumerRouters:
-        """The other routers that have consumers of an address; of `name@router`, that router."""
+        """Return the other routers that have consumers of an address; for `name@router` that router."""
         if self._topology is None:
             return ConsumerRouters()
         own = self._topology.router
@@ -76,7 +76,7 @@ class Reachability:
 
 
 def no_credit_reason(core: Core, address: Address) -> Reason:
-    """Why a sender of an address that nobody receives from has no credit, in the words of a survey."""
+    """Return the reason why a sender gets no credit for an address without consumers, in the words of a snapshot."""
     if core.mesh is not None and not address.is_ingress:
         reason = why_node(address, draining=core.draining)
     else:
@@ -87,7 +87,7 @@ def no_credit_reason(core: Core, address: Address) -> Reason:
 
 
 def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFields]:
-    """Read all of it, in steps. Args: lanes: those that there are."""
+    """Read the mesh's fields, in steps. Args: lanes: all current lanes."""
     mesh = core.mesh
     if mesh is None:
         return MeshFields()

@@ -1,4 +1,4 @@
-"""What is asked of a router's `$management`, and how its answers are read: for commands, and whoever else wonders."""
+"""Requests to a router's `$management`, and the reading of its answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from amqpmesh.router.message.content import Message
 
 
 class AnswerError(AmqpMeshError):
-    """A router does not tell what it was asked for; the text goes on from its name."""
+    """An error, or an answer that does not fit the request; its text continues a sentence that begins with the router's
+    name.
+    """
 
 
 def query(kind: str | None = None, attributes: Iterable[str] = (), *, offset: int = 0, count: int = 0) -> Message:
-    """A QUERY.
+    """Return a QUERY request.
 
-    Args: kind: of entities; None: all. attributes: (): each that an entity has. offset: of the first one that is told.
-        count: how many are told at most; 0: the router decides.
+    Args: kind: a type of entities; None: all. attributes: (): all attributes. offset: of the first entity to return.
+        count: entities at most; 0: the router decides.
     """
     asked: dict[str, Any] = {"operation": "QUERY", "offset": offset}
     if kind is not None:
@@ -29,7 +31,7 @@ def query(kind: str | None = None, attributes: Iterable[str] = (), *, offset: in
 
 
 def body_of(answer: Message) -> Any:
-    """What a request was answered with. Raises: AnswerError: an error."""
+    """Return the body of an answer. Raises: AnswerError: the answer is an error."""
     code = answer.application_properties.get("statusCode")
     if code != OK:
         raise AnswerError(f"answers {code}: {answer.application_properties.get('statusDescription')}")
@@ -37,9 +39,9 @@ def body_of(answer: Message) -> Any:
 
 
 def entities_of(answer: Message) -> list[dict[str, Any]]:
-    """What a QUERY was answered with: the attributes of each entity by their names, whatever those are.
+    """Return the entities in an answer to a QUERY, as attributes by name.
 
-    Raises: AnswerError: an error, or no answer to a QUERY.
+    Raises: AnswerError: the answer is an error, or no answer to a QUERY.
     """
     body = body_of(answer)
     try:
@@ -49,5 +51,5 @@ def entities_of(answer: Message) -> list[dict[str, Any]]:
 
 
 def not_understood(error: Exception) -> AnswerError:
-    """Something that should be there is not. Args: error: what came of reading it."""
+    """Return the error for an answer with something missing. Args: error: raised while the answer was read."""
     return AnswerError(f"gives an answer that is not understood: {error!r}")

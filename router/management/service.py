@@ -1,8 +1,7 @@
-"""`$management`: what a router tells of itself, asked for in messages.
+"""The `$management` operations: requests and answers about the state of a router.
 
-The requests and responses are those of AMQP Management (working draft): QUERY and READ, and the operations that say
-which types, attributes and operations there are; UPDATE changes costs, for those who may. The types are those of
-`entities.py`.
+Requests and responses follow AMQP Management (working draft): QUERY and READ, and the operations that list types,
+attributes and operations. UPDATE changes costs, if the sender is allowed to. The types are those of `entities.py`.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ if TYPE_CHECKING:
     from amqpmesh.router.statistics.router_statistics import Statistics
 
 ADDRESS: Final = f"{RESERVED}management"
-"""The address that requests are sent to."""
+"""The address for requests."""
 
 NODE: Final = "org.amqp.management"
-"""The type of the management node, which is an entity, too."""
+"""The type of the management node, which is itself an entity."""
 
 PAGE: Final = 500
-"""Entities that one answer to a QUERY has at most; `offset` goes on from there."""
+"""Entities in one answer to a QUERY at most; the next request continues by `offset`."""
 
 PAGE_SIZE: Final = 256 * 2**10
-"""Octets after which an answer has no further entity: names may be long."""
+"""Octets after which an answer gets no further entity: names may be long."""
 
 PAGE_VALUES: Final = MAX_VALUES * 3 // 4
-"""Values of the rows of an answer at most, so that clients that count them decode it without asking for more."""
+"""Values in the rows of an answer at most: clients with the default limit of values can decode it."""
 
 MAX_ATTRIBUTE_NAMES: Final = 200
-"""Those that a QUERY may ask for; there are not so many."""
+"""Attribute names in a QUERY at most; there are fewer."""
 
 OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 501
 
@@ -57,7 +56,9 @@ _DESCRIPTIONS: Final = {
 
 
 Change = Callable[[str, Costly, int], None]
-"""Gives an entity, by its identity and as it was told, another cost. Raises: LookupError: it cannot have one."""
+"""A function that sets the cost of an entity, given its identity and statistics. Raises: LookupError: it cannot have
+one.
+"""
 
 
 class RequestError(Exception):
@@ -69,11 +70,10 @@ class RequestError(Exception):
 
 
 def respond(request: Message, statistics: Statistics, change: Change | None = None) -> Steps[Message]:
-    """The answer to a request, in steps, since there may be much to tell; an error is an answer, too.
+    """Answer a request, in steps, since answers may be long; an error is answered, too.
 
-    Its `to` and its correlation-id are the request's reply-to and correlation-id, or message-id where it has none.
-
-    Args: change: None: whoever asks may change nothing.
+    The answer's `to` is the request's reply-to, and its correlation-id is the request's correlation-id, or else its
+    message-id. Args: change: None: the sender may change nothing.
     """
     properties = request.application_properties
     status = OK
@@ -99,7 +99,7 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
 
 
 def goes_on(request: Message) -> bool:
-    """Whether a request asks for a page of an answer behind the first."""
+    """Return True if a request asks for a page after the first."""
     return bool(request.application_properties.get("offset"))
 
 
@@ -116,9 +116,9 @@ def _operation(name: str) -> Callable[[Message], Value]:
 
 
 def _query(request: Message, statistics: Statistics) -> Steps[Value]:
-    """Some attributes of many entities, as a table: `attributeNames`, and a row for each in `results`.
+    """Return attributes of many entities as a table: `attributeNames`, and a row for each entity in `results`.
 
-    The rows are encoded as they are read: that takes as long as reading them, and would be one long step at the end.
+    Rows are encoded as they are read. Encoding takes as long as reading, and would be one long step at the end.
     """
     kinds = _entity_types(request)
     names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
@@ -143,7 +143,7 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
 def _page(
     kinds: Iterable[EntityType], statistics: Statistics, offset: int, count: int
 ) -> Iterator[tuple[EntityType, Any]]:
-    """`count` entities, after the first `offset` of all."""
+    """Yield `count` entities after the first `offset` of all."""
     for kind in kinds:
         entities = kind.entities(statistics)
         page = entities[offset : offset + count]
@@ -154,7 +154,7 @@ def _page(
 
 
 def _read(request: Message, statistics: Statistics) -> Steps[Value]:
-    """All attributes of one entity."""
+    """Return all attributes of one entity."""
     name, identity, wanted = _wanted(request)
     if "self" in (name, identity) and wanted in (None, NODE):
         return {"name": "self", "identity": "self", "type": NODE}
@@ -163,7 +163,7 @@ def _read(request: Message, statistics: Statistics) -> Steps[Value]:
 
 
 def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
-    """Another cost for a neighbour, or for all of a connector or listener; what there is then."""
+    """Set the cost of a neighbour, or of all connections of a connector or listener; return the entity after it."""
     kind, entity = yield from _find(request, statistics)
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
@@ -187,7 +187,7 @@ def _told(kind: EntityType, entity: Any) -> dict[str, Value]:
 
 
 def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
-    """Name, identity and type of the entity that is asked for."""
+    """Return name, identity and type of the requested entity."""
     properties = request.application_properties
     name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
     if name is None and identity is None:
@@ -196,7 +196,7 @@ def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
 
 
 def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, Any]]:
-    """The entity that is asked for."""
+    """Find the requested entity."""
     name, identity, wanted = _wanted(request)
     found: list[tuple[EntityType, Any]] = []
     for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
@@ -212,17 +212,17 @@ def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, A
 
 
 def _get_types(request: Message) -> Value:
-    """The types, each with those that it extends: none."""
+    """Return the types, each with the types that it extends: none."""
     return {name: [] for name in _type_names(request)}
 
 
 def _get_attributes(request: Message) -> Value:
-    """The names of the attributes of each type."""
+    """Return the attribute names of each type."""
     return {name: list(TYPES[name].attributes if name in TYPES else COMMON) for name in _type_names(request)}
 
 
 def _get_operations(request: Message) -> Value:
-    """The operations of each type, with the names of their arguments."""
+    """Return the operations of each type, with the names of their arguments."""
     return {name: _operations_of(name) for name in _type_names(request)}
 
 
@@ -236,16 +236,16 @@ def _operations_of(name: str) -> Value:
 
 
 def _get_annotations(request: Message) -> Value:
-    """The annotations of each type: none."""
+    """Return the annotations of each type: none."""
     return {name: [] for name in _type_names(request)}
 
 
 def _get_mgmt_nodes(_request: Message) -> Value:
-    """Other management nodes that this one knows: none."""
+    """Return other management nodes that this one knows: none."""
     return []
 
 
-#: The operations that look through what there is, in steps.
+#: The operations that search the entities, in steps.
 _SEARCHES: Final[Mapping[str, Callable[[Message, Statistics], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
 _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-TYPES": _get_types,
@@ -293,13 +293,13 @@ def _entity_type(name: str) -> EntityType:
 
 
 def _entity_types(request: Message) -> Sequence[EntityType]:
-    """The type that is asked for, or all."""
+    """Return the requested type, or all types."""
     name = _text(request.application_properties, "entityType")
     return [_entity_type(name)] if name is not None else list(TYPES.values())
 
 
 def _type_names(request: Message) -> list[str]:
-    """As `_entity_types`, with that of the management node."""
+    """Return the name of the requested type, or of all types including the management node's."""
     name = _text(request.application_properties, "entityType")
     if name is None:
         return [NODE, *TYPES]
@@ -307,7 +307,7 @@ def _type_names(request: Message) -> list[str]:
 
 
 def _attribute_names(request: Message) -> list[str]:
-    """Those that are asked for; none: all."""
+    """Return the requested attribute names; none: all."""
     body = request.body
     if not isinstance(body, Mapping):
         if body is None or body in (b"", ""):

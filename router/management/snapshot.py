@@ -1,6 +1,6 @@
-"""How a router stands: its records read into `Statistics`, when somebody asks.
+"""A snapshot of a router: its records, read into `Statistics` on request.
 
-Nothing is counted for that alone, but what a link or a connection has counted is kept when it goes.
+Nothing is counted only for snapshots. The counts of a link or connection are kept after its end.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _LIFETIMES = {
 
 
 def take_snapshot(core: Core) -> Steps[Statistics]:
-    """Read everything, in steps; the work grows with what is there, not with the traffic.
+    """Read everything, in steps; the work grows with the number of objects, not with the traffic.
 
-    The router's own connection, its links, and what nobody but they use are left out: they are always there. So are
-    links that go between two steps, and what they have counted, until the next time.
+    The router's own connection, its links, and addresses that only they use are left out: they always exist. Links that
+    end
+    between two steps, and their counts, are missing until the next snapshot.
     """
     catch_up(core)
     total = core.past.copy()
@@ -184,7 +185,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
         of_address = None
     elif core.mesh is None or address.is_ingress:
         of_address = why.get(seen_as(core, address))
-    else:  # it is for receivers at this router alone: what others there are is of no use to it
+    else:  # the address is for receivers at this router only: other routers' receivers do not help
         of_address = why_node(address, draining=core.draining)
     reason = why_incoming(incoming, of_address, draining=core.draining)
     if core.lookup.is_cut_off(incoming):
@@ -250,14 +251,14 @@ def _link(
 
 
 def _unsettled(taken: IncomingLink | OutgoingLink) -> int:
-    """How many deliveries are unsettled on a link."""
+    """Return the number of unsettled deliveries on a link."""
     counted = taken.link.flow_state
-    # A map of deliveries that we sent has not those that the kernel relayed; of those that we took, all.
+    # The map of sent deliveries lacks those that the kernel relays on its fast path; the map of received ones has all.
     return counted.outstanding if counted.sender else len(counted.unsettled)
 
 
 def _far(taken: IncomingLink | OutgoingLink) -> str | None:
-    """The address at another router that a link sends to, or the whole of that router."""
+    """Return the address at another router that a link sends to, or that whole router."""
     if not isinstance(taken, IncomingLink) or taken.container is None:
         return None
     return taken.to or f"@{taken.container}"
@@ -268,7 +269,7 @@ def _is_lane(taken: IncomingLink | OutgoingLink) -> bool:
 
 
 def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
-    """A lane, from either of its ends."""
+    """Return the statistics of a lane at either of its ends."""
     counted, node = taken.link.flow_state, taken.address
     reason: Reason | None
     if isinstance(taken, IncomingLink):
@@ -311,7 +312,9 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
 
 
 def _address(address: Address, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
-    """An address as clients see it: where its consumers are attached, and where its producers are, are one."""
+    """Return the statistics of an address as clients see it: its node for consumers and its ingress for producers as
+    one.
+    """
     ingress = address.ingress
     lent = sum(share.input.granted for share in address.borrowers)
     producers = _producers(address)
@@ -319,7 +322,7 @@ def _address(address: Address, tally: Tally, reason: Reason | None, where: Consu
     if ingress is not None:
         producers += _producers(ingress)
         waiting += ingress.waiting.size
-        # What has a lane already, and waits for its credit.
+        # Deliveries that are assigned to a lane, and wait for its credit.
         waiting += sum(share.input.waiting for share in ingress.shares if share.node is not address)
         buffered += ingress.buffered
         granted += ingress.granted
@@ -349,7 +352,7 @@ def _producers(node: Address) -> int:
 
 
 def _demand(address: Address) -> int:
-    """What all the ways out of an address can take; where there are several, an ingress holds a part of it only."""
+    """Return the demand of all routes of an address; an ingress with several routes holds only a part of it."""
     ingress = address.ingress
     if ingress is None:
         return address.demand
@@ -363,7 +366,7 @@ def _demand(address: Address) -> int:
 
 
 def _nodes(address: Address) -> Iterator[NodeStatistics]:
-    """The node that an address is, if it is one of the router's own."""
+    """Yield the router's own node of an address, if the address is reserved."""
     if is_reserved(address.name):
         maker = address.maker
         yield NodeStatistics(

@@ -1,1 +1,1 @@
-"""Records of deliveries, links and the graph."""
+"""Telemetry records: their schema, how a router makes them, and the segment format."""

@@ -1,7 +1,8 @@
-"""What is recorded of links, deliveries and the graph, on its way to whoever writes it (`telemetry`).
+"""Buffers of telemetry records about links, deliveries and the graph, until the writer takes them.
 
-The kernel stores what it relays without a decision itself; here is what others decide. Nothing waits: what the writer
-has no room for is lost, and counted.
+The kernel itself records what it relays on the fast path; this module records the rest. Nothing waits: records without
+room
+are lost, and counted.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
 
 ALL: Final = 2**32
-"""Of so many keys a sample is taken."""
+"""The number of keys that a sample is a share of."""
 
 NUMBERED: Final = 10_000
-"""Addresses that anonymous senders send to, and conditions of rejections, that have a number, at most; then all are
-numbered anew.
+"""Addresses of anonymous senders' messages, and conditions of rejections, with a number at most; then the numbering
+restarts.
 """
 
 NAME: Final = 256
-"""Characters of a name that are recorded: peers choose them, fifty thousand records may wait, and each has four."""
+"""Characters of a recorded name at most: peers choose names, fifty thousand records may wait, and each has
+four names.
+"""
 
 LONGEST_CONDITION: Final = 128
-"""Octets of a condition that are recorded: a peer can make up any, and the standard's are shorter."""
+"""Octets of a recorded condition at most: a peer can invent any, and the standard's are shorter."""
 
 _OUTCOMES: Final = {
     kernel.ACCEPTED: Outcome.ACCEPTED,
@@ -50,39 +53,39 @@ _OUTCOMES: Final = {
 
 
 class Writer(Protocol):
-    """Who takes what was recorded, and never makes anybody wait."""
+    """A writer of records that never makes its caller wait."""
 
     def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
-        """Some of one kind, in order."""
+        """Take records of one kind, in order."""
 
     def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
-        """Hop records. Args: used: words. first: the number of the first record, lost ones included.
+        """Take hop records. Args: used: words. first: the number of the first record, lost ones included.
 
-        Returns: where to store others; None: there is no room now.
+        Returns: a buffer for the next ones; None: there is no room now.
         """
 
     def gone(self, number: int) -> None:
-        """The number of a link or address means nothing any more, once what is on its way is recorded."""
+        """Forget the number of a link or address, after the records that are under way."""
 
     def room(self) -> array[int] | None:
-        """Where to store some; None: there is no room now."""
+        """Return a buffer; None: there is no room now."""
 
 
 class Recording:
-    """What one router records."""
+    """The recording of one router."""
 
     def __init__(self, core: Core, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> None:
-        """Args: epoch: of a router in no mesh, whose keys have none; milliseconds since 1970."""
+        """Args: epoch: for the keys of a router in no mesh; milliseconds since 1970."""
         self._core = core
         self._recorder = recorder
         self._writer = writer
         self._credit_wait = config.credit_wait
         self._words = writer.room()
-        #: The numbers of addresses that anonymous senders send to, and of conditions that receivers reject with.
+        #: Numbers of addresses that anonymous senders send to, and of conditions of rejections.
         self._numbers: dict[Address | bytes, int] = {}
-        #: Counts of links as they were told last, by the links' numbers.
+        #: The last recorded counts of links, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
-        #: Links that are gone, and were told of again with the hop records that are not handed over yet.
+        #: Ended links that were explained again, for hop records that are not handed over yet.
         self._told_again: set[int] = set()
         self._generation = -1
         recorder.threshold = round(config.sample * ALL)
@@ -96,7 +99,7 @@ class Recording:
     # ------------------------------------------------------------------------------------------------------ deliveries
 
     def flush(self) -> None:
-        """Hand over the hop records that there are."""
+        """Hand over the hop records."""
         recorder = self._recorder
         if self._words is None:
             self._words = self._writer.room()
@@ -110,12 +113,12 @@ class Recording:
         recorder.give(self._words)
 
     def sent(self, leg: Leg) -> None:
-        """The last frame of a leg is written."""
+        """Note that the last frame of a leg is written."""
         self._recorder.times = 0
         leg.sent_at = self._recorder.time()
 
     def over(self, relay: Relay) -> None:
-        """Nothing more is said of a relay: each of its legs is recorded."""
+        """Record each leg of a relay that has ended."""
         if relay.legs:
             for leg in relay.legs:
                 self.tried(relay, leg)
@@ -123,7 +126,7 @@ class Recording:
             self.unsent(relay, Outcome.ABORTED, None)
 
     def tried(self, relay: Relay, leg: Leg) -> None:
-        """Nothing more is said of a leg, as far as its sender is concerned."""
+        """Record a leg that has ended as far as its sender is concerned."""
         delivery = leg.delivery
         outgoing = leg.branch
         if delivery is None or not leg.started or not isinstance(outgoing, OutgoingLink):
@@ -131,7 +134,7 @@ class Recording:
         key = self._key(relay, delivery.tag if outgoing.lane is not None else None)
         if key is None:
             return
-        # Of what its sender settled routers tell each other that it has left.
+        # Of pre-settled deliveries, routers only tell each other that they were sent.
         outcome = Outcome.NONE if relay.presettled else outcome_of(leg.outcome)
         if outcome is Outcome.NONE and leg.aborting:
             outcome = Outcome.ABORTED
@@ -143,14 +146,16 @@ class Recording:
         )
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
-        """A try has failed, and another will follow, with a key of its own; copies that are done were of this one."""
+        """Record a failed attempt, which another with its own key will follow; finished copies belong to
+        this attempt.
+        """
         for each in relay.legs:
             if each is leg or (each.copy and each.done):
                 self.tried(relay, each)
         relay.counter = 0
 
     def unsent(self, relay: Relay, outcome: Outcome, state: bytes | None) -> None:
-        """It goes to nobody. Args: state: what its sender is told."""
+        """Record a delivery that goes to no receiver. Args: state: the outcome for its sender."""
         key = self._key(relay, None)
         relay.recorded = True
         if key is not None:
@@ -158,9 +163,10 @@ class Recording:
             self._store(relay, key, 0, outcome, state, 0, size, -1.0, self._core.now)
 
     def _key(self, relay: Relay, tag: bytes | None) -> tuple[bytes, int, int, int] | None:
-        """What its key begins with, its counter, how many hops were left, and flags; None: it is not of the sample.
+        """Return a key's first octets, its counter, the hops left, and flags; None: the sample does not contain the
+        key.
 
-        Args: tag: with which it left by a lane.
+        Args: tag: of the delivery on the outgoing lane.
         """
         source = relay.source
         came_with = relay.tag
@@ -221,7 +227,7 @@ class Recording:
         )
 
     def _address(self, relay: Relay) -> int:
-        """The number of the address where it goes, unless that is its link's."""
+        """Return the number of a delivery's address; 0: its link has that address."""
         source = relay.source
         address = address_of(relay)
         if address is None or (isinstance(source, IncomingLink) and source.address is not None):
@@ -233,7 +239,7 @@ class Recording:
         return number
 
     def condition(self, state: bytes) -> int:
-        """The number of the condition in an encoded `rejected`; 0: it gives none (§3.4.3)."""
+        """Return the number of the condition in an encoded `rejected`; 0: it has none (§3.4.3)."""
         condition = condition_of(state)
         if condition is None:
             return 0
@@ -245,7 +251,7 @@ class Recording:
         return number
 
     def _numbered(self, key: Address | bytes, told: dict[str, Any]) -> int:
-        """A new number, which is explained by `told`."""
+        """Return a new number, and record its meaning `told`."""
         if len(self._numbers) >= NUMBERED:
             for each in self._numbers.values():
                 self._writer.gone(each)
@@ -257,28 +263,28 @@ class Recording:
     # ----------------------------------------------------------------------------------------------------------- links
 
     def up(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is attached."""
+        """Record that a link was attached."""
         self._writer.take(Kind.LINK, [self._explained(taken)])
         self._happened(Happening.UP, self._told(taken))
 
     def _tell_again(self, gone: IncomingLink | OutgoingLink) -> None:
-        """A link is gone, and what was on it went on for so long that its number may mean nothing any more."""
+        """Explain an ended link's number again: its deliveries lasted so long that the number may be forgotten."""
         if gone.number not in self._told_again:
             self._told_again.add(gone.number)
             self._writer.take(Kind.LINK, [self._explained(gone)])
             self._writer.gone(gone.number)
 
     def down(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is gone."""
+        """Record that a link has ended."""
         self._happened(Happening.DOWN, self._told(taken))
         self._writer.gone(taken.number)
 
     def stolen(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link was attached again elsewhere, and is about to go."""
+        """Record that a link was attached again over another connection, and is about to end."""
         self._happened(Happening.STOLEN, self._told(taken))
 
     def refused(self, link: Link, record: ConnectionRecord, error: Error) -> None:
-        """A link was not attached."""
+        """Record that a link was not attached."""
         redirected = error.condition == LinkCondition.REDIRECT
         direction = "incoming" if isinstance(link, Receiver) else "outgoing"
         told = {"link": link.name[:NAME], "direction": direction, "peer": record.peer.container_id[:NAME] or None}
@@ -286,7 +292,7 @@ class Recording:
         self._happened(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
 
     def may_have_waited(self, taken: IncomingLink | OutgoingLink) -> None:
-        """Credit was given on a link; for how long it had none may be worth an event."""
+        """Record that a link had no credit for long, when it gets credit again."""
         since = taken.zero_credit_since
         if since is not None and taken.link.flow_state.link_credit:
             waited = self._core.now - since
@@ -298,11 +304,11 @@ class Recording:
         self._writer.take(Kind.EVENT, [event])
 
     def counts(self, record: ConnectionRecord) -> None:
-        """What the links of a connection have counted, where it is not what was told last."""
+        """Record the counters of a connection's links that have changed since the last record."""
         self._writer.take(Kind.COUNTS, [*self._counts((*record.incoming, *record.outgoing, *record.lingering))])
 
     def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
-        """What a link has counted that is gone."""
+        """Record the final counters of an ended link."""
         if taken.link.flow_state.deliveries:
             self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
         self._counted.pop(taken.number, None)
@@ -335,13 +341,13 @@ class Recording:
             }
 
     def _explained(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
-        """What the number of a link means."""
+        """Return the meaning of a link's number."""
         told = self._told(taken)
         name = told.pop("link")
         return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}
 
     def _told(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
-        """Which link it is, to those who read records."""
+        """Return the fields that identify a link to readers."""
         named = taken.lane if taken.lane is not None else taken.address
         connection = taken.connection
         return {
@@ -355,7 +361,7 @@ class Recording:
     # ----------------------------------------------------------------------------------------------------------- graph
 
     def graph_changed(self) -> None:
-        """The graph may be another one."""
+        """Record the changes of the graph since the last record."""
         mesh = self._core.mesh
         if mesh is None:
             return
@@ -375,7 +381,7 @@ class Recording:
         )
 
     def whole_graph(self) -> None:
-        """The graph as it is: a segment was begun, or nobody knows any more what has changed."""
+        """Record the whole graph: at the beginning of a segment, or when the changes are no longer known."""
         mesh = self._core.mesh
         if mesh is None:
             return
@@ -390,7 +396,7 @@ class Recording:
         self._writer.take(Kind.EDGE, edges)
 
     def _time(self) -> int:
-        """Nanoseconds since 1970."""
+        """Return nanoseconds since 1970."""
         return self._recorder.base + round(self._core.now * 1e9)
 
 
@@ -398,12 +404,14 @@ _NOTHING: Final = (0,) * 7
 
 
 def outcome_of(state: bytes | None) -> Outcome:
-    """How a delivery ended whose last state this is."""
+    """Return the outcome of a delivery with this last state."""
     return _OUTCOMES.get(kernel.state_kind(state), Outcome.NONE)
 
 
 def condition_of(state: bytes) -> bytes | None:
-    """The condition of the error in an encoded `rejected`, as far as it is recorded; None: it gives none (§3.4.3)."""
+    """Return the condition of the error in an encoded `rejected`, cut to the recorded length; None: it has none
+    (§3.4.3).
+    """
     error = _first_field(state, 0)
     at = _first_field(state, error) if error and state[error] == 0 else 0
     if not at or state[at] not in _SYMBOLS:
@@ -413,14 +421,16 @@ def condition_of(state: bytes) -> bytes | None:
 
 
 _SYMBOLS: Final = {0xA3: 2, 0xB3: 5}
-"""Format codes of symbols, and how many octets stand before their text (§1.6.21)."""
+"""Format codes of symbols, with the octets before their text (§1.6.21)."""
 
 _LISTS: Final = {0xC0: 3, 0xD0: 9}
-"""Format codes of lists that are not empty, and how many octets stand before their first field (§1.6.22)."""
+"""Format codes of non-empty lists, with the octets before their first field (§1.6.22)."""
 
 
 def _first_field(data: bytes, at: int) -> int:
-    """Where the first field of the described list at `at` stands; 0: it has none. The list was checked before."""
+    """Return the offset of the first field of the described list at `at`; 0: it has none. The list was
+    checked before.
+    """
     at = kernel.skip(data, at + 1, len(data))
     first = at + _LISTS.get(data[at], 1)
     return first if first < kernel.skip(data, at, len(data)) else 0

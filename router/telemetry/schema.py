@@ -1,12 +1,13 @@
-"""What routers record, declared once: kinds of records, their fields with unit and meaning, how deliveries are packed.
+"""The schema of telemetry: kinds of records, their fields with units and meanings, and the packing of hop records.
 
-A *hop record* is one delivery as one router saw it: it came by one link, and left by one, or by none. It is written
-when nothing more will be said of it there. What it costs to record one is mostly its octets, so it is a unit of four
-words of 64 bits, little-endian, and what is rare or large stands in units beside it; `PACKED` says where each number
-is. Links are numbers there, which the segment's link records explain. All other kinds are rare, and maps (`segments`
-has the file format).
+A *hop record* is one delivery as one router saw it: received on one link, and sent on one link or none. It is written
+when nothing more about the delivery can follow at this router. Recording costs mostly octets, so a record is a unit of
+four little-endian 64-bit words, and rare or large values are in extra units beside it; `PACKED` has the place of each
+number. Records contain numbers of links; link records of the segment explain them. All other kinds are rare, and are
+maps
+(`segments` has the file format).
 
-A delivery that is tried again has a key for each try; the record of its ingress router says which was the first.
+A redelivered message has a new key for each attempt; the record of its ingress router has the key of the first.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from enum import Enum, IntEnum, StrEnum
 from typing import Final
 
 VERSION: Final = 2
-"""Of all that this file says. A reader refuses any other; fields that it does not know of maps, it ignores."""
+"""The version of this schema. A reader refuses other versions; it ignores unknown fields of maps."""
 
 UNIT_WORDS: Final = 4
-"""Words of a unit of hop records."""
+"""Words in a unit of hop records."""
 
 UNIT_OCTETS: Final = 8 * UNIT_WORDS
 
 KEY_OCTETS: Final = 20
-"""Of a delivery key: the ingress router's number (8), its epoch (6), a counter (6)."""
+"""Octets of a delivery key: the ingress router's number (8), its epoch (6), a counter (6)."""
 
 
 class Kind(IntEnum):
-    """What the records of a block are."""
+    """The kind of a block's records."""
 
     SEGMENT = 1
-    """One: who writes the segment, and since when."""
+    """One record: the router that writes the segment, and its start."""
     LINK = 2
-    """What the numbers of links mean that are used behind it."""
+    """The meaning of link numbers in later blocks."""
     EVENT = 4
-    """What happened to links."""
+    """Events of links."""
     COUNTS = 5
-    """What links have counted, all of it, whatever the sample."""
+    """The counters of links, over all deliveries, whatever the sample."""
     EDGE = 6
-    """The graph, as the router saw it change."""
+    """Changes of the graph, as seen by the router."""
     END = 7
-    """One: the segment is complete, and what stands in it."""
+    """One record: the segment is complete, with its totals."""
     HOP = 8
-    """Hop records, packed. (3 was that of version 1.)"""
+    """Hop records, packed. (3 was their kind in version 1.)"""
 
 
 class Type(Enum):
-    """What a field holds."""
+    """The type of a field's values."""
 
     STRING = "string"
     BINARY = "binary"
@@ -66,29 +67,30 @@ class Field:
     type: Type
     meaning: str
     unit: str = ""
-    """Of numbers that have one."""
+    """The unit of a number."""
     optional: bool = False
-    """It may be null: unknown, or there is none."""
+    """True if it may be null: unknown, or there is none."""
 
 
 class Unit(IntEnum):
-    """What a unit of hop records is, by the uppermost octet of its word 2: a record has its flags there, which are less
-    than these.
+    """The kind of a unit of hop records: the highest octet of its word 2. In a hop record it has the flags, which are
+    lower.
     """
 
     RECORD = 0
     """A hop record."""
     KEY = 0x80
-    """What keys of the records behind it begin with, and the upper bits of their counters and times, until the next one
-    says otherwise: each block begins with one.
+    """The first octets of the keys of the following records, and the upper bits of their counters and times, until the
+    next such
+    unit. Each block begins with one.
     """
     WIDE = 0xC0
-    """Of the record before it, what is rare, and the upper bits of numbers that are large."""
+    """Rare values of the record before it, and the upper bits of its large numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Where a number, or its lower or upper bits, stand."""
+    """The place of a number, or of its lower or upper bits."""
 
     unit: Unit
     word: int
@@ -116,46 +118,48 @@ PACKED: Final = {
     "first": (Bits(Unit.WIDE, 0, 0, 48),),
     "condition": (Bits(Unit.WIDE, 2, 28, 28), Bits(Unit.WIDE, 1, 56, 4)),
 }
-"""The numbers of a hop record: where each stands, the lower bits first.
+"""The numbers of a hop record, with their places, lower bits first.
 
-Without a wide unit `attempt` is 1, and of all else what would stand there is 0. `incoming` and `outgoing` are numbers
-of links; 0: there is none. `address` is the number of the link record that tells the address; 0: the incoming link's
-does. `first` is the counter of the first try's key; 0: this is it. `condition` is the number of the link record that
-tells why it was rejected; 0: it was not, or without one. What is too large for its bits is the largest number that they
-hold.
+Without a wide unit `attempt` is 1, and the other values of that unit are 0. `incoming` and `outgoing` are numbers of
+links; 0: there is none. `address` is the number of the link record with the address; 0: the incoming link's record has
+it.
+`first` is the counter in the first attempt's key; 0: this is the first. `condition` is the number of the link record
+with
+the condition of a rejection; 0: it was not rejected, or without a condition. A number that is too large for its bits is
+stored as the largest that fits.
 """
 
 
 class Flag(IntEnum):
-    """Bits of `flags`."""
+    """The bits of `flags`."""
 
     SETTLED = 1
-    """It came settled: at most once, and without an outcome."""
+    """It arrived settled: at most once, and without an outcome."""
     BEGAN = 2
-    """It began its way through the mesh here."""
+    """It entered the mesh at this router."""
     COPY = 4
     """It went to a receiver of copies."""
     TIMED = 8
-    """It has left, so `in_router` is known."""
+    """It was sent, so `in_router` is known."""
     ANSWERED = 16
     """`outcome_after` is known."""
 
 
 class Outcome(IntEnum):
-    """How it ended at this router, as its number in `outcome`."""
+    """The outcome of a delivery at this router; its number in `outcome`."""
 
     NONE = 0
-    """Settled, or nobody said anything of it any more: its sender or its receiver was gone."""
+    """Settled without an outcome, or its sender or receiver was lost."""
     ACCEPTED = 1
     REJECTED = 2
     RELEASED = 3
     MODIFIED = 4
     ABORTED = 5
-    """Its sender took it back in the middle."""
+    """Its sender aborted it."""
     EXPIRED = 6
-    """Its ttl was over before it left."""
+    """Its ttl ended before it was sent."""
     UNDELIVERED = 7
-    """There was nobody to send it to."""
+    """There was no receiver for it."""
 
 
 HOP: Final = (
@@ -195,7 +199,7 @@ HOP: Final = (
     Field("priority", Type.INTEGER, "of its header; 4 without one"),
     Field("delivery_count", Type.INTEGER, "of its header: tries that failed before it came here"),
 )
-"""A delivery at one hop, as those who ask are shown it."""
+"""A delivery at one hop, as readers get it."""
 
 SEGMENT: Final = (
     Field("version", Type.INTEGER, "`VERSION`"),
@@ -222,18 +226,18 @@ LINK: Final = (
 
 
 class Happening(StrEnum):
-    """What happens to a link."""
+    """The kinds of events of a link."""
 
     UP = "up"
-    """It is attached."""
+    """It was attached."""
     DOWN = "down"
-    """It is gone."""
+    """It ended."""
     STOLEN = "stolen"
-    """Another connection has attached a link of its name."""
+    """Another connection attached a link of its name."""
     REDIRECTED = "redirected"
-    """Who asked for it was told to go elsewhere."""
+    """Its attach was answered with a redirect."""
     REFUSED = "refused"
-    """Who asked for it was told why not."""
+    """Its attach was refused."""
     CREDIT = "credit"
     """It had no credit for a while, and has some again: `waited`."""
 
@@ -304,4 +308,6 @@ FIELDS: Final = {
     Kind.EDGE: EDGE,
     Kind.END: END,
 }
-"""The fields by kind; of all but hop records, those of their maps. `router` stands in no map: the segment tells it."""
+"""The fields of each kind; except for hop records, those of their maps. No map has `router`: the segment record
+has it.
+"""

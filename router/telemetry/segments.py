@@ -1,15 +1,17 @@
-"""Segments: files of checked blocks, to which a router appends what it records, and which others read when it is done.
+"""Segments: files of checked blocks. A router appends records; readers read a segment after it is closed.
 
 A block is a head of 32 octets and a body:
 
     magic (4) kind (1) zeros (3) octets of the body (4) records (4) sum of the body (4) first (8) sum of these (4)
 
-all little-endian, the sums CRC-32. `first` is the number of the first record among those of its kind that this life of
-the router had for it, those that were lost included: a gap tells how many were. The body of hop records is their units;
-of all other kinds a msgpack array of maps (`telemetry`). A block that is damaged is passed over: the next one is found
-by its magic and its sum.
+all little-endian; the sums are CRC-32. `first` is the number of the block's first record among all records of its kind
+in
+this life of the router, lost ones included: a gap shows how many were lost. The body of hop records is their units; of
+all
+other kinds a msgpack array of maps (`telemetry`). Readers skip a damaged block: they find the next one by its magic and
+its sum.
 
-A segment that is being written ends in `.open`; closing renames it. The first block says who writes it.
+An open segment's name ends in `.open`; closing renames it. The first block names the router.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ import msgpack
 from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
 
 MAGIC: Final = b"\xa5mq\n"
-"""What a block begins with: not valid UTF-8, so that it stands in no string."""
+"""The first octets of a block: not valid UTF-8, so no string contains them."""
 
 HEAD: Final = struct.Struct("<4sB3xIIIQI")
-"""Of a block."""
+"""The head of a block."""
 
 _SUMMED: Final = HEAD.size - 4
 
@@ -38,66 +40,66 @@ MAX_BODY: Final = 1 << 26
 """Octets of a block's body at most: no reader needs to hold more."""
 
 MAX_MAPS: Final = 1 << 22
-"""Of one whose records are maps: in memory they may take a hundred times as much."""
+"""Octets of a body of maps at most: in memory they may take a hundred times as much."""
 
 SUFFIX: Final = ".events"
-"""Of a closed segment."""
+"""The suffix of a closed segment."""
 
 OPEN: Final = ".open"
-"""Of one that is being written."""
+"""The suffix of an open segment."""
 
 _NAME: Final = re.compile(r"(?P<router>[^/]+)\.(?P<epoch>[0-9]{13,18})\.(?P<segment>[0-9]{6,18})\.(events|open)")
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What the name of a segment says."""
+    """The parts of a segment's file name."""
 
     router: str
     epoch: int
-    """When that life of the router began, milliseconds since 1970."""
+    """The start of that life of the router, milliseconds since 1970."""
     segment: int
 
     def file(self, suffix: str = SUFFIX) -> str:
-        """The name of the file."""
+        """Return the file name."""
         return f"{quote(self.router, safe='@')}.{self.epoch:013d}.{self.segment:06d}{suffix}"
 
     @staticmethod
     def of(file: str) -> Name | None:
-        """What a file's name says; None: it is no segment's."""
+        """Return the parts of a file's name; None: it is not a segment's."""
         found = _NAME.fullmatch(file)
         return found and Name(unquote(found["router"]), int(found["epoch"]), int(found["segment"]))
 
 
 def block(kind: Kind, first: int, count: int, body: bytes | memoryview) -> bytes:
-    """The head of a block. Args: first: the number of its first record. count: how many there are."""
+    """Return the head of a block. Args: first: the number of its first record. count: of records."""
     head = HEAD.pack(MAGIC, kind, len(body), count, crc32(body), first, 0)[:_SUMMED]
     return head + crc32(head).to_bytes(4, "little")
 
 
 def maps(records: Sequence[Mapping[str, Any]]) -> bytes:
-    """The body of a block of any kind but hop records."""
+    """Return the body of a block of maps."""
     packed: bytes = msgpack.packb(list(records), use_bin_type=True)
     return packed
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One that is whole."""
+    """An undamaged block."""
 
     kind: int
-    """A `Kind`, if it is known here."""
+    """A `Kind`, or a number unknown to this version."""
     first: int
     count: int
     body: memoryview
     at: int
-    """Where it stands in the file."""
+    """Its offset in the file."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Its records, of any kind but hop records. Raises: ValueError: it holds something else."""
+        """Return its map records. Raises: ValueError: the body is something else."""
         try:
             found = msgpack.unpackb(self.body, strict_map_key=True)
-        except Exception as error:  # whatever it was that hostile octets led to
+        except Exception as error:  # hostile octets may lead to any error
             raise ValueError(f"no msgpack: {error}") from error
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise ValueError("no array of maps")
@@ -108,20 +110,20 @@ class Block:
 
 @dataclass(slots=True)
 class Damage:
-    """What could not be read of a segment."""
+    """The unreadable parts of a segment."""
 
     blocks: int = 0
-    """Places where something else than a whole block stood, the torn end included."""
+    """Places without an undamaged block, a torn end included."""
     octets: int = 0
-    """Octets that were passed over."""
+    """Octets skipped."""
     torn: bool = False
-    """It ends so: in the middle of a block, most likely."""
+    """True if the segment ends with a damaged part, most likely in the middle of a block."""
     where: list[tuple[int, int]] = field(default_factory=list)
-    """Of each place, where it begins and ends in the file."""
+    """Start and end offset of each place."""
 
 
 def read(data: bytes, damage: Damage) -> Iterator[Block]:
-    """The blocks of a segment that are whole, in order; what is not is noted in `damage`. It takes any octets."""
+    """Yield the undamaged blocks of a segment in order, and note the rest in `damage`. Any octets are accepted."""
     view = memoryview(data)
     at = 0
     while at < len(data):
@@ -134,7 +136,7 @@ def read(data: bytes, damage: Damage) -> Iterator[Block]:
                 yield Block(kind, first, count, body, at)
                 at = after
                 continue
-            # The head is whole: where the block would end is known, and nothing within it is looked at.
+            # The head is undamaged, so the end of the block is known: skip all of it.
             damage.torn = len(body) < size
         else:
             after = data.find(MAGIC, at + 1)
@@ -149,12 +151,14 @@ def read(data: bytes, damage: Damage) -> Iterator[Block]:
 
 
 def _holds(size: int, count: int) -> bool:
-    """Whether so many octets may be so many hop records: one unit says what their keys begin with."""
+    """Return True if so many octets can hold so many hop records: at least one more unit has the first octets of their
+    keys.
+    """
     return size % UNIT_OCTETS == 0 and size > count * UNIT_OCTETS
 
 
 def _head(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
-    """Kind, octets, records, sum and number of the block whose head stands there, if it is whole."""
+    """Return kind, octets, records, sum and number of the block at an offset, if its head is undamaged."""
     octets = bytes(view[at : at + HEAD.size])
     if len(octets) < HEAD.size:
         return None
