@@ -1,4 +1,4 @@
-"""What happens to deliveries: a table per pattern of addresses."""
+"""Addresses: a table for each pattern, with the rules for the deliveries of matching addresses."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -13,7 +13,7 @@ from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 
 
 class Overflow(StrEnum):
-    """What a multicast address does while one receiver gives no credit and others do."""
+    """The behaviour of a multicast address while one receiver gives no credit and others do."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -31,7 +31,7 @@ def _dead_letter_refusal(address: str) -> str | None:
 
 @table
 class AddressConfig(Table):
-    """What happens to the deliveries of the addresses that fall under a pattern; the most specific pattern wins."""
+    """The rules for deliveries of the addresses that match a pattern; the most specific pattern counts."""
 
     pattern: str = setting(check=_pattern_refusal)
     distribution: Distribution = setting(default=Distribution.BALANCED)

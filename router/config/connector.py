@@ -1,4 +1,4 @@
-"""Connections that the router itself opens, and the links on them."""
+"""Connectors, which open connections, and the links on them."""
 
 import re
 from enum import StrEnum
@@ -18,7 +18,7 @@ Durability = Literal["none", "configuration", "unsettled-state"]
 
 
 class Watch(StrEnum):
-    """Whether a receiver without credit is attached beside a sender, to see that the node is there."""
+    """The use of a receiver without credit beside a sender, which shows that the node exists."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -57,7 +57,7 @@ def _capabilities_refusal(capabilities: tuple[str, ...]) -> str | None:
 
 @table
 class ConnectorTlsConfig(Table):
-    """Whom a connector believes, and what it shows (§5.2). All files are PEM."""
+    """TLS of a connector: the certificates that it trusts, and its own (§5.2). All files are PEM."""
 
     certificate: Path | None = setting(default=None)
     key: Path | None = setting(default=None)
@@ -71,7 +71,7 @@ class ConnectorTlsConfig(Table):
 
 @table
 class PasswordConfig(Table):
-    """Where a password is: the configuration is shown to others."""
+    """The source of a password. The password itself is not in the configuration, which is shown to people."""
 
     file: Path | None = setting(default=None)
     env: str | None = setting(default=None, check=emptiness)
@@ -84,9 +84,10 @@ class PasswordConfig(Table):
 
 @table
 class ConnectorConfig(Limits):
-    """Where the router connects, as what, and how it shows who it is.
+    """A connector: the address to connect to, the role, and the credentials.
 
-    With a `user` that is SCRAM, or under TLS PLAIN; else the certificate (EXTERNAL), else nothing (ANONYMOUS).
+    With a `user` it authenticates by SCRAM, or under TLS by PLAIN; otherwise by its certificate (EXTERNAL), or without
+    credentials (ANONYMOUS).
     """
 
     url: str | tuple[str, ...] = setting(check=_url_refusal)
@@ -101,35 +102,35 @@ class ConnectorConfig(Limits):
     trace_frames: bool = setting(default=False)
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Check the table."""
         if not isinstance(self.url, str):
             object.__setattr__(self, "url", tuple(self.url))
         super().__post_init__()
 
     @property
     def places(self) -> tuple[Endpoint | Service, ...]:
-        """The URLs, taken apart, in the order in which they are tried."""
+        """The parsed URLs, in the order in which they are tried."""
         return tuple(place(url) for url in ((self.url,) if isinstance(self.url, str) else self.url))
 
     @property
     def following(self) -> Following:
-        """Which redirects are followed on its connections: to hosts that it names."""
+        """The rules for redirects of its connections: to hosts that it names."""
         named = (*(each.host for each in self.places), *((self.hostname,) if self.hostname else ()))
         return Following(own=tuple(dict.fromkeys(named)), allowed=self.redirects)
 
     @property
     def is_mesh(self) -> bool:
-        """Whether a router of the mesh is at the other end."""
+        """True if it leads to a router of the mesh."""
         return self.role == "mesh"
 
     @property
     def shows_certificate(self) -> bool:
-        """Whether there is a certificate of ours for a peer that asks within TLS."""
+        """True if it has a certificate for peers that request one in TLS."""
         return self.is_mesh or (self.tls is not None and self.tls.certificate is not None)
 
     @property
     def secure(self) -> bool:
-        """Whether one of the URLs has TLS first."""
+        """True if one of the URLs uses TLS."""
         return any(each.secure for each in self.places)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -150,7 +151,7 @@ class ConnectorConfig(Limits):
 
 @table
 class LinkConfig(Table):
-    """A link to a node of another container, bound to an address of the mesh: it feeds the address, or is fed by it."""
+    """A link to a node of another container. It feeds an address of the mesh, or is fed by it."""
 
     connector: str = setting(check=emptiness)
     name: str = setting(default="")

@@ -1,4 +1,4 @@
-"""What the tables of one configuration must agree on."""
+"""Consistency of the tables of one configuration."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.urls import Service
 
 LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of this machine itself."""
+"""Names of this machine."""
 
 ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
-"""Hosts of listeners that are reached by any of them."""
+"""Hosts of listeners on all interfaces."""
 
 
 def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
-    """The key and the reason of each."""
+    """Find contradictions; yield the key and the reason of each."""
     for kind, tables in (
         ("listener", config.listeners),
         ("connector", config.connectors),
@@ -47,8 +47,9 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
 
 
 def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
-    """The key and the reason of each link that names no connector or no address for it; connectors have their names by
-    now.
+    """Find links with an unknown connector or an unsuitable address; yield the key and the reason of each.
+
+    Connectors have their names by now.
     """
     roles = {connector.name: connector.role for connector in config.connectors}
     for position, link in enumerate(config.container_links):
@@ -69,7 +70,7 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
 
 
 def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
-    """Links of which one does what another does, or takes back what another brings."""
+    """Find links that do the same as another one, or send back what another one brings."""
     met: dict[tuple[str, str | None, str | None, str], str] = {}
     for position, link in enumerate(config.container_links):
         same, back = (link.source, link.target), (link.target, link.source)
@@ -109,7 +110,7 @@ def _unfit(
 
 
 def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
-    """Redirects by which who follows them never arrives, as far as can be said before names are looked up."""
+    """Find redirects that lead in circles, as far as that is visible without DNS."""
     for position, listener in enumerate(config.listeners):
         if listener.redirect is not None:
             led_to = _listener_at(config, listener.redirect.place)
@@ -142,7 +143,7 @@ def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
 
 
 def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig], here: str) -> bool:
-    """Whether an alias stands for one that stands for one, and so on, and never for an address."""
+    """Tell whether an alias leads back to itself, and never to an address."""
     met: set[str] = set()
     alias = address.alias
     while alias is not None:
@@ -156,7 +157,7 @@ def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig
 
 
 def _listener_at(config: RouterConfig, place: Redirect) -> ListenerConfig | None:
-    """The listener that a place is, as far as its own words say; without a host it is at the one that it is told by."""
+    """Return the listener of this router at a place; a place without a host is at this router."""
     host = (place.network_host or place.hostname or "").lower()
     ports = DEFAULT_PORTS.values() if place.port is None else (place.port,)
     for listener in config.listeners:
@@ -168,5 +169,5 @@ def _listener_at(config: RouterConfig, place: Redirect) -> ListenerConfig | None
 
 
 def free_name(stem: str, taken: Sequence[str]) -> str:
-    """A name that is not taken: `amqp`, `amqp-2`, ..."""
+    """Return a free name: `amqp`, `amqp-2`, ..."""
     return next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)

@@ -1,8 +1,8 @@
-"""The configuration: what a router can be told, and the file that tells it.
+"""The configuration of a router, and the file that holds it.
 
-Every key of the file is the keyword of the same name in one of the tables; they are imported from here. A key may be
-written with hyphens or with underscores, `dead-letter` or `dead_letter`; an unknown one is an error, as is one given in
-both spellings. Paths are relative to the file, seconds are floats, sizes are bytes.
+Each key of the file is the keyword of the same name in one of the tables; import the tables from here. A key can be
+written with hyphens or with underscores, `dead-letter` or `dead_letter`. An unknown key is an error, and so is a key in
+both spellings. Paths are relative to the file, times are in seconds (floats), sizes in bytes.
 """
 
 import re
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import ConfigError
@@ -19,14 +19,11 @@ from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig
 from amqpmesh.router.config.consistency import disagreements, free_name, unbound
 from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
-from amqpmesh.router.config.mesh import MeshConfig
-from amqpmesh.router.config.redirect import PlaceConfig, RedirectConfig
-from amqpmesh.router.config.remote import ElsewhereConfig
+from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
+from amqpmesh.router.config.observability import LogConfig, TelemetryConfig
+from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
 from amqpmesh.router.config.tables import Table, declared, parsed, read, setting, table, written
-from amqpmesh.router.config.telemetry import TelemetryConfig
 from amqpmesh.router.config.users import Users
-from amqpmesh.router.config.worker import WorkerConfig
-from amqpmesh.router.logs.event_log import LogFormat
 
 __all__ = [
     "DEFAULT_URL",
@@ -56,13 +53,11 @@ __all__ = [
 ]
 
 MAX_ID = 255
-"""The longest router id, characters: it stands in every frame that opens a connection, and in addresses."""
+"""The longest router id, in characters: it is in each frame that opens a connection, and in addresses."""
 
 DEFAULT_URL = "amqp://127.0.0.1:5672"
 
 T = TypeVar("T", bound=Table)
-
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def _id_refusal(id: str) -> str | None:
@@ -76,22 +71,16 @@ def _id_refusal(id: str) -> str | None:
 
 
 def default_id() -> str:
-    """The host's name, as far as a router id may be like it."""
+    """Return the host's name, without the characters that a router id cannot have."""
     return re.sub(r"[^!-~]|[@/#*]", "-", socket.gethostname())[:MAX_ID] or "router"
 
 
 @table
-class LogConfig(Table):
-    """What the daemon writes on standard error; an embedded router leaves logging to its process."""
-
-    level: LogLevel = setting(default="info")
-    format: LogFormat = setting(default="text")
-
-
-@table
 class RouterConfig(Limits):
-    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log`
-    and `telemetry` are tables of their own in the file; `worker` is not in it: see `router.config.workers`.
+    """A whole configuration.
+
+    `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log` and `telemetry` are tables of
+    their own in the file. `worker` is not in the file: see `router.config.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -114,8 +103,10 @@ class RouterConfig(Limits):
     worker: WorkerConfig | None = setting(default=None, apart=True)
 
     def __post_init__(self) -> None:
-        """Check, and name what has no name: listeners after their scheme, `amqp`, `amqp-2`, connectors after their
-        first host, links after their address.
+        """Check the tables, and name those without a name.
+
+        A listener is named after its scheme, `amqp`, `amqp-2`, a connector after its first host, a link after its
+        address.
         """
         super().__post_init__()
         for key, reason in disagreements(self):
@@ -131,20 +122,21 @@ class RouterConfig(Limits):
 
     @property
     def names(self) -> frozenset[str]:
-        """What addresses call this router: its id; a worker by that of the router that it is part of, too."""
+        """The names of this router in addresses: its id; for a worker also the id of the router that it is part of."""
         return frozenset({self.id} if self.worker is None else {self.id, self.worker.name})
 
     def address_table(self) -> PatternTable[AddressConfig]:
-        """The addresses' configurations, to be looked up; an address under no pattern has `AddressConfig`'s defaults.
+        """Return the tables of addresses by pattern. An address that matches no pattern has the defaults of
+        `AddressConfig`.
 
         Raises: ValueError: two patterns are equal.
         """
         return PatternTable((address.pattern, address) for address in self.addresses)
 
     def with_listeners(self, *urls: str) -> "RouterConfig":
-        """The same with more listeners, which have the router's limits and everything else by default.
+        """Return this configuration with further listeners. They have the router's limits, and defaults otherwise.
 
-        Raises: ConfigError: a URL that is none, or that is not on loopback: these listeners ask nobody for a name.
+        Raises: ConfigError: a malformed URL, or one that is not on loopback: these listeners authenticate nobody.
         """
         more = tuple(
             ListenerConfig(url=url, connections=self.connections, **self.limits())  # type: ignore[arg-type]  # numbers
@@ -153,16 +145,16 @@ class RouterConfig(Limits):
         return replace(self, listeners=(*self.listeners, *more))
 
     def with_connectors(self, *urls: str) -> "RouterConfig":
-        """The same with more connectors to routers of the mesh, which have the router's limits.
+        """Return this configuration with further connectors to routers of the mesh. They have the router's limits.
 
-        Raises: ConfigError: a URL that is none, or that does not fit the mesh.
+        Raises: ConfigError: a malformed URL, or one that does not fit the mesh.
         """
         more = tuple(ConnectorConfig(url=url, **self.limits()) for url in urls)  # type: ignore[arg-type]  # numbers
         return replace(self, connectors=(*self.connectors, *more))
 
 
 def _named(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
-    """The same, each with a name: that of `stem`, or the next one that is free."""
+    """Return tables that all have names: those without one get that of `stem`, or the next free one."""
     taken = [each.name for each in tables if each.name]
     named = []
     for each in tables:
@@ -190,9 +182,10 @@ def load(file: Path) -> RouterConfig:
 
 
 def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
-    """The configuration that a parsed TOML document says; `file` is where relative paths start, and what errors name.
+    """Return the configuration in a parsed TOML document. Args: file: relative paths start at its folder; errors name
+    it.
 
-    Raises: ConfigError: as `load`, but no file is looked at.
+    Raises: ConfigError: as `load`, but other files are not read.
     """
     unknown = sorted(raw.keys() - _TABLES)
     if unknown:
@@ -219,7 +212,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             elsewhere=read(ElsewhereConfig, raw.get("elsewhere", {}), file=file, where="elsewhere"),
         )
     except ConfigError as error:
-        # What the router refuses of its tables together knows no file yet.
+        # Errors about several tables do not name the file yet.
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
@@ -243,7 +236,7 @@ def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
 
 
 def _check_files(shown: Table, file: Path, where: str) -> None:
-    """Whether the files that a table names can be read."""
+    """Check that the files that a table names can be read."""
     for key, path in _files(shown, where):
         try:
             path.open("rb").close()
@@ -259,7 +252,7 @@ def _check_users(path: Path, file: Path, where: str) -> None:
 
 
 def lines(config: RouterConfig) -> Iterator[str]:
-    """The configuration as TOML, all defaults included: what `parse` reads as an equal one."""
+    """Return the configuration as TOML, with all defaults. `parse` reads it as an equal one."""
     yield from written(config, "[router]")
     yield from written(config.log, "\n[log]")
     yield from written(config.elsewhere, "\n[elsewhere]")

@@ -1,4 +1,4 @@
-"""What one connection may take, whoever opened it."""
+"""Limits of one connection, in either direction."""
 
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.config.tables import Table, declared, setting, table
@@ -10,8 +10,7 @@ ULONG_MAX = 2**64 - 1
 
 @table
 class Limits(Table):
-    """What one connection may take. Said of the router, they hold for every listener and connector
-    that does not say otherwise."""
+    """The limits of one connection. A listener or connector without its own has those of the router."""
 
     idle_time_out: float = setting(default=16.0, low=0.0, high=UINT_MAX / 1000)
     max_frame_size: int = setting(default=32 * 2**10, low=512, high=UINT_MAX)
@@ -33,5 +32,5 @@ class Limits(Table):
     connection_window: int = setting(default=512, low=1)
 
     def limits(self) -> dict[str, int | float]:
-        """The limits by name, as keywords for another table that has them."""
+        """Return the limits by name, as keywords for another table with limits."""
         return {item.name: getattr(self, item.name) for item in declared(Limits)}

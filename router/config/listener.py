@@ -1,4 +1,4 @@
-"""Where others connect to a router, and how they show who they are."""
+"""Listeners, which accept connections, and their authentication of peers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def _sasl_refusal(mechanisms: Sequence[str]) -> str | None:
 
 @table
 class TlsConfig(Table):
-    """A listener's certificate, and what it asks of its clients (§5.2). All files are PEM."""
+    """TLS of a listener: its certificate, and its demands on clients (§5.2). All files are PEM."""
 
     certificate: Path = setting()
     key: Path = setting()
@@ -42,7 +42,7 @@ class TlsConfig(Table):
 
     @property
     def asks_clients(self) -> bool:
-        """Whether clients are asked for a certificate."""
+        """True if clients are asked for a certificate."""
         return self.client != "none"
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -53,9 +53,9 @@ class TlsConfig(Table):
 
 @table
 class ListenerConfig(Limits):
-    """Where clients connect, or neighbours, and how they show who they are.
+    """A listener: the address for clients or neighbours, and their authentication.
 
-    Neighbours are asked for what `[mesh]` says: with certificates TLS and a certificate of the mesh, else nothing.
+    `[mesh]` rules the authentication of neighbours: by TLS with a certificate of the mesh, or not at all.
     """
 
     url: str = setting(check=_url_refusal)
@@ -74,30 +74,31 @@ class ListenerConfig(Limits):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The URL, taken apart."""
+        """The parsed URL."""
         return endpoint(self.url)
 
     @property
     def is_mesh(self) -> bool:
-        """Whether other routers of the mesh come in here."""
+        """True if other routers of the mesh connect here."""
         return self.role == "mesh"
 
     @property
     def sasl_demanded(self) -> bool:
-        """Whether a connection must begin with the SASL layer (§5.3): not if anybody may come in without a name."""
+        """True if a connection has to begin with the SASL layer (§5.3): not if anonymous peers are allowed."""
         return bool(self.sasl) and "ANONYMOUS" not in self.sasl
 
     @property
     def takes_passwords(self) -> bool:
-        """Whether a mechanism is offered that needs `users`."""
+        """True if it offers a mechanism that needs `users`."""
         return not PASSWORD_MECHANISMS.isdisjoint(self.sasl)
 
     def mechanisms(self, *, secured: bool) -> tuple[str, ...]:
-        """What a client is offered, in the order of `sasl`.
+        """Return the mechanisms to offer a client, in the order of `sasl`.
 
-        Args: secured: it came through TLS. Without, a password would cross the network in clear and there is no
-            certificate to look at, so PLAIN (unless the listener is `insecure`) and EXTERNAL are held back.
-        Returns: for an empty `sasl`, ANONYMOUS, since a peer that starts the SASL layer has to be offered something.
+        Args: secured: the client came by TLS. Without TLS a password would cross the network in clear text, and there
+            is no
+            certificate to check, so PLAIN (unless the listener is `insecure`) and EXTERNAL are not offered.
+        Returns: for an empty `sasl`, ANONYMOUS: a peer that starts the SASL layer needs an offer.
         """
         if self.is_mesh and secured:
             return ("EXTERNAL",)
@@ -108,10 +109,10 @@ class ListenerConfig(Limits):
 
     @property
     def authenticates(self) -> bool:
-        """Whether nobody comes in without showing who they are."""
+        """True if it accepts no unauthenticated peer."""
         if self.is_mesh:
             return self.endpoint.secure
-        # Without amqps a peer may leave TLS out, and its certificate with it.
+        # Without amqps a peer can omit TLS, and its certificate with it.
         return self.sasl_demanded or (self.endpoint.secure and self.tls is not None and self.tls.client == "required")
 
     RULES: ClassVar[tuple[Rule, ...]] = (

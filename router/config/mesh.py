@@ -1,4 +1,4 @@
-"""The mesh that a router is part of, and how its routers trust each other."""
+"""The mesh of a router: the trust between its routers, and the workers that are routers of their own."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -7,12 +7,12 @@ from amqpmesh.router.config.tables import Rule, Table, setting, table
 
 MAX_ORIGINS = 100_000
 INSECURE_ORIGINS = 1_000
-"""Routers that are kept in mind, where the configuration does not say how many."""
+"""Routers that are remembered, unless the configuration sets the number."""
 
 
 @table
 class MeshConfig(Table):
-    """What this router shows its neighbours, whom it believes, when it misses them, and how much they may say.
+    """Membership in a mesh: this router's credentials, its trust, its timing, and the limits of other routers.
 
     All files are PEM.
     """
@@ -28,7 +28,7 @@ class MeshConfig(Table):
     bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=2**20, low=1)
     outposts: int = setting(default=10_000, low=0)
-    # What others may say, by the topology's names for it.
+    # Limits of other routers, by the topology's names for them.
     link_rate: float = setting(default=5.0, low=0.1, high=1e6)
     link_burst: int = setting(default=40, low=4)
     address_rate: int = setting(default=2**20, low=2**12)
@@ -57,7 +57,20 @@ class MeshConfig(Table):
 
     @property
     def origins(self) -> int:
-        """Routers of the mesh that are kept in mind: few where anybody may invent them."""
+        """The most routers of the mesh that are remembered: few in an insecure mesh, where any peer can invent them."""
         if self.max_origins is not None:
             return self.max_origins
         return INSECURE_ORIGINS if self.insecure else MAX_ORIGINS
+
+
+@table
+class WorkerConfig(Table):
+    """One of several worker processes of a router. It is not in a file: `amqpmesh run --workers` sets it.
+
+    The id of the worker is `NAME.NUMBER`. It uses the certificate of `NAME`, if there is one.
+    """
+
+    name: str = setting()
+    number: int = setting(low=1)
+    #: The folder of the workers' Unix sockets; no other user can read it.
+    folder: Path = setting()

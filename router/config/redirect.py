@@ -1,8 +1,9 @@
-"""Where peers are sent instead of being served (§2.8.16, §2.8.18)."""
+"""Other containers: redirects of peers to them (§2.8.16, §2.8.18), and connections to them on demand."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from amqpmesh.policies.redirect import Place, Redirect
+from amqpmesh.policies.redirect import Place, Redirect, pattern_refusal
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import DEFAULT_PORTS
@@ -11,7 +12,7 @@ Follower = Literal["client", "router"]
 Scheme = Literal["amqp", "amqps"]
 
 MAX_HOST = 255
-"""Characters of a host's name: DNS has no longer one, and the error with it has to fit into a frame."""
+"""Characters of a host name: DNS allows no more, and the error that names it has to fit into a frame."""
 
 
 def _host_refusal(host: str) -> str | None:
@@ -28,7 +29,7 @@ def _says_nothing(config: "PlaceConfig") -> bool:
 
 @table
 class PlaceConfig(Table):
-    """The container to which a whole connection is sent (§2.8.16)."""
+    """The container to which a whole connection is redirected (§2.8.16)."""
 
     hostname: str | None = setting(default=None, check=_host_refusal)
     network_host: str | None = setting(default=None, check=_host_refusal)
@@ -36,7 +37,7 @@ class PlaceConfig(Table):
 
     @property
     def place(self) -> Redirect:
-        """As peers are told."""
+        """The redirect that peers are sent."""
         return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -46,7 +47,7 @@ class PlaceConfig(Table):
 
 @table
 class RedirectConfig(PlaceConfig):
-    """The container to which the links of an address are sent, and the address there (§2.8.18)."""
+    """The container to which the links of an address are redirected, and the address there (§2.8.18)."""
 
     address: str | None = setting(default=None, check=emptiness)
     follow: Follower = setting(default="client")
@@ -54,12 +55,12 @@ class RedirectConfig(PlaceConfig):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the router itself goes there for its clients."""
+        """True if the router itself follows the redirect for its clients."""
         return self.follow == "router"
 
     @property
     def there(self) -> Place:
-        """Where the router connects. Only of a redirect that it follows."""
+        """The place that the router connects to, if it follows the redirect."""
         host = self.network_host or self.hostname
         assert host is not None, "a rule demands one"
         secure = self.scheme == "amqps" if self.scheme is not None else self.port == DEFAULT_PORTS["amqps"]
@@ -74,7 +75,7 @@ class RedirectConfig(PlaceConfig):
 
     @property
     def place(self) -> Redirect:
-        """As peers are told, but for the address of who names none here."""
+        """The redirect that peers are sent; without an address of its own, each peer keeps the one it asked for."""
         return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port, address=self.address)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -94,3 +95,18 @@ class RedirectConfig(PlaceConfig):
             lambda c: c.scheme is not None and not c.is_followed,
         ),
     )
+
+
+def _hosts_refusal(patterns: Sequence[str]) -> str | None:
+    return pattern_refusal(patterns) or ("names one twice" if len(set(patterns)) < len(patterns) else None)
+
+
+@table
+class ElsewhereConfig(Table):
+    """The limits of connections on demand: clients choose the destinations."""
+
+    domains: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
+    redirects: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
+    places: int = setting(default=64, low=1, high=10_000)
+    nodes: int = setting(default=256, low=1, high=30_000)
+    idle: float = setting(default=30.0, low=0.0, high=3600.0)

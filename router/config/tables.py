@@ -1,7 +1,7 @@
 """Tables of a TOML file as frozen dataclasses, declared once: name, type, default, limits.
 
-`@table` makes a class whose fields are `setting(...)`; `read` turns what `parsed` returns into such a class. What is
-built in Python is checked by the same declarations as what is read from a file.
+`@table` makes a class whose fields are `setting(...)`. `read` makes an object of it from the result of `parsed`. The
+same declarations check tables that a program makes.
 """
 
 import json
@@ -22,7 +22,7 @@ C = TypeVar("C")
 
 
 class Rule(NamedTuple):
-    """What several keys of a table must agree on; where they do not, `broken`, the error names `key`."""
+    """A rule for several keys of a table. If it is `broken`, the error names `key`."""
 
     key: str
     reason: str
@@ -30,7 +30,7 @@ class Rule(NamedTuple):
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """The document of a TOML file.
+    """Return the document in a TOML file.
 
     Raises: ConfigError: it cannot be read, is not UTF-8, or not TOML; the reason has line and column.
     """
@@ -54,10 +54,11 @@ def setting(
     check: Callable[[Any], str | None] | None = None,
     apart: bool = False,
 ) -> Any:
-    """A key of a table; without default or factory it must be given.
+    """Declare a key of a table; without default or factory it is required.
 
-    Args: low, high: the least and the greatest value. check: returns why a value is refused, None if it is not.
-        apart: not a key of this table in the file, but a table of its own there.
+    Args: low, high: the least and the greatest value. check: returns the reason to refuse a value, or None. apart: in
+        the
+        file it is no key of this table, but a table of its own.
     """
     metadata = {"low": low, "high": high, "check": check, "apart": apart}
     if factory is not None:
@@ -67,23 +68,24 @@ def setting(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
 def table(cls: type[C]) -> type[C]:
-    """A frozen dataclass with keyword arguments only."""
+    """Make a frozen dataclass with keyword arguments only."""
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
 class Table:
-    """What the tables share: each key is checked by itself, then the keys against each other."""
+    """The common base of tables: it checks each key by itself, then keys against each other."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Check what was given.
+        """Check the values.
 
-        Raises: ConfigError: a value outside its limits, or keys that contradict each other; its `file` is the name of
-            the class, until `read` knows better.
+        Raises: ConfigError: a value outside its limits, or keys that contradict each other. Its `file` is the name of
+            the
+            class, until `read` replaces it.
         """
         for name, kind in _words(type(self)).items():
-            # A program may write the words that a file would.
+            # A program can use the words of the file in place of paths and members of enumerations.
             value = getattr(self, name)
             if isinstance(value, str) and not isinstance(value, kind):
                 try:
@@ -101,7 +103,7 @@ class Table:
 
 
 def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
-    """The keys of a table, in the order of their declaration."""
+    """Return the keys of a table, in the order of their declaration."""
     return fields(cls) if is_dataclass(cls) else ()
 
 
@@ -109,7 +111,7 @@ _word_keys: dict[type[Table], Mapping[str, type]] = {}
 
 
 def _words(cls: type[Table]) -> Mapping[str, type]:
-    """The keys whose values are paths or one of several words, and the class of those."""
+    """Return the keys whose values are paths or one of several words, with the class of the values."""
     if cls in _word_keys:
         return _word_keys[cls]
     hints = typing.get_type_hints(cls)
@@ -137,7 +139,7 @@ def _refusal(value: Any, limits: Mapping[str, Any]) -> str | None:
 
 
 class _RefusedError(Exception):
-    """What was read does not fit: `where` is the way from the table to the value, as text."""
+    """A value that does not fit its declaration: `where` is the path from the table to the value, as text."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
@@ -149,12 +151,12 @@ class _RefusedError(Exception):
 
 
 def read(cls: type[T], raw: object, *, file: Path, where: str = "", **given: object) -> T:
-    """The table that a parsed TOML table says.
+    """Return a table from a parsed TOML table.
 
     Args: raw: as `parsed` returns it; anything but a table is refused.
-        file: where it was read from: relative paths start at its folder.
+        file: the file that it is from: relative paths start at its folder.
         where: the name of the table in the file.
-        given: values for keys that the table does not say; they go before the keys' own defaults.
+        given: values of keys that the TOML table does not have; they precede the keys' own defaults.
     Raises: ConfigError: naming the file and the key, `listener[0].tls.key`.
     """
     try:
@@ -190,7 +192,7 @@ def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object])
 
 
 def emptiness(text: str) -> str | None:
-    """A check of texts that must say something."""
+    """Refuse an empty text: return the reason, or None."""
     return None if text else "must not be empty"
 
 
@@ -199,12 +201,12 @@ def _is_mandatory(item: Field[Any]) -> bool:
 
 
 def _value(kind: Any, value: object, folder: Path) -> object:
-    """The value as its key wants it: TOML's types are fewer than ours."""
+    """Convert a value of TOML, which has fewer types, to that of its key."""
     origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):  # X | None: TOML has no null, who wants None leaves the key out
+    if origin in (typing.Union, types.UnionType):  # X | None: TOML has no null; a key without a value is left out
         options = [option for option in typing.get_args(kind) if option is not types.NoneType]
         listed = [option for option in options if typing.get_origin(option) is tuple]
-        # One value may stand for a list of one.
+        # A single value can stand for a list of one.
         return _value(listed[0] if listed and isinstance(value, list) else options[0], value, folder)
     if origin is tuple:
         return _list(typing.get_args(kind)[0], value, folder)
@@ -275,7 +277,7 @@ _SCALARS: Mapping[type, Callable[[object, Path], object]] = {
 
 
 def differing(one: object, other: object, where: str = "") -> list[str]:
-    """The keys in which two tables of one kind differ: `listeners[0].tls.key`."""
+    """Return the keys in which two tables of one class differ: `listeners[0].tls.key`."""
     if isinstance(one, Table) and type(one) is type(other):
         return [
             difference
@@ -291,7 +293,7 @@ def differing(one: object, other: object, where: str = "") -> list[str]:
 
 
 def written(shown: Table, heading: str) -> Iterator[str]:
-    """The table as TOML, all defaults included; keys without a value are left out."""
+    """Return a table as TOML, with all defaults; keys without a value are left out."""
     yield heading
     for item in declared(type(shown)):
         value = getattr(shown, item.name)
@@ -309,5 +311,5 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
-    # A JSON text is a TOML one, but for DEL, and for surrogate pairs, which ensure_ascii would write.
+    # A JSON text is a TOML one, except for DEL, and for surrogate pairs, which ensure_ascii would write.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

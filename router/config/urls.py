@@ -1,4 +1,4 @@
-"""`amqp://host:port` taken apart; the standard names the ports (part 2, §2.1; IANA) and leaves URLs to us."""
+"""URLs of listeners and connectors. The standard names the ports (part 2, §2.1; IANA) and leaves URLs to us."""
 
 import ipaddress
 from collections.abc import Collection
@@ -8,14 +8,14 @@ from urllib.parse import SplitResult, urlsplit
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
 UNIX = "amqp+unix"
-"""The scheme of Unix sockets: by them the workers of one router reach each other, and nobody else comes in."""
+"""The scheme of Unix sockets, by which the workers of one router, and no others, connect to each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to listen or to connect.
+    """An address to listen at or connect to.
 
-    `host` is a name or an address, an IPv6 one without brackets; `port` 0 lets the system choose. Of a Unix socket
+    `host` is a name or an address, an IPv6 one without brackets. `port` 0 lets the system choose. For a Unix socket
     (`is_unix`) the host is its path, and there is no port.
     """
 
@@ -25,10 +25,11 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> "Endpoint":
-        """Read `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets.
+        """Parse `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets.
 
-        Raises: ValueError, with a reason that can be shown: another scheme, no host, a port outside 0..65535, or
-        anything besides host and port (credentials do not belong into URLs: they end up in logs).
+        Raises: ValueError, with a reason for people: another scheme, no host, a port outside 0..65535, or anything
+            besides host
+            and port (credentials do not belong in URLs, which end up in logs).
         """
         parts, port = _parts(url, DEFAULT_PORTS)
         if parts.path not in ("", "/"):
@@ -38,21 +39,21 @@ class Endpoint:
 
     @property
     def is_unix(self) -> bool:
-        """Whether it is a Unix socket."""
+        """True if it is a Unix socket."""
         return self.scheme == UNIX
 
     @property
     def secure(self) -> bool:
-        """Whether TLS comes first, before any AMQP (§5.2.1: a pure TLS port)."""
+        """True if TLS comes first, before any AMQP (§5.2.1: a pure TLS port)."""
         return self.scheme == "amqps"
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it: an address of the loopback networks, `localhost`, a Unix socket."""
+        """True if only this machine can reach it: an address of the loopback networks, `localhost`, a Unix socket."""
         return self.is_unix or is_loopback(self.host)
 
     def __str__(self) -> str:
-        """The URL, with its port."""
+        """Return the URL, with its port."""
         if self.is_unix:
             return f"{UNIX}://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -60,7 +61,7 @@ class Endpoint:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host: an address of the loopback networks, or `localhost`."""
+    """Tell whether only this machine can reach a host: an address of the loopback networks, or `localhost`."""
     if host == "localhost":
         return True
     try:
@@ -74,7 +75,7 @@ SERVICES = {"amqp+srv": "amqp", "amqps+srv": "amqps"}
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where a domain says that its AMQP servers are: SRV records of DNS (RFC 2782).
+    """A domain whose DNS names its AMQP servers, in SRV records (RFC 2782).
 
     `scheme` is that of the endpoints, `amqp` or `amqps`.
     """
@@ -84,37 +85,37 @@ class Service:
 
     @property
     def name(self) -> str:
-        """What DNS is asked for: `_amqps._tcp.example.org`."""
+        """The name to look up in DNS: `_amqps._tcp.example.org`."""
         return f"_{self.scheme}._tcp.{self.domain}"
 
     @property
     def host(self) -> str:
-        """Whom certificates have to name: the domain, since anybody may have answered for DNS (RFC 6125, 6.2.1)."""
+        """The name that certificates must have: the domain, since DNS answers can be forged (RFC 6125, 6.2.1)."""
         return self.domain
 
     @property
     def secure(self) -> bool:
-        """Whether TLS comes first."""
+        """True if TLS comes first."""
         return self.scheme == "amqps"
 
     @property
     def loopback(self) -> bool:
-        """A domain may send us anywhere."""
+        """False: a domain can name any host."""
         return False
 
     def __str__(self) -> str:
-        """The URL."""
+        """Return the URL."""
         return f"{self.scheme}+srv://{self.domain}"
 
 
 def endpoint(url: str) -> Endpoint:
-    """Where to listen: as `Endpoint.parse`, or a Unix socket, `amqp+unix:///PATH`. Raises: ValueError."""
+    """Parse the URL of a listener: as `Endpoint.parse`, or a Unix socket, `amqp+unix:///PATH`. Raises: ValueError."""
     path = url.removeprefix(f"{UNIX}://")
     return Endpoint(UNIX, path, 0) if path != url and path.startswith("/") else Endpoint.parse(url)
 
 
 def place(url: str) -> Endpoint | Service:
-    """Where to connect: as `endpoint`, or with `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` a domain that knows some.
+    """Parse the URL of a connector: as `endpoint`, or `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` for a domain.
 
     Raises: ValueError: as `Endpoint.parse`; a domain has no port.
     """
@@ -130,7 +131,7 @@ def place(url: str) -> Endpoint | Service:
 
 
 def _parts(url: str, schemes: Collection[str]) -> tuple[SplitResult, int | None]:
-    """A URL taken apart, and its port. Raises: ValueError: another scheme, no host, or more than a host and a path."""
+    """Split a URL, and return its port. Raises: ValueError: another scheme, no host, or more than a host and a path."""
     try:
         parts = urlsplit(url)
         port = parts.port

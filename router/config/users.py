@@ -1,6 +1,6 @@
-"""Who may connect with a password: `users.toml`, which holds verifiers and no passwords (RFC 5802, 3).
+"""Password users: `users.toml`, which holds verifiers and no passwords (RFC 5802, 3).
 
-A table per user, and in it one per mechanism:
+A table for each user has one table for each mechanism:
 
     ["alice"."SCRAM-SHA-256"]
     salt = "..."          # base64, as are the keys
@@ -8,9 +8,9 @@ A table per user, and in it one per mechanism:
     stored_key = "..."
     server_key = "..."
 
-Names are kept as SASLprep (RFC 4013) makes them, so that one name has one spelling.
+Names are stored as SASLprep (RFC 4013) prepares them, so that each name has one spelling.
 
-scramp is imported where a password is looked at: routers without users need not read it.
+scramp is imported only to check a password: routers without users do not need it.
 """
 
 import base64
@@ -44,7 +44,7 @@ _FIELDS = ("salt", "iterations", "stored_key", "server_key")
 
 
 class Users:
-    """The verifiers of a file: what `SaslServer` asks. Unchangeable: a new file is a new object."""
+    """The verifiers of a file, which `SaslServer` asks. Immutable: a changed file gives a new object."""
 
     __slots__ = ("_verifiers", "iterations")
 
@@ -52,39 +52,39 @@ class Users:
         """Args: verifiers: by user and mechanism."""
         self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
         counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
-        #: The counts of the verifiers, each once: what `Authenticator` asks for.
+        #: The iteration counts of the verifiers, each once, for `Authenticator`.
         self.iterations = tuple(sorted(counts)) or (SCRAM_ITERATIONS,)
 
     @classmethod
     def load(cls, file: Path) -> Self:
         """Read `users.toml`.
 
-        Raises: ConfigError: the file, the user and mechanism, and what is wrong with it.
+        Raises: ConfigError: the file, the user and mechanism, and the fault.
         """
-        import scramp  # noqa: F401 - now, rather than while all connections wait for the first user's
+        import scramp  # noqa: F401 - now, or all connections would wait for the import at the first login
 
         return cls({user: dict(_read_user(user, table, file)) for user, table in parsed(file).items()})
 
     def __contains__(self, user: str) -> bool:
-        """Whether there is such a user."""
+        """Tell whether there is such a user."""
         return user in self._verifiers
 
     def __iter__(self) -> Iterator[str]:
-        """The users' names, in order."""
+        """Return the users' names, sorted."""
         return iter(sorted(self._verifiers))
 
     def verifiers(self, user: str) -> Mapping[str, ScramKeys]:
-        """The user's verifiers, by mechanism; none, if there is no such user."""
+        """Return the verifiers of a user, by mechanism; empty, if there is no such user."""
         return self._verifiers.get(user, {})
 
     def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        """The user's verifier for a mechanism, None if there is none."""
+        """Return the verifier of a user for a mechanism; None: there is none."""
         return self.verifiers(user).get(mechanism)
 
     def verify_plain(self, user: str, password: str) -> bool:
-        """Whether this is the user's password: what SCRAM-SHA-256 would store for it is compared.
+        """Check a user's password, by its SCRAM-SHA-256 verifier.
 
-        Takes as long for a user that does not exist. Both arguments are prepared with SASLprep already.
+        The check takes as long for a user that does not exist. SASLprep has prepared both arguments already.
         """
         known = self.scram_keys(user, PLAIN_VERIFIER)
         keys = known or ScramKeys(bytes(SALT_SIZE), decoy_iterations(user, self.iterations), b"", b"")
@@ -94,24 +94,24 @@ class Users:
         return hmac.compare_digest(stored, keys.stored_key) and known is not None
 
     def add(self, user: str, password: str, iterations: int = SCRAM_ITERATIONS) -> Self:
-        """The same users and one more, or with another password.
+        """Return these users and a further one, or one with another password.
 
         Args: iterations: of the verifiers, `MIN_ITERATIONS` to `MAX_ITERATIONS`.
-        Raises: CommandError: a name or password that SASLprep refuses, or that is empty.
+        Raises: CommandError: SASLprep refuses the name or password, or it is empty.
         """
         name, secret = prepared(user, "user name"), prepared(password, "password")
         keys = {mechanism: verifier(mechanism, secret, iterations) for mechanism in MECHANISMS}
         return type(self)({**self._verifiers, name: keys})
 
     def remove(self, user: str) -> Self:
-        """The same users without one. Raises: CommandError: there is no such user."""
+        """Return these users without one. Raises: CommandError: there is no such user."""
         name = prepared(user, "user name")
         if name not in self:
             raise CommandError(f"there is no user {name}")
         return type(self)({other: keys for other, keys in self._verifiers.items() if other != name})
 
     def save(self, file: Path) -> None:
-        """Write the file at once or not at all, for its owner's eyes only."""
+        """Write the file atomically, readable by its owner only."""
         target = Path(os.path.realpath(file))  # a link stays a link
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp: mode 0600
         try:
@@ -126,9 +126,9 @@ class Users:
 
 
 def add_user(file: Path, user: str, password: str, iterations: int = SCRAM_ITERATIONS) -> None:
-    """Add a user to a file, which is made if it is not there; one of that name gets another password.
+    """Add a user to a file, which is created if necessary; an existing user gets another password.
 
-    Raises: ConfigError: the file is there and is none of ours. CommandError: as `Users.add`. OSError: writing failed.
+    Raises: ConfigError: the file is not a file of users. CommandError: as `Users.add`. OSError: writing failed.
     """
     with _locked(file.absolute().parent):
         users = Users.load(file) if file.exists() else Users({})
@@ -136,10 +136,10 @@ def add_user(file: Path, user: str, password: str, iterations: int = SCRAM_ITERA
 
 
 def remove_user(file: Path, user: str) -> None:
-    """Take a user out of a file.
+    """Remove a user from a file.
 
-    Raises: ConfigError: the file is not there, or is none of ours. CommandError: as `Users.remove`. OSError: writing
-        failed.
+    Raises: ConfigError: there is no such file, or it is not a file of users. CommandError: as `Users.remove`. OSError:
+        writing failed.
     """
     with _locked(file.absolute().parent):
         Users.load(file).remove(user).save(file)
@@ -147,7 +147,7 @@ def remove_user(file: Path, user: str) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    # Two that add at the same time must not lose one; the file itself is replaced, so its folder is locked.
+    # Two processes that add users must not overwrite each other. The file itself is replaced, so its folder is locked.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -157,7 +157,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def prepared(text: str, what: str) -> str:
-    """The text under SASLprep (RFC 4013). Raises: CommandError, which never holds the text."""
+    """Return the text that SASLprep (RFC 4013) makes. Raises: CommandError, which never holds the text."""
     from scramp import ScramException
     from scramp.utils import saslprep
 
@@ -171,7 +171,7 @@ def prepared(text: str, what: str) -> str:
 
 
 def verifier(mechanism: str, password: str, iterations: int) -> ScramKeys:
-    """What a server stores for a password, with a fresh salt."""
+    """Return the verifier of a password, with a fresh salt."""
     from scramp import ScramMechanism
 
     salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
@@ -210,7 +210,7 @@ def _read_keys(mechanism: str, entry: object, file: Path, where: str) -> ScramKe
         _read_bytes(entry[name], file, f"{where}.{name}") for name in ("salt", "stored_key", "server_key")
     )
     iterations = entry["iterations"]
-    # Fewer than RFC 7677 asks for protects nobody; every log-in waits for them.
+    # Fewer iterations than RFC 7677 asks for protect nobody; more make each login slow.
     if not isinstance(iterations, int) or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise ConfigError(str(file), f"{where}.iterations", f"must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     for name, data in (("stored_key", stored_key), ("server_key", server_key)):
@@ -226,5 +226,5 @@ def _read_bytes(text: object, file: Path, where: str) -> bytes:
         if isinstance(text, str):
             return base64.b64decode(text, validate=True)
     except ValueError:
-        pass  # said below, as for what is no text at all
+        pass  # the error follows below
     raise ConfigError(str(file), where, "must be base64")

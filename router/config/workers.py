@@ -1,8 +1,7 @@
-"""One router as several, in a process each: what each of them is configured as.
+"""Configurations of the workers of a router, which are processes.
 
-The workers of `A` are the routers `A.1`, `A.2`, ... of one mesh. They listen at the same ports, each knows all the
-addresses that are configured, and each reaches every other one by a Unix socket; what is there once for `A`, a
-connection to somebody or a link to a broker, one of them has.
+The workers of `A` are the routers `A.1`, `A.2`, ... of one mesh. They listen at the same ports, know all configured
+addresses, and connect to each other by Unix sockets. Each connector, and each link to a broker, belongs to one of them.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAST_MEMORY: Final = 2**20
-"""Octets of a worker's part of the memory: what a router has at least."""
+"""Octets of a worker's part of the memory: the least that a router can have."""
 
 SIBLINGS: Final = "workers"
-"""What a worker's listener for the others is called, and the stem of its connectors to them."""
+"""The name of a worker's listener for the others, and the stem of the names of its connectors to them."""
 
 
 def worker_config(config: RouterConfig, number: int, count: int, folder: Path) -> RouterConfig:
-    """What one of the workers of a router is configured as.
+    """Return the configuration of a worker.
 
     Args: config: of the router. number: of the worker, from 1. folder: for their Unix sockets.
-    Raises: ConfigError: the id is too long for one that has workers, or the configuration has names that theirs need.
+    Raises: ConfigError: the id is too long for a router with workers, or the configuration uses a name that they need.
     """
     connectors, links = _connections(config, number, count)
     return replace(
         config,
         id=worker_of(config.id, number),
         memory=max(LEAST_MEMORY, config.memory // count),
-        # Without [mesh] they are a mesh of their own, to which nobody else can come.
+        # Without [mesh] the workers are a mesh of their own, which no other router can join.
         mesh=config.mesh or MeshConfig(insecure=True),
         listeners=(*config.listeners, _listener(config, number, count, folder)),
         connectors=(*connectors, *(_connector(config, other, folder) for other in range(1, number))),
@@ -54,10 +53,10 @@ def worker_config(config: RouterConfig, number: int, count: int, folder: Path) -
 def _connections(
     config: RouterConfig, number: int, count: int
 ) -> tuple[tuple[ConnectorConfig, ...], tuple[LinkConfig, ...]]:
-    """The connectors that this worker has, and the links on them: each has one worker, by turns.
+    """Return the connectors and links of this worker: the workers share them out, in turn.
 
-    Where something is elsewhere, a worker may have to go there with the credentials of a connector, and over its
-    connection: then those to containers are all workers', and still only one has the links.
+    For connections on demand, a worker can need the credentials of a connector to a container, and its connection. In
+    that case all workers have these connectors, but still only one has their links.
     """
     own = {each.name for position, each in enumerate(config.connectors) if position % count == number - 1}
     lends = bool(config.elsewhere.domains) or any(
@@ -68,13 +67,13 @@ def _connections(
 
 
 def _listener(config: RouterConfig, number: int, count: int, folder: Path) -> ListenerConfig:
-    """Where the others come in."""
+    """Return the listener for the other workers."""
     url, limits = f"{UNIX}://{folder / str(number)}", config.limits()
     return ListenerConfig(url=url, name=SIBLINGS, role="mesh", connections=4 * count, **limits)  # type: ignore[arg-type]  # numbers
 
 
 def _connector(config: RouterConfig, other: int, folder: Path) -> ConnectorConfig:
-    """To another one: of two the one with the higher number connects."""
+    """Return the connector to another worker: of two, the one with the higher number connects."""
     url, name, limits = f"{UNIX}://{folder / str(other)}", f"{SIBLINGS}-{other}", config.limits()
     hostname = worker_of(config.id, other)
     return ConnectorConfig(url=url, name=name, hostname=hostname, **limits)  # type: ignore[arg-type]  # numbers

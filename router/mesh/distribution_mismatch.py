@@ -1,7 +1,7 @@
-"""Addresses that routers of the mesh distribute in different ways, as their patterns say.
+"""Addresses whose distribution differs between routers of the mesh, by their configured patterns.
 
-Nothing is lost by that: the router where a message comes in decides whether it is for all or for one, and the router
-where it leaves how its receivers share what came for one. But it is seldom meant.
+No message is lost. The router where a message enters decides whether it goes to one consumer or to all. The router
+where it leaves decides how its receivers share the messages for one. But the mismatch is seldom intended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
     from amqpmesh.topology.linkstate import Topology
 
-#: DistributionMismatches that are remembered, so that each is logged once.
+#: Mismatches that are remembered, so that each is logged once.
 REMEMBERED: Final = 1000
 
 
 class DistributionMismatch(NamedTuple):
-    """Two routers distribute one address in different routes."""
+    """A difference between two routers in the distribution of an address."""
 
     tenant: str
     name: str
@@ -39,7 +39,7 @@ class DistributionMismatch(NamedTuple):
 
 
 class DistributionMismatches:
-    """Compares what the patterns of this router say with what others advertise, and with the trees that come here."""
+    """Comparisons of this router's patterns with the adverts of other routers, and with the trees that lead here."""
 
     def __init__(self, core: Core, topology: Topology) -> None:
         self._core = core
@@ -47,7 +47,7 @@ class DistributionMismatches:
         self._logged: OrderedDict[DistributionMismatch, None] = OrderedDict()
 
     def of(self, tenant: str, name: str) -> Iterator[DistributionMismatch]:
-        """Those with routers that have receivers of an address."""
+        """Return the mismatches of an address with the routers that have receivers of it."""
         local, only = split(name)
         told = self._topology.lookup(tenant, name if only is None else local_key(only, local))
         ours = self._ours(name) if told else None
@@ -59,21 +59,21 @@ class DistributionMismatches:
                 yield DistributionMismatch(tenant, name, router, advert.distribution, ours)
 
     def of_lane(self, lane: Lane) -> Iterator[DistributionMismatch]:
-        """The one with the router where a tree begins: it has found that the address is a multicast."""
+        """Return the mismatch with the router where a tree begins: to that router the address is a multicast."""
         ours = self._ours(lane.name) if lane.kind is LaneKind.TREE else None
         if ours not in (None, Distribution.MULTICAST):
             yield DistributionMismatch(lane.tenant, lane.name, lane.far, Distribution.MULTICAST, ours)
 
     def look(self, tenant: str, name: str) -> None:
-        """An address is used here, or others tell of it: log what is new."""
+        """Log new mismatches of an address that is used here, or that others advertise."""
         self._log(self.of(tenant, name))
 
     def look_at_lane(self, lane: Lane) -> None:
-        """A neighbour attaches a lane: log what is new."""
+        """Log a new mismatch of a lane that a neighbour attaches."""
         self._log(self.of_lane(lane))
 
     def snapshot(self, nodes: Iterable[Address]) -> Steps[tuple[DisagreementStatistics, ...]]:
-        """All that there are now, of addresses that are used here. Args: nodes: what leaves by lanes."""
+        """Return all present mismatches of addresses that are used here. Args: nodes: those of lanes."""
         found: dict[DistributionMismatch, None] = {}
         for address in self._core.addresses.values():
             found.update(dict.fromkeys(self.of(address.tenant, address.name)))
@@ -95,7 +95,7 @@ class DistributionMismatches:
         )
 
     def _ours(self, name: str) -> Distribution | None:
-        """How an address distributes here; None: clients of this router cannot use it here, so nothing is said."""
+        """Return the distribution of an address at this router; None: its clients cannot use the address here."""
         config = self._core.addresses.config(name)
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:

@@ -1,7 +1,7 @@
-"""One router's part in the mesh: its neighbours, and what they tell each other.
+"""Membership of one router in the mesh: its neighbours, and the messages between them.
 
-The topology decides what to say and what follows from what is heard; here it gets its connections, its clock, and
-somebody who does what it has found out: the routes.
+The topology decides which messages to send, and what follows from received ones. Here it gets connections and a clock,
+and its changes are applied to the routes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from amqpmesh.topology.signing import Signer
 
 
-#: Statistics of anything that has a cost of sending.
+#: Statistics of an object that has a cost of sending.
 Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 
 
 def _origin(record: ConnectionRecord) -> tuple[type, str]:
-    """What a connection came about by."""
+    """Return the kind and the name of the connector or listener of a connection."""
     config = record.connector or record.listener
     assert config is not None, "a connection has one or the other"
     return type(config), config.name
 
 
 def is_between_workers(record: ConnectionRecord) -> bool:
-    """Whether it is a connection between two workers of one router."""
+    """Tell whether a connection is one between two workers of one router."""
     if record.listener is not None:
         return record.listener.endpoint.is_unix
     return record.connector is not None and any(isinstance(e, Endpoint) and e.is_unix for e in record.connector.places)
@@ -58,38 +58,39 @@ RIVAL_TIME: Final = 2.0
 
 STANDS_BY: Final = "the connection that the other router has opened is used"
 
-#: Seconds between two looks at how long this router's certificate is good.
+#: Seconds between two checks of this router's own certificate.
 WATCH_TIME: Final = 3600.0
 
-#: Seconds between two looks at whether those of its neighbours are.
+#: Seconds between two checks of the neighbours' certificates.
 CHECK_TIME: Final = 60.0
 
 
 class Recognizer(Protocol):
-    """Knows routers of the mesh by their certificates."""
+    """A judge of neighbours by their certificates."""
 
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
-        """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+        """Return the reason why a peer is not the router that it names; None: it is. Args: certificate: DER; None: it
+        has none."""
 
     def expulsion(self, certificate: bytes | None, router: str) -> str | None:
-        """The same of one who was believed, after a while: it may have shown another certificate since."""
+        """Return the reason to part from a neighbour that was accepted before; None: it can stay."""
 
     def expires_in(self) -> float | None:
-        """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
+        """Return the seconds until this router's certificate expires; None: it need not be renewed yet."""
 
 
 class Mesh:
-    """The neighbours of a router."""
+    """A router's membership in the mesh."""
 
     def __init__(self, core: Core, topology: Topology, recognizer: Recognizer | None) -> None:
-        """Args: recognizer: None: anybody is believed."""
+        """Args: recognizer: None: each peer is accepted."""
         self._core = core
         self._recognizer = recognizer
         self._config = core.config.mesh or MeshConfig(insecure=True)
         self.topology = topology
         self.members = Members(topology.graph)
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
-        #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
+        #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
         self.routes = Routes(core, self)
         self.selection = RouteSelection(core, topology, self.members, self.routes)
@@ -103,7 +104,7 @@ class Mesh:
     # -------------------------------------------------------------------------------------------------- neighbours
 
     def opened(self, record: ConnectionRecord) -> None:
-        """A connection is open; if it is to a neighbour, begin to talk."""
+        """Take an open connection; if it leads to a neighbour, start the link-state protocol on it."""
         if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
             return
         router = record.peer.container_id
@@ -113,7 +114,7 @@ class Mesh:
             return
         try:
             neighbour = Neighbour(record, self._core.now, self._config)
-        except CommandError as error:  # it takes no second session, or only frames that are too small
+        except CommandError as error:  # the peer allows no second session, or its frames are too small
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
             return
         self.neighbours[record] = neighbour
@@ -122,16 +123,16 @@ class Mesh:
         self._judge_rivals(router)
 
     def _refusal(self, record: ConnectionRecord) -> str | None:
-        """Why a peer is not the router that it says it is; None: it is, as far as anybody can know."""
+        """Return the reason why a peer is not the router that it names; None: it is, as far as that can be known."""
         router, worker = record.peer.container_id, self._core.config.worker
         if is_between_workers(record):
-            # Who has come so far is of this user: the system says so, and the folder's permissions.
+            # Only processes of the same user can connect here: the permissions of the folder see to that.
             is_other = worker is not None and router != self._core.id and covers(worker.name, router)
             return None if is_other else "it is no worker of this router"
         return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
 
     def _refuse(self, record: ConnectionRecord, condition: AmqpCondition, reason: str) -> None:
-        """Whoever it is, it is no neighbour."""
+        """Close the connection of a peer that is no acceptable neighbour."""
         router = record.peer.container_id
         self._core.log.warning(
             "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
@@ -139,14 +140,14 @@ class Mesh:
         close_connection(self._core, record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
-        """Whether there is a connection to a router."""
+        """Tell whether there is a connection to a router."""
         return any(each.router == router for each in self.neighbours.values())
 
     def _judge_rivals(self, router: str) -> None:
-        """Where two routers have connected to each other, one side's connections are enough.
+        """Close this router's surplus connections to a neighbour, if both routers have connected to each other.
 
-        Those stay that have been there for a while; of new ones those that the lower id opened. Each side judges
-        alike, and closes its own only.
+        The connections that were there for a while stay; of new ones, those that the router with the lower id opened.
+        Both routers decide alike, and each closes its own connections only.
         """
         both = [each for each in self.neighbours.values() if each.router == router]
         ours = [each for each in both if each.record.connector is not None]
@@ -164,13 +165,13 @@ class Mesh:
                 self._close(each, Error(condition=ConnectionCondition.CONNECTION_FORCED, description=STANDS_BY))
 
     def lost(self, record: ConnectionRecord) -> None:
-        """A connection is gone."""
+        """Take a lost connection."""
         neighbour = self.neighbours.pop(record, None)
         if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._core.now)):
             self.routes.refresh()
 
     def is_neighbours_attach(self, record: ConnectionRecord, event: LinkAttached) -> bool:
-        """Whether an attach is one between neighbours."""
+        """Tell whether an attach is for a control link or a lane of a neighbour."""
         target = event.attach.target
         return (
             record in self.neighbours
@@ -181,7 +182,7 @@ class Mesh:
         )
 
     def attached(self, record: ConnectionRecord, event: LinkAttached) -> None:
-        """A neighbour's attach: the answer to ours, its control link, or a lane."""
+        """Handle a neighbour's attach: the answer to this router's attach, its control link, or a lane."""
         neighbour = self.neighbours.get(record)
         link, target = event.link, event.attach.target
         if link.context is neighbour or neighbour is None:
@@ -200,29 +201,29 @@ class Mesh:
         self.routes.attach_lane(neighbour, link, event.attach, lane)
 
     def refuse_client(self, record: ConnectionRecord) -> None:
-        """A peer that came as a router attaches a client's link: nobody else but routers may come so."""
+        """Refuse a client on a listener that is for routers."""
         reason = "only routers of the mesh may connect here; clients use a listener of role normal"
         self._refuse(record, AmqpCondition.NOT_ALLOWED, reason)
 
     def detached(self, neighbour: Neighbour) -> None:
-        """A control link is gone: without it a connection is of no use."""
+        """Close a connection whose control link was detached: it is of no use without it."""
         self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))
 
     def begun(self, record: ConnectionRecord, session: Session) -> bool:
-        """Answer a session of a neighbour; whether the peer is one."""
+        """Answer a neighbour's session. Returns: False: the peer is no neighbour."""
         neighbour = self.neighbours.get(record)
         if neighbour is not None:
             neighbour.begun(session)
         return neighbour is not None
 
     def ended(self, record: ConnectionRecord, session: Session) -> None:
-        """A session is over, and with it the control link that may have been attached there."""
+        """Handle the end of a session, with which a control link may have ended."""
         neighbour = self.neighbours.get(record)
         if neighbour is not None and neighbour.has_control_link_in(session):
             self.detached(neighbour)
 
     def transferred(self, neighbour: Neighbour, event: TransferReceived) -> None:
-        """Part of what a neighbour tells."""
+        """Handle a part of a neighbour's message."""
         try:
             body = neighbour.received(event)
         except ProtocolError as error:
@@ -232,7 +233,7 @@ class Mesh:
             self._apply(self.topology.received(neighbour, body, self._core.now))
 
     def window_opened(self, session: Session) -> None:
-        """A session has room again."""
+        """Go on sending messages after a session's window has opened."""
         for neighbour in self.neighbours.values():
             if neighbour.session is session:
                 neighbour.pump()
@@ -243,21 +244,21 @@ class Mesh:
     # ------------------------------------------------------------------------------------------------ the topology
 
     def advertise(self, tenant: str, name: str, advert: Advert | None) -> None:
-        """Tell the mesh who is here for an address; None: nobody any more."""
+        """Advertise an address to the mesh; None: withdraw it."""
         self._apply(self.topology.advertise(tenant, name, advert, self._core.now))
 
     def drain(self) -> None:
-        """Nothing is to come here any more."""
+        """Withdraw all addresses, and let no path lead through this router."""
         self._apply(self.topology.drain(self._core.now))
 
     def renew(self, signer: Signer, now: float) -> None:
-        """Sign with another certificate from now on, and look again at those that neighbours have shown."""
+        """Sign with another certificate from now on, and check the neighbours' certificates again."""
         self._core.now = now
         self._apply(self.topology.renew(signer, now))
         self.check()
 
     def check(self) -> None:
-        """Part from neighbours who are not believed any more."""
+        """Part from neighbours that are no longer trusted."""
         if self._recognizer is None:
             return
         for neighbour in [each for each in self.neighbours.values() if not is_between_workers(each.record)]:
@@ -266,7 +267,7 @@ class Mesh:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
 
     def _watch_certificate(self) -> None:
-        """Say in time, and every hour from then on, that the certificate is to be renewed."""
+        """Log once an hour that this router's certificate should be renewed, once it should."""
         if self._recognizer is None:
             return
         seconds = self._recognizer.expires_in()
@@ -279,22 +280,23 @@ class Mesh:
         self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
 
     def _watch_neighbours(self) -> None:
-        """Part from neighbours whose certificates have ended meanwhile."""
+        """Part from neighbours whose certificates have expired, once a minute."""
         if self._recognizer is not None:
             self.check()
             self._core.schedule(self._core.now + CHECK_TIME, self._watch_neighbours)
 
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
-        """What sending to a neighbour by this connection costs from now on, as long as it lasts."""
+        """Set the cost of sending to a neighbour by this connection, as long as it lasts."""
         neighbour.record.cost = cost
         self._apply(self.topology.set_cost(neighbour, cost, self._core.now))
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
-        """What sending costs on the connections of a listener or connector, as long as none has its own."""
+        """Return the cost of the connections of a listener or connector, unless one has its own."""
         return self._costs.get((type(config), config.name), config.cost)
 
     def set_cost_of(self, config: ListenerConfig | ConnectorConfig, cost: int) -> None:
-        """The same from now on, for those that are there and those to come, as long as this router runs."""
+        """Set the cost of the present and future connections of a listener or connector, as long as this
+        router runs."""
         origin = type(config), config.name
         self._costs[origin] = cost
         for neighbour in list(self.neighbours.values()):
@@ -320,9 +322,9 @@ class Mesh:
         self.set_cost_of(config, cost)
 
     def _apply(self, step: changes.Step) -> bool:
-        """Send what the topology has to say, and follow what it has found.
+        """Send the messages of a step, and apply its changes.
 
-        Returns: whether all ways have been looked at anew.
+        Returns: whether all routes were reconciled.
         """
         for adjacency, body in step.messages:
             assert isinstance(adjacency, Neighbour)
@@ -337,7 +339,8 @@ class Mesh:
                 change.adjacency.since = self._core.now
             match change:
                 case changes.NeighbourDown(adjacency=Neighbour() as neighbour) if neighbour.record in self.neighbours:
-                    # It is there and silent. What it has of ours nobody will tell us of, as long as that lasts.
+                    # The neighbour is connected but silent. It would not tell what it has of this router's deliveries,
+                    # so it is closed.
                     error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
                     self._close(neighbour, error)
                     graph_changed = True
@@ -370,7 +373,7 @@ class Mesh:
 
     def _tick(self) -> None:
         if self._armed is not None and self._armed <= self._core.now:
-            # Whoever was late himself has not read what has come meanwhile.
+            # If this router itself was late, messages that arrived meanwhile are not read yet: hold times are extended.
             late = self._core.now - self._armed
             self._armed = None
             for neighbour in self.neighbours.values():

@@ -1,7 +1,7 @@
-"""A connection to a neighbour: the control link of each direction, and the sessions that lanes are attached in.
+"""A connection to a neighbour: a control link in each direction, and the sessions for lanes.
 
-Routers of a mesh tell each other about it in messages of one `data` section each, sent settled on a link whose
-target is `$mesh`. What they mean is the topology's to know.
+A message of the link-state protocol is one `data` section, sent settled on a link whose target is `$mesh`. The topology
+reads and writes its content.
 """
 
 from __future__ import annotations
@@ -28,35 +28,34 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
 
 CONTROL: Final = "$mesh"
-"""The target of the links that routers tell each other about the mesh by."""
+"""The target of control links, which carry the messages of the link-state protocol."""
 
 CREDIT: Final = 1000
-"""Messages that a neighbour may send on its control link before it hears from us."""
+"""Messages that a neighbour can send on its control link before it gets further credit."""
 
 MAX_MESSAGE: Final = 96 * 1024
 """Octets of a message on a control link: the topology's messages have 64 KiB at most."""
 
 BULK_SESSIONS: Final = 16
-"""Sessions for large deliveries to one neighbour; and for lanes that have no other link, as many."""
+"""Sessions for large deliveries to one neighbour; and as many for lanes that have no other link."""
 
 MAX_QUEUE: Final = 32 * 2**20
-"""Octets that wait to be told to a neighbour. One that lets so much gather reads nothing."""
+"""Octets that wait to be sent on the control link. A neighbour with more of them has stopped reading."""
 
 
 class Neighbour:
     """The other end of a mesh connection."""
 
     def __init__(self, record: ConnectionRecord, now: float, config: MeshConfig) -> None:
-        """Args: now: seconds. config: what it may send in sessions for lanes before it waits, and what we may."""
+        """Args: now: seconds. config: limits the deliveries in sessions for lanes."""
         self.record = record
         record.limit_output(config.output_backlog)
         self._config = config
-        #: When it became up, or ceased to be; seconds.
+        #: The time when it came up or went down; seconds.
         self.since = now
-        #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
+        #: The session of this router's control link. It has no lane, so no delivery delays the link-state protocol.
         self.session: Session = record.engine.begin()
-        #: What lanes are attached in: those for what is small, those for what is large, and those for either that have
-        #: no other link.
+        #: Sessions of lanes: for small deliveries, for large ones, and for lanes whose only link carries both.
         self._shared: deque[Session] = deque((self._begin_shared(),))
         self._bulk: deque[Session] = deque()
         self._apart: deque[Session] = deque()
@@ -79,14 +78,16 @@ class Neighbour:
 
     @property
     def router(self) -> str:
-        """Its id."""
+        """The neighbour's id."""
         return self.record.peer.container_id
 
     def begun(self, session: Session) -> None:
-        """Answer a session of its own. What comes whole leaves at once, or waits for credit that was given for it: a
-        wide window for that makes nothing gather here, and a narrow one would close again and again. So it would where
-        large deliveries follow each other, which wait here when their receiver does; that is bounded by how many such
-        sessions there are."""
+        """Answer a neighbour's session with a window for its deliveries.
+
+        A delivery that arrives whole is passed on at once, or waits for credit that was granted for it. So a wide
+        window lets nothing pile up here, and a narrow one would close again and again. The same holds for large
+        deliveries in a row. These wait here while their receiver does; the number of such sessions bounds that.
+        """
         assert session.remote is not None
         desired = session.remote.desired_capabilities
         if WHOLE in desired:
@@ -99,7 +100,7 @@ class Neighbour:
             session.begin()
 
     def _begun_for(self, capability: Symbol) -> list[Session]:
-        """The sessions of this connection that were begun with this desired."""
+        """Return the sessions of this connection that the neighbour began with a desired capability."""
         sessions = self.record.engine.channels.sessions
         return [each for each in sessions if each.remote is not None and capability in each.remote.desired_capabilities]
 
@@ -110,7 +111,8 @@ class Neighbour:
         return self.record.engine.begin(desired_capabilities=(LARGE,))
 
     def send(self, body: bytes) -> bool:
-        """Tell it something, as soon as it can be told; False: so much waits that it must have stopped reading."""
+        """Send a message as soon as possible. Returns: False: so much waits that the neighbour must have stopped
+        reading."""
         message = encode_composite(Data(value=body))
         self._queue.append(message)
         self._queued += len(message)
@@ -118,18 +120,22 @@ class Neighbour:
         return self._queued <= MAX_QUEUE
 
     def session_with_room(self) -> Session:
-        """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
+        """Return a session with room for one more lane. Raises: CommandError: the neighbour allows no
+        further session."""
         session = self._with_room(self._shared, 1, self._begin_shared)
-        self._shared.rotate()  # until it is full, nobody need look at those that are
+        self._shared.rotate()  # the other sessions are probably full
         return session
 
     def bulk_session(self, *, alone: bool) -> Session:
-        """A session for what is large: of its own as far as there are any, so that a slow reader of one delivery stops
-        no other; and none that one has stopped already, as long as there is another.
+        """Return a session for large deliveries.
 
-        Args: alone: for a lane that has no other link. What stops it stops what is small on it, too, so it is not in
-            one session with what has others.
-        Raises: CommandError: the neighbour takes no session.
+        Each lane gets a session of its own while there are unused ones, so that a slow reader of one delivery stops no
+        other. A session that a reader has stopped is taken only if there is no other.
+
+        Args: alone: for a lane without another link. Such a lane carries small deliveries, too, so it does not share a
+            session
+            with lanes that have another link for those.
+        Raises: CommandError: the neighbour allows no further session.
         """
         sessions = self._apart if alone else self._bulk
         session = self._with_room(sessions, BULK_SESSIONS, self._begin_bulk)
@@ -141,7 +147,7 @@ class Neighbour:
 
     @staticmethod
     def _with_room(sessions: deque[Session], fewest: int, begin: Callable[[], Session]) -> Session:
-        """The next of some sessions that has room; a new one, if none has, or there are fewer than so many."""
+        """Return the next session with room; a new one, if none has room, or there are fewer than `fewest`."""
         for _ in range(len(sessions) if len(sessions) >= fewest else 0):
             session = sessions.popleft()
             if not session.can_send:  # it has ended
@@ -153,11 +159,11 @@ class Neighbour:
         return sessions[-1]
 
     def has_control_link_in(self, session: Session) -> bool:
-        """Whether a control link, of either side, is attached in this session."""
+        """Tell whether a control link, of either side, is attached in a session."""
         return session is self.session or (self._receiver is not None and session is self._receiver.session)
 
     def pump(self) -> None:
-        """Send what waits, as far as credit and window allow."""
+        """Send queued messages, as far as credit and window allow."""
         link = self._sender
         while self._queue and link.is_attached and link.session.can_send:
             delivery = self._sending
@@ -175,16 +181,16 @@ class Neighbour:
             self._queued -= len(self._queue.popleft())
 
     def take(self, link: Receiver, attach: Attach) -> None:
-        """Answer the attach of its control link."""
+        """Answer the attach of the neighbour's control link."""
         link.attach(source=attach.source, target=Target(address=CONTROL), max_message_size=MAX_MESSAGE)
         link.context = self
         self._receiver = link
         link.flow(CREDIT)
 
     def received(self, event: TransferReceived) -> bytes | None:
-        """Part of a message; the body of a whole one.
+        """Take a part of a message. Returns: the body of a whole message.
 
-        Raises: ProtocolError(LINK): what came is no message of ours.
+        Raises: ProtocolError(LINK): it is no message of the link-state protocol.
         """
         link = event.link
         link.session.release(1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from amqpmesh.router.config.telemetry import TelemetryConfig
+    from amqpmesh.router.config.observability import TelemetryConfig
 
 AT_ONCE: Final = 1_000
 """Records in a block of maps at most."""

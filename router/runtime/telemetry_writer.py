@@ -27,7 +27,7 @@ from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.config.telemetry import TelemetryConfig
+    from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.core import Core
 
 BLOCK: Final = 65_536

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from amqpmesh.router.amqp.standard.definitions import Error
-    from amqpmesh.router.config.telemetry import TelemetryConfig
+    from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Leg, Recorder, Relay
     from amqpmesh.router.model.connections import ConnectionRecord

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from amqpmesh.router.config.telemetry import TelemetryConfig
+from amqpmesh.router.config.observability import TelemetryConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import Recorder
 from amqpmesh.router.telemetry.recording import Recording

@@ -1,29 +1,40 @@
-"""What a router records of its deliveries, links and graph, for `amqpmesh pipeline`."""
+"""Output for people and tools that observe a router: the log, and telemetry for `amqpmesh pipeline`."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from amqpmesh.router.config.tables import Rule, Table, setting, table
+from amqpmesh.router.logs.event_log import LogFormat
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@table
+class LogConfig(Table):
+    """The log of the daemon on standard error. An embedded router leaves logging to its process."""
+
+    level: LogLevel = setting(default="info")
+    format: LogFormat = setting(default="text")
 
 
 @table
 class TelemetryConfig(Table):
-    """Where it is recorded, of how many deliveries, and how much is kept."""
+    """The recording: its folder, the part of the deliveries that it holds, and its size."""
 
     directory: Path = setting()
     sample: float = setting(default=1.0, low=0.0, high=1.0)
-    #: A segment is closed when it has so many octets, or after so many seconds.
+    #: A segment is closed at this size, in octets, or after this time, in seconds.
     segment_size: int = setting(default=64 * 2**20, low=2**16, high=2**32)
     segment_time: float = setting(default=60.0, low=0.1, high=86_400.0)
-    #: Closed segments are removed, the oldest first, when they have more octets in all, or are older; 0: never.
+    #: The oldest closed segments are removed if all of them are larger than this, or one is older; 0: never.
     retain_size: int = setting(default=4 * 2**30, low=0)
     retain_time: float = setting(default=7 * 86_400.0, low=0.0)
-    #: Octets that may wait to be written.
+    #: The most octets that wait to be written.
     memory: int = setting(default=8 * 2**20, low=2**16, high=2**32)
-    #: Every so many seconds what there is is handed to the writer, and what links have counted is told.
+    #: Seconds between two hand-overs of records to the writer, and between two records of link counters.
     flush: float = setting(default=1.0, low=0.01, high=3600.0)
     counts: float = setting(default=10.0, low=0.1, high=3600.0)
-    #: Having no credit for so many seconds is worth an event.
+    #: Seconds without credit after which an event is recorded.
     credit_wait: float = setting(default=0.1, low=0.0, high=3600.0)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
