@@ -50,9 +50,9 @@ def test_a_tree_that_holds_all_rules_has_no_faults(tree: Tree) -> None:
         ("benchmarks/run.py", "x = 1\n" * 501, "large: benchmarks/run.py: 501 lines, more than 500"),
         ("tests/test_x.py", "x = 1\n" * 801, "large: tests/test_x.py: 801 lines, more than 800"),
         (
-            "policies/expiry.py",
+            "policies/access.py",
             "x = 1\n" * 39,
-            "small: policies/expiry.py: 39 lines: merge it, or give a reason in house.toml",
+            "small: policies/access.py: 39 lines: merge it, or give a reason in house.toml",
         ),
         (
             "router/mesh/routes.py",
@@ -100,15 +100,15 @@ def test_at_most_fifteen_small_files_have_a_reason(tree: Tree) -> None:
 
 
 def test_an_exception_covers_a_fault_and_is_counted(tree: Tree) -> None:
-    tree.write("policies/expiry.py", "x = 1\n")
-    tree.write(".ci/exceptions.txt", "small policies/expiry.py\n")
+    tree.write("policies/access.py", "x = 1\n")
+    tree.write(".ci/exceptions.txt", "small policies/access.py\n")
     assert tree.faults() == ["exceptions that remain: small 1"]
 
 
 def test_an_exception_that_is_no_longer_needed_is_a_fault_until_tidy_removes_it(tree: Tree) -> None:
-    tree.write(".ci/exceptions.txt", "small policies/expiry.py\nword Undecided\n")
+    tree.write(".ci/exceptions.txt", "small policies/access.py\nword Undecided\n")
     tree.write("router/use.py", LONG_ENOUGH + "Undecided\n")
-    fault = "small: policies/expiry.py: holds its rule now: `make format` removes the exception"
+    fault = "small: policies/access.py: holds its rule now: `make format` removes the exception"
     assert tree.faults() == [fault, "exceptions that remain: small 1, word 1"]
     assert tree.faults("--tidy") == ["exceptions that remain: word 1"]
     assert (tree.root / ".ci/exceptions.txt").read_text() == "word Undecided\n"
