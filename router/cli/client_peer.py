@@ -31,7 +31,7 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
         "--hostname",
         metavar="NAME",
         type=arguments.name,
-        help="the virtual host for open and SASL; default: the URL's host. TLS checks the URL's host",
+        help="the virtual host in open and SASL; default: the URL's host; TLS always checks the URL's host",
     )
     group.add_argument(
         "--redirect",
@@ -40,32 +40,34 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
         action="append",
         default=[],
         type=arguments.host,
-        help="follow redirects to this host; may be given again",
+        help="follow redirects to this host; may be repeated",
     )
     group.add_argument(
         "--user",
         metavar="NAME",
         type=arguments.name,
-        help="the user name; without --password-file the terminal asks for the password",
+        help="the user's name; without --password-file, the command asks for the password on the terminal",
     )
     group.add_argument(
         "--password-file", metavar="FILE", type=Path, help="read the password from the first line of this file"
     )
-    group.add_argument("--trust", metavar="PEM", type=Path, help="trust these authorities instead of the system's")
+    group.add_argument(
+        "--trust", metavar="PEM", type=Path, help="trust the authorities in this file instead of the system's"
+    )
     group.add_argument(
         "--certificate",
         metavar="PEM",
         type=Path,
-        help="the certificate to show; without --user it is the identity (SASL EXTERNAL)",
+        help="the client's certificate; without --user, SASL EXTERNAL authenticates with it",
     )
-    group.add_argument("--key", metavar="PEM", type=Path, help="the certificate's key")
-    group.add_argument("--insecure", action="store_true", help="send the password to a remote peer without TLS")
+    group.add_argument("--key", metavar="PEM", type=Path, help="the key of the certificate")
+    group.add_argument("--insecure", action="store_true", help="send the password without TLS, even to a remote peer")
     if lasting:
         group.add_argument(
             "--reconnect",
             action="store_true",
-            help="retry until connected, and reconnect when the connection is lost; a message whose outcome is unknown "
-            "is in doubt and is not sent again",
+            help="retry until connected, and reconnect after a lost connection; a message whose outcome is unknown "
+            "is in doubt, and is not sent again",
         )
     command.set_defaults(reconnect=False, password=None)
 

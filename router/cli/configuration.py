@@ -14,9 +14,13 @@ MOST_WORKERS = 64
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Declare the options that override the file."""
-    command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
+    command.add_argument("--id", help="the router's id; default: the id in CONFIG, or the host's name")
     command.add_argument(
-        "--listen", metavar="URL", action="append", default=[], help="listen at this URL, too; port 0: any free port"
+        "--listen",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="listen at this URL, too; port 0 means any free port; may be repeated",
     )
     command.add_argument(
         "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
@@ -25,7 +29,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--workers",
         metavar="N",
         type=_workers,
-        help="run N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
+        help="run N processes that share the ports: the routers ID.1 to ID.N of one mesh",
     )
 
 

@@ -30,8 +30,8 @@ class Exit(IntEnum):
 
 
 EPILOG: Final = (
-    "Exit status: 0 done; 1 failed: not accepted, stopped, port in use; 2 usage or configuration; 3 peer unreachable, "
-    "or it refused; 4 timed out."
+    "Exit status: 0: done. 1: failed, for example a message was not accepted, or a port is in use. 2: the arguments or "
+    "the configuration are wrong. 3: the peer cannot be reached, or refused. 4: timed out."
 )
 """Below the help of every command."""
 

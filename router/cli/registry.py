@@ -21,8 +21,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "user": "manage password users",
     "ca": "manage the certificates of a mesh",
     "pipeline": "analyse recorded telemetry with Spark",
-    "routes": "apply link costs that the pipeline proposed",
-    "demo": "watch a mesh of five routers survive a killed one",
+    "routes": "apply link costs that `pipeline plan` proposed",
+    "demo": "run a mesh of five routers, and kill one of them",
     "completion": "print a completion script for the shell",
 }
 """Each is a module here, whose `declare` tells the rest; only that of the command that is called is read."""
@@ -70,7 +70,7 @@ class Version(argparse.Action):
 def parser() -> Parser:
     """Return the parser; each command declares its arguments when it is called, or `complete` is."""
     top = Parser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.")
-    top.add_argument("--version", action=Version, nargs=0, help="show the version, and which kernel runs")
+    top.add_argument("--version", action=Version, nargs=0, help="print the version, and the kernel that runs")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():
         commands.add_parser(name, help=purpose).declare = _declaration(name)

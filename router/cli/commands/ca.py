@@ -32,8 +32,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     init = actions.add_parser(
         "init",
         help="make the certificate authority of a mesh",
-        description=f"Makes an authority: {NAME}.pem, which every router of the mesh needs, and {NAME}.key, which none "
-        "may have.",
+        description=f"Make an authority: {NAME}.pem, which every router of the mesh needs, and {NAME}.key, which "
+        "stays with the authority.",
         epilog=EPILOG,
     )
     init.add_argument("--mesh", metavar="NAME", type=_mesh, default="mesh", help="the mesh's name; default: mesh")
@@ -45,8 +45,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     issue = actions.add_parser(
         "issue",
         help="make a key and a certificate for a router",
-        description="Makes ROUTER.key and ROUTER.pem: who has both is that router, and its workers ROUTER.1, ROUTER.2, "
-        "and so on.",
+        description="Make ROUTER.key and ROUTER.pem, the key and the certificate of a router. They are also valid "
+        "for its workers ROUTER.1, ROUTER.2, and so on.",
         epilog=EPILOG,
     )
     issue.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
@@ -58,13 +58,15 @@ def declare(command: argparse.ArgumentParser) -> None:
     renew = actions.add_parser(
         "renew",
         help="renew the certificate of an existing key",
-        description="Makes ROUTER.pem again, good from now on, for the key that the router has; the one before is good "
-        f"until it ends. With --authority: {NAME}.pem.",
+        description="Make a new ROUTER.pem for the router's key, valid from now on. The old certificate stays valid "
+        f"until its end. With --authority, make a new {NAME}.pem.",
         epilog=EPILOG,
     )
     which = renew.add_mutually_exclusive_group(required=True)
     which.add_argument("router", metavar="ROUTER", nargs="?", type=_router, help="the router's id")
-    which.add_argument("--authority", action="store_true", help="the authority's own; what it has signed stays good")
+    which.add_argument(
+        "--authority", action="store_true", help="renew the authority's certificate; issued certificates stay valid"
+    )
     _add_days(renew, f"{ROUTER_DAYS}, with --authority {AUTHORITY_DAYS}")
     _add_options(renew)
     renew.set_defaults(command=renew_one)
@@ -72,13 +74,17 @@ def declare(command: argparse.ArgumentParser) -> None:
     revoke = actions.add_parser(
         "revoke",
         help="revoke certificates of a router",
-        description=f"Revokes every certificate of a router so far, in {NAME}.pem: give that file to a router that "
-        "runs, and it tells the others.",
+        description=f"Revoke all certificates of a router, in {NAME}.pem. Copy this file to a running router and send "
+        "it SIGHUP: it sends the list to all other routers.",
         epilog=EPILOG,
     )
     revoke.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
     revoke.add_argument(
-        "--serial", metavar="HEX", type=_serial, action="append", help="only this one; `amqpmesh ca show` lists serials"
+        "--serial",
+        metavar="HEX",
+        type=_serial,
+        action="append",
+        help="revoke only this certificate; may be repeated; `amqpmesh ca show` prints serial numbers",
     )
     _add_options(revoke)
     revoke.set_defaults(command=revoke_some)
@@ -86,7 +92,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     show = actions.add_parser(
         "show",
         help="print the authority, and the certificates that it issued",
-        description="Prints the authority, and the certificates that it issued. Needs no key. Times are UTC.",
+        description="Print the authority and the certificates that it issued. This needs no key. Times are UTC.",
         epilog=EPILOG,
     )
     _add_directory(show)
@@ -94,7 +100,9 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def _add_days(command: argparse.ArgumentParser, default: str) -> None:
-    command.add_argument("--days", type=_days, metavar="N", help=f"how long it is good; default: {default}")
+    command.add_argument(
+        "--days", type=_days, metavar="N", help=f"days until the certificate expires; default: {default}"
+    )
 
 
 def _add_force(command: argparse.ArgumentParser) -> None:
@@ -104,13 +112,20 @@ def _add_force(command: argparse.ArgumentParser) -> None:
 def _add_options(command: argparse.ArgumentParser) -> None:
     _add_directory(command)
     command.add_argument(
-        "--passphrase-file", type=Path, metavar="F", help="the passphrase of the authority's key is its first line"
+        "--passphrase-file",
+        type=Path,
+        metavar="F",
+        help="read the passphrase of the authority's key from the first line of this file",
     )
 
 
 def _add_directory(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--directory", type=Path, default=Path(), metavar="D", help="where the files are; default: here"
+        "--directory",
+        type=Path,
+        default=Path(),
+        metavar="D",
+        help="the authority's folder; default: the current folder",
     )
 
 

@@ -13,7 +13,10 @@ from amqpmesh.router.runtime.segment_files import why_unusable
 
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    command.description = "Checks a configuration; names file, key and reason."
+    command.description = (
+        "Check a configuration. If it is wrong, print the file, the key and the reason. The options that `run` has, "
+        "too, are checked together with the file."
+    )
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
     command.add_argument("--print", action="store_true", help="print the configuration with all defaults")

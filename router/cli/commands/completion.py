@@ -14,11 +14,11 @@ SHELLS = ("bash", "zsh", "fish")
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Prints a script that completes commands and options. For bash: "
-        'eval "$(amqpmesh completion bash)" in ~/.bashrc; for zsh: amqpmesh completion zsh > _amqpmesh in a folder of '
-        "$fpath; for fish: amqpmesh completion fish > ~/.config/fish/completions/amqpmesh.fish"
+        "Print a script that completes commands and options. In bash, add this line to ~/.bashrc: "
+        'eval "$(amqpmesh completion bash)". In zsh, run in a folder of $fpath: amqpmesh completion zsh > _amqpmesh. '
+        "In fish, run: amqpmesh completion fish > ~/.config/fish/completions/amqpmesh.fish"
     )
-    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
     command.set_defaults(command=complete)
 
 

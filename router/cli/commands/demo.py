@@ -57,13 +57,13 @@ _LANES: Final = query(f"{PREFIX}lane")
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Starts five routers, each a process of its own on this machine: a sender at A, a receiver at E, and two ways "
-        "between them, A-B-D-E and A-C-D-E. While messages go, it kills the router that they go by (SIGKILL), shows "
-        "that they go the other way, sends again what was not accepted or is in doubt, and starts the router again. "
-        "The receiver drops what it has had, by its message-id. "
-        "At the end it tells what became of every message. Nothing of it is left."
+        "Run five routers on this machine, each in a process. A sender is connected to A and a receiver to E. Two "
+        "paths lead from A to E: A-B-D-E and A-C-D-E. The demo kills (SIGKILL) the router that carries the messages, "
+        "B or C, and shows that they take the other path. It sends the messages again that were not accepted or are "
+        "in doubt. The receiver drops duplicates by their message-id. Then the demo restarts the router. At the end "
+        "it prints the number of messages that were accepted, lost and received twice, and stops all routers."
     )
-    command.epilog = f"{EPILOG} Failed is also that a message was lost, or arrived twice and was not in doubt."
+    command.epilog = f"{EPILOG} The demo fails, too, if a message is lost, or arrives twice without being in doubt."
     command.add_argument(
         "--count", metavar="N", type=arguments.count, default=COUNT, help=f"messages to send; default: {COUNT:,}"
     )
@@ -72,7 +72,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         metavar="S",
         type=arguments.seconds,
         default=TIME_OUT,
-        help=f"seconds to wait for anything new to happen; default: {TIME_OUT:g}",
+        help=f"stop after so many seconds without progress; default: {TIME_OUT:g}",
     )
     command.set_defaults(command=demo)
 

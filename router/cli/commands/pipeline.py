@@ -35,10 +35,10 @@ def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     jobs = "; ".join(f"{job.name}: {job.answers}" for job in JOBS.values())
     command.description = (
-        "Answers questions from what routers have recorded, on Spark: within this process, if no --master is said. "
-        f"Jobs: {jobs}; {RUN}: all of them, and a report of them. What a job needs is done before it. Of --out, each "
-        "result is Parquet in DIR/JOB, and the report DIR/report.html. Needs what pip install 'amqpmesh[pipeline]' "
-        "installs."
+        "Analyse the telemetry that routers recorded, with Spark. Without --master, Spark runs in this process. "
+        f"Jobs: {jobs}; {RUN}: all jobs, and a report. A job first runs the jobs that it needs. The results are "
+        "Parquet files in DIR/JOB of --out, and the report is DIR/report.html. Install the packages with pip install "
+        "'amqpmesh[pipeline]'."
     )
     command.epilog = EPILOG
     # A time such as -1h is a value, as a negative number would be, and none of the options.
@@ -50,13 +50,15 @@ def declare(command: argparse.ArgumentParser) -> None:
         type=arguments.place,
         action="append",
         required=True,
-        help="a telemetry directory of routers; may be given again",
+        help="a telemetry directory of routers; may be repeated",
     )
     command.add_argument(
-        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory of the results"
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory for the results"
     )
     command.add_argument(
-        "--master", metavar="URL", help="as spark-submit has it: local[N], spark://HOST:PORT, ...; default: local[*]"
+        "--master",
+        metavar="URL",
+        help="the Spark master, as for spark-submit: local[N], spark://HOST:PORT, ...; default: local[*]",
     )
     command.add_argument(
         "--conf",
@@ -64,17 +66,17 @@ def declare(command: argparse.ArgumentParser) -> None:
         type=arguments.setting,
         action="append",
         default=[],
-        help="a setting of Spark; may be given again",
+        help="a setting of Spark; may be repeated",
     )
-    for option, which in (("--since", "from then on"), ("--until", "before")):
+    for option, which in (("--since", "at this time or later"), ("--until", "before this time")):
         command.add_argument(
             option,
             metavar="TIME",
             type=arguments.moment,
-            help=f"only what happened {which}: 2026-05-01T12:00:00Z, UTC if it has no zone, or -1h "
+            help=f"only records {which}: 2026-05-01T12:00:00Z (UTC if it has no zone), or -1h for an hour ago "
             f"({', '.join(arguments.UNITS)})",
         )
-    command.add_argument("--json", action="store_true", help="the summary as one JSON object; times are seconds")
+    command.add_argument("--json", action="store_true", help="print the summary as one JSON object; times are seconds")
     command.set_defaults(command=pipeline)
 
 

@@ -32,29 +32,29 @@ DECISIONS: Final[Mapping[str, tuple[str, Callable[[Delivery], bool]]]] = {
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
-        "SIGTERM. Standard output is a body a line: text and binary as they are, other values as JSON; on a "
-        "terminal, what would control it is escaped. A message is accepted once it is written. A summary stands "
-        "on standard error, with the latency of those messages that say when they were created."
+        "Receive messages from an address of any AMQP 1.0 peer. The command ends after --count messages, or at "
+        "SIGINT or SIGTERM. It prints each body on a line of standard output: text and binary unchanged, other "
+        "values as JSON. On a terminal, control characters are escaped. A message is accepted after it was written. "
+        "The command prints a summary on standard error, with the latency of messages that have a creation-time."
     )
     command.epilog = (
-        f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came; it ends with 1, too, where the peer "
-        "could not be told of a message."
+        f"{EPILOG} After a signal the status is 0, or 1 if fewer than --count messages came. It is 1, too, if an "
+        "outcome could not be sent to the peer."
     )
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="the source's address")
-    command.add_argument("--count", metavar="N", type=arguments.count, help="end after N messages")
+    command.add_argument("--count", metavar="N", type=arguments.count, help="stop after N messages")
     command.add_argument(
         "--credit",
         metavar="N",
         type=arguments.credit,
         default=100,
-        help="messages that may be in flight; default: 100",
+        help="the link credit: how many messages may be in flight; default: 100",
     )
     command.add_argument(
         "--outcome",
         choices=DECISIONS,
         default="accept",
-        help="what to do with each; modify: as failed; default: accept",
+        help="the outcome of each message; modify sets delivery-failed; default: accept",
     )
     command.add_argument(
         "--timeout", metavar="S", type=arguments.seconds, help="seconds to wait for the peer, and for each message"
@@ -62,7 +62,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--json",
         action="store_true",
-        help="each message as a JSON object with all that is set; the summary as JSON, too",
+        help="print each message as a JSON object with all its fields, and the summary as JSON, too",
     )
     client_peer.add_options(command, lasting=True)
     command.set_defaults(command=receive)

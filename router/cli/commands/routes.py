@@ -39,12 +39,12 @@ def declare(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(metavar="ACTION", required=True)
     apply = actions.add_parser(
         "apply",
-        help="apply a plan, or take it back",
-        description="Shows what a plan of `amqpmesh pipeline plan` changes and what costs are now, asks, and changes "
-        "them one by one. If one cannot be changed, or a signal comes, those that were are taken back. What is in "
-        "force already is left alone, so it can be called again. What costs are all routers are asked through the one "
-        "at --url. A router changes them for those alone who are connected to it itself, by a listener with manage = "
-        "true: --at says where.",
+        help="apply a plan, or undo it",
+        description="Apply a plan of `amqpmesh pipeline plan`. Show the current costs and those of the plan, ask for "
+        "confirmation, and change the costs one by one. If a change fails, or a signal arrives, undo the changes "
+        "made so far. Costs that the plan has already reached stay as they are, so the command can be repeated. The "
+        "router at --url reads the costs of all routers. To change a cost, the command must connect to its router "
+        "directly, through a listener with manage = true. --at gives the URL of that listener.",
         epilog=EPILOG,
     )
     apply.add_argument("plan", metavar="PLAN", type=Path, help="plan.json")
@@ -55,21 +55,25 @@ def declare(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_place,
-        help="the URL of a router; may be given again. The router at --url needs none",
+        help="the URL of a router whose costs change; may be repeated; not needed for the router at --url",
     )
     apply.add_argument("--take-back", action="store_true", help="restore the costs from before the plan")
     what = apply.add_mutually_exclusive_group()
-    what.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
-    what.add_argument("--yes", action="store_true", help="do not ask")
-    apply.add_argument("--force", action="store_true", help="even if the plan was not checked, or did not pass a check")
+    what.add_argument("--dry-run", action="store_true", help="show the changes, but make none")
+    what.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    apply.add_argument(
+        "--force", action="store_true", help="apply the plan even if it was not checked, or failed a check"
+    )
     apply.add_argument(
         "--timeout",
         metavar="S",
         type=arguments.seconds,
         default=TIME_OUT,
-        help=f"seconds to wait for a router; default: {TIME_OUT:g}",
+        help=f"seconds to wait for each router; default: {TIME_OUT:g}",
     )
-    apply.add_argument("--json", action="store_true", help="what was done as one JSON object; needs --yes or --dry-run")
+    apply.add_argument(
+        "--json", action="store_true", help="print the result as one JSON object; needs --yes or --dry-run"
+    )
     client_peer.add_options(apply, lasting=False)
     apply.set_defaults(command=apply_plan)
 

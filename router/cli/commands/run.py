@@ -52,8 +52,8 @@ class Stage:
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
-        f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}."
+        "Run a router until it receives SIGTERM or SIGINT. A second signal stops it at once. SIGHUP reloads "
+        f"certificates and users. Without CONFIG and --listen, the router listens at {DEFAULT_URL}."
     )
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")

@@ -49,10 +49,10 @@ UNKNOWN: Final = "the peer gives none, and does not say why"
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
-        "their outcomes. Each line of standard input is a message, unless --body, --size, --file or --count says what "
-        "to send. A body is text, or binary where it is not UTF-8; that of --file is always binary. Standard output "
-        "stays empty; a summary stands on standard error."
+        "Send messages to an address of any AMQP 1.0 peer, as fast as the peer gives credit, and wait for their "
+        "outcomes. Each line of standard input becomes a message, unless --body, --size, --file or --count is given. A "
+        "body is text, or binary if it is not valid UTF-8. With --file it is always binary. The command prints a "
+        "summary on standard error, and nothing on standard output."
     )
     command.epilog = EPILOG
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="the target's address")
@@ -60,30 +60,35 @@ def declare(command: argparse.ArgumentParser) -> None:
         "--to",
         metavar="ADDRESS",
         type=arguments.name,
-        help="the `to` of each message; with a target @ROUTER, the name at that router",
+        help="set the `to` of each message; if ADDRESS is @ROUTER, this is the address at that router",
     )
     body = command.add_mutually_exclusive_group()
-    body.add_argument("--body", metavar="TEXT", help="send this")
-    body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")
+    body.add_argument("--body", metavar="TEXT", help="the body to send")
+    body.add_argument("--size", metavar="N", type=arguments.size, help="send a binary body of N octets")
     body.add_argument(
         "--file",
         metavar="F",
-        help="send the file as one message, of any size, while it is read; -: standard input to its end",
+        help="send a file of any size as one message, while it is read; -: read standard input to its end",
     )
     command.add_argument(
-        "--count", metavar="N", type=arguments.count, help="send N messages; without a body: the numbers from 1 to N"
+        "--count",
+        metavar="N",
+        type=arguments.count,
+        help="send N messages; without a body, send the numbers from 1 to N",
     )
     command.add_argument(
         "--rate", metavar="R", type=arguments.rate, help="messages per second; default: as fast as possible"
     )
-    command.add_argument("--settled", action="store_true", help="send pre-settled: at most once, without an outcome")
+    command.add_argument(
+        "--settled", action="store_true", help="send pre-settled messages: at most once, without an outcome"
+    )
     command.add_argument(
         "--timeout",
         metavar="S",
         type=arguments.seconds,
-        help="seconds to wait for the peer, for credit, for an outcome",
+        help="seconds to wait for the peer, for credit, or for an outcome",
     )
-    command.add_argument("--json", action="store_true", help="the summary as JSON, with times in seconds")
+    command.add_argument("--json", action="store_true", help="print the summary as JSON, with times in seconds")
     client_peer.add_options(command, lasting=True)
     command.set_defaults(command=send)
 

@@ -40,9 +40,9 @@ WIDTH: Final = 100
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        f"Asks a router's {ADDRESS} for its state: its listeners, connectors, connections, addresses, and links, with "
-        "the reason why one has no credit; in a mesh its neighbours, the routes to other routers, and lanes. "
-        f"What {OWN} itself has there is told, too, since the router counts it."
+        f"Show the state of a router, from its {ADDRESS}: listeners, connectors, connections, addresses, and links, "
+        "with the reason why a link has no credit. In a mesh, also neighbours, routes to other routers, and lanes. "
+        f"The connection and the links of {OWN} are shown, too, because the router counts them."
     )
     command.epilog = EPILOG
     command.add_argument(
@@ -50,20 +50,20 @@ def declare(command: argparse.ArgumentParser) -> None:
         metavar="ROUTER",
         type=arguments.name,
         nargs="?",
-        help="the id of the router to ask, anywhere in the mesh; default: the one at --url",
+        help="the id of a router anywhere in the mesh; default: the router at --url",
     )
     command.add_argument(
         "--timeout",
         metavar="S",
         type=arguments.seconds,
         default=TIME_OUT,
-        help=f"seconds to wait for each answer, of which there may be many; default: {TIME_OUT:g}",
+        help=f"seconds to wait for each page of the answer; default: {TIME_OUT:g}",
     )
     command.add_argument(
         "--json",
         action="store_true",
-        help="all that it tells, as one JSON object; times are seconds of its clock, own_connection is the number of "
-        "the connection that it was asked by",
+        help="print all attributes as one JSON object; times are seconds of the router's clock; own_connection is the "
+        "number of this command's connection",
     )
     client_peer.add_options(command, lasting=False)
     command.set_defaults(command=status)

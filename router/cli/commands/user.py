@@ -21,25 +21,28 @@ def declare(command: argparse.ArgumentParser) -> None:
     add = actions.add_parser(
         "add",
         help="add a user, or change a password",
-        description="Adds a user, or changes a password, which is asked for on a terminal, else read from the "
-        "first line of standard input. The file holds verifiers, no passwords.",
+        description="Add a user, or change a password. Without --password-file, the command asks for the password on "
+        "the terminal, or reads it from the first line of standard input. The users' file contains verifiers, not "
+        "passwords.",
         epilog=EPILOG,
     )
-    add.add_argument("name", metavar="NAME", type=arguments.name)
+    add.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
     _add_file(add)
-    add.add_argument("--password-file", type=Path, metavar="F", help="read the password from its first line")
+    add.add_argument(
+        "--password-file", type=Path, metavar="F", help="read the password from the first line of this file"
+    )
     add.add_argument(
         "--iterations",
         type=arguments.iterations,
         default=SCRAM_ITERATIONS,
         metavar="N",
-        help=f"what trying one password costs, {MIN_ITERATIONS} to {MAX_ITERATIONS}; default: {SCRAM_ITERATIONS}",
+        help=f"hash iterations to check a password, {MIN_ITERATIONS} to {MAX_ITERATIONS}; default: {SCRAM_ITERATIONS}",
     )
     add.set_defaults(command=add_one)
     listing = actions.add_parser(
         "list",
         help="list the users",
-        description="Lists the users: their mechanisms, and the least iterations of their verifiers.",
+        description="List the users, with their mechanisms and the lowest number of iterations of their verifiers.",
         epilog=EPILOG,
     )
     _add_file(listing)
@@ -47,16 +50,17 @@ def declare(command: argparse.ArgumentParser) -> None:
     remove = actions.add_parser(
         "remove",
         help="remove a user",
-        description="Removes a user. A running router is told by SIGHUP; the user's connections stay until they end.",
+        description="Remove a user. Send SIGHUP to a running router to apply the change. Open connections of the "
+        "user stay open.",
         epilog=EPILOG,
     )
-    remove.add_argument("name", metavar="NAME", type=arguments.name)
+    remove.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
     _add_file(remove)
     remove.set_defaults(command=remove_one)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--file", type=Path, default=Path("users.toml"), help="default: users.toml")
+    command.add_argument("--file", type=Path, default=Path("users.toml"), help="the users' file; default: users.toml")
 
 
 def add_one(given: argparse.Namespace) -> int:
