@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.mesh.member import Costly, Mesh
+    from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.statistics.router_statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Costly, Statistics
     from amqpmesh.router.telemetry.recording import Recording
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.

@@ -15,8 +15,8 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.management.entities import COMMON, PREFIX, TYPES, EntityType
-from amqpmesh.router.mesh.member import Costly
 from amqpmesh.router.message.content import Message
+from amqpmesh.router.statistics.router_statistics import Costly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ from amqpmesh.router.mesh.route_selection import RouteSelection
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import PREFIX, Lane
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
-from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, ListenerStatistics
+from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, Costly
 from amqpmesh.topology import changes
 from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.workers import Members, covers
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.signing import Signer
-
-
-#: Statistics of an object that has a cost of sending.
-Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 
 
 def _origin(record: ConnectionRecord) -> tuple[type, str]:

@@ -16,10 +16,9 @@ from amqpmesh.router.incremental import Steps
 from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service
-from amqpmesh.router.mesh.member import Costly
 from amqpmesh.router.model.connections import brought_by
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.statistics.router_statistics import Statistics
+from amqpmesh.router.statistics.router_statistics import Costly, Statistics
 
 T = TypeVar("T")
 

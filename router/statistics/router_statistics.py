@@ -320,6 +320,10 @@ class NodeStatistics:
     """The lifetime policy of a dynamic node (§3.5.10 to §3.5.13), for example `delete-on-close`."""
 
 
+Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
+"""Statistics of anything that has a cost of sending."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """The state of a router at one moment."""
