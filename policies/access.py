@@ -11,7 +11,7 @@ PREFIXES: tuple[str, ...] = (RESERVED, "amqp$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The peer at the other end of a connection: each policy decision takes this one value."""
+    """The peer at the other end of a connection, as policy decisions see it."""
 
     container_id: str
     """The container-id of its `open` (§2.7.1): claimed, not proven."""
@@ -28,7 +28,7 @@ class Peer:
     hostname: str | None = None
     """The hostname of its `open` (§2.7.1): the host that the peer asks for."""
     tenant: str = ""
-    """The first part of the key of each address that the peer names."""
+    """The tenant: the first part of the key of each address that the peer names."""
 
 
 def is_reserved(address: str) -> bool:
@@ -39,6 +39,7 @@ def is_reserved(address: str) -> bool:
 def may_consume(address: str) -> bool:
     """Tell whether a client may receive from an address by naming it.
 
-    Nobody may from the router's own. The maker of a dynamic node is not asked: it names no address (§3.5.3).
+    No client may receive from the router's own addresses. The maker of a dynamic node is not affected: it names no
+    address (§3.5.3).
     """
     return not is_reserved(address)

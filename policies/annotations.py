@@ -1,4 +1,4 @@
-"""Rules for delivery annotations: they are meant for the next hop (§3.2.2), and the mesh has some of its own."""
+"""Rules for delivery annotations, which are meant for the next hop (§3.2.2); the mesh has some of its own."""
 
 from collections.abc import Mapping
 from enum import StrEnum

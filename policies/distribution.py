@@ -43,7 +43,7 @@ C = TypeVar("C", bound=Candidate)
 def eligible(distribution: Distribution, candidates: Iterable[C]) -> list[C]:
     """Return the receivers that the distribution allows, with or without credit: only the route counts.
 
-    With `closest` a receiver that is farther away never takes over from a nearer one that has run out of credit.
+    With `closest` a receiver farther away never takes over from a nearer one that has no credit left.
     """
     if distribution is Distribution.UNAVAILABLE:
         return []
@@ -55,10 +55,10 @@ def eligible(distribution: Distribution, candidates: Iterable[C]) -> list[C]:
 
 
 def choose(distribution: Distribution, candidates: Sequence[C]) -> Sequence[C]:
-    """Choose the receivers of the next delivery, of those that can take one now.
+    """Choose the receivers of the next delivery among those that can take one now.
 
-    `balanced` compares (busy, outstanding), `closest` (cost, busy); of equals the one that has waited longest is
-    taken, so that equals get equal shares, while others come and go.
+    `balanced` compares (busy, outstanding), `closest` compares (cost, busy). Of equals, the one that has waited longest
+    is taken, so equals get equal shares, even while others come and go.
 
     Args: candidates: the eligible ones that have credit.
     Returns: one of them, all of them for `multicast`, or none.
@@ -73,8 +73,7 @@ def choose(distribution: Distribution, candidates: Sequence[C]) -> Sequence[C]:
     return (chosen,)
 
 
-# The two below are a loop each, rather than `min` with a key, since the latest turn is needed too; it also takes half
-# the time where there are many candidates.
+# Both loops below replace `min` with a key: they also need the latest turn, and take half the time for many candidates.
 
 
 def _least_outstanding(candidates: Sequence[C]) -> C:

@@ -6,11 +6,11 @@ from math import inf
 def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
     """Return the ttl that a message leaves with (§3.2.1).
 
-    Args: ttl_ms: as it came, milliseconds.
-        elapsed_seconds: since its first frame came.
-    Returns: milliseconds, 1..ttl_ms; None when the message has expired, as one with a ttl of 0 has on arrival.
+    Args: ttl_ms: as it arrived, milliseconds.
+        elapsed_seconds: since its first frame arrived.
+    Returns: milliseconds, 1..ttl_ms; None if the message has expired. One with a ttl of 0 has expired on arrival.
     """
-    # A clock read twice within its grain may say "before"; that gives nothing back.
+    # A clock that is read twice within its resolution can go backwards; that does not extend the ttl.
     elapsed_ms = max(0.0, elapsed_seconds * 1000)
     if elapsed_ms >= ttl_ms:
         return None
@@ -20,7 +20,7 @@ def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
 def seconds_left(expiry_ms: int, wall_clock: float) -> float:
     """Return the time that a message has left by its absolute-expiry-time (§3.2.4); not above 0: it has expired.
 
-    Args: expiry_ms: milliseconds since 1970. 0 lives for ever: clients write it where they mean none.
+    Args: expiry_ms: milliseconds since 1970. 0 means no expiry: clients write it for that.
         wall_clock: seconds since 1970.
     """
     return inf if expiry_ms == 0 else expiry_ms / 1000 - wall_clock

@@ -1,18 +1,18 @@
 """Patterns of addresses with `*` and `#`, and the most specific one that matches.
 
-An address is a row of tokens parted at `/` and `.`; a token may be empty. In a pattern the token `*` stands for
-exactly one token and `#` for any number of them, none included; any other token stands for itself, also one that
-contains a `*`. The two separators are distinct characters, since addresses are compared exactly: `a.b` is not
-`a/b`, and `a/*` takes `a/b` but not `a.b`. What a `#` swallows may be parted by either. A `#` that stands for
-nothing takes the separator before it along (`news/#` takes `news`), or after it where it comes first (`#/news`
-takes `news`).
+An address is a row of tokens separated by `/` and `.`; a token can be empty. In a pattern the token `*` stands for
+exactly one token, and `#` for any number of them, also none. Any other token stands for itself, also one that contains
+a `*`. The two separators are distinct, since addresses are compared exactly: `a.b` is not `a/b`, and `a/*` matches
+`a/b` but not `a.b`. The tokens that a `#` stands for can have either separator. If a `#` stands for nothing, the
+separator before it goes with it (`news/#` matches `news`), or the one after it if it comes first (`#/news` matches
+`news`).
 
-Only the first 255 separators part tokens; what follows is one long token, in addresses and patterns alike. No
-address that somebody means has as many, and one made to be slow costs a fraction of a millisecond.
+Only the first 255 separators count. The rest is one long token, in addresses and patterns alike. No address in real use
+has as many, and one made to be slow costs a fraction of a millisecond.
 
-The most specific pattern wins. Two patterns are compared token by token from the left: a literal token goes before
-`*`, `*` before the end of the pattern, and the end before `#`. Where that decides nothing (`#/a/#` and `#/b/#`, for
-`a/b`) the order of the characters does, so that the answer never depends on the order of the configuration.
+The most specific pattern wins. Two patterns are compared token by token from the left: a literal token precedes `*`,
+`*` precedes the end of the pattern, and the end precedes `#`. If that decides nothing (`#/a/#` and `#/b/#`, for `a/b`),
+the order of the characters does, so the result never depends on the order of the configuration.
 """
 
 import re
@@ -69,7 +69,7 @@ class _Positions:
         """By separator: the positions that it comes directly after, with any token."""
         row = steps(address)
         for position, (separator, token) in enumerate(row):
-            # A pattern comes to the first token with a separator in hand only after a `#` that stands for nothing.
+            # A pattern meets the first token with a separator only after a `#` that stands for nothing.
             for before in (separator,) if position else _ANY_BEFORE:
                 self.of[before, token] = self.of.get((before, token), 0) | 1 << position
             self.after[separator] |= 1 << position
@@ -108,14 +108,14 @@ class PatternTable(Generic[T]):
     def find(self, address: str) -> tuple[str, T] | None:
         """Return the most specific pattern that matches the address, and its value.
 
-        Every node of the table is visited at most once, with all the positions that it can be reached at, so that an
-        address made to be slow costs no more than a few operations on 257 bits for each, without recursion.
+        Each node of the table is visited at most once, with all positions at which it can be reached. So an address
+        made to be slow costs a few operations on 257 bits for each node, without recursion.
         """
         if address in self._literal:  # nothing is more specific than the address itself
             return address, self._literal[address]
         where = _Positions(address)
         end = where.all ^ where.all >> 1
-        # Popped is what is most specific: so a node pushes its `#` first and its literals last.
+        # The most specific node is popped first, so a node pushes its `#` first and its literals last.
         stack: list[tuple[_Node[T], int, bool]] = [(self._root, 1, False)]
         while stack:
             node, positions, ends = stack.pop()
@@ -123,7 +123,7 @@ class PatternTable(Generic[T]):
                 return node.here
             for separator in sorted(node.hashes, reverse=True):
                 swallows = positions & where.after[separator]
-                # From the lowest position on which it may start, it may end anywhere further on.
+                # It can end at any position from the lowest one at which it can start.
                 beyond = where.all & -(swallows & -swallows) << 1 if swallows else 0
                 stack.append((node.hashes[separator], positions | beyond, False))
             if node.here is not None and positions & end:

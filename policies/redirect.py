@@ -3,9 +3,9 @@
 The redirect of an address is that of its most specific pattern. It applies to each peer that names the address: as
 target, as source, or in the `to` of a message (§2.8.16, §2.8.18).
 
-Peers choose the way of a client that follows redirects. So the client goes only to hosts that its user named, follows
-a limited number of redirects in a row, never goes in circles, and never leaves TLS for a connection without it. A
-redirect that it does not follow costs no octet: the client shows no password and no certificate, and opens no
+A redirect lets a peer choose the host that a client connects to. So the client goes only to hosts that its user named,
+follows a limited number of redirects in a row, never goes in circles, and never leaves TLS for a connection without it.
+A redirect that it does not follow costs no octet: the client shows no password and no certificate, and opens no
 connection.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MAX_REDIRECTS: Final = 5
-"""Redirects that are followed in a row. A longer row is a circle, or a peer that does not know the way."""
+"""Redirects that are followed in a row. A longer row is a circle, or an error of the peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,11 @@ class Redirect:
 
 
 def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here: Callable[[Redirect], bool]) -> bool:
-    """Tell whether a peer that follows a redirect, and those that it meets here, never arrives.
+    """Tell whether a peer that follows a redirect, and further ones of this router, goes in a circle.
 
-    Args: rule: the redirect of an address here. is_here: whether a redirect leads to this router. What others do with
-        who comes to them is theirs.
+    Args: rule: the redirect of an address here. is_here: tells whether a redirect leads to this router. Redirects of
+        other
+        routers are not known here.
     """
     met: set[str] = set()
     redirect: Redirect | None = first
@@ -58,11 +59,11 @@ class Place:
 
     network_host: str
     port: int
-    #: Whether TLS comes first. No redirect says so: it stays as it is.
+    #: True if TLS comes first. Redirects do not change it.
     secure: bool
-    #: Which host is wanted, in `open` and SASL.
+    #: The host to ask for, in `open` and SASL.
     hostname: str
-    #: Whom the certificate there has to name, in TLS.
+    #: The name that the certificate there must have, in TLS.
     certified: str
 
     @classmethod
@@ -102,7 +103,7 @@ class Stop:
     """The place of a client that follows redirects, and the places before it; a row starts with `Stop(place)`."""
 
     place: Place
-    #: What it attaches to there; None: it is a whole connection that is redirected.
+    #: The address to attach to there; None: a whole connection is redirected.
     address: str | None = None
     before: tuple[tuple[str, str, int, str | None], ...] = ()
 
@@ -175,7 +176,7 @@ def _falls_under(canonical: str, pattern: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Tell whether a text can be a host name or an IP address, and every program reads it as the same one."""
+    """Tell whether a text can be a host name or an IP address that every program reads in the same way."""
     if ":" in host:
         try:
             ipaddress.IPv6Address(host)

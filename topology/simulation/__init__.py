@@ -1,1 +1,1 @@
-"""Real routers in virtual time, joined by a network that is simulated: `Mesh`, and the fixture `mesh` of pytest."""
+"""Simulated meshes: real routers in virtual time on a simulated network; `Mesh`, and the fixture `mesh` of pytest."""

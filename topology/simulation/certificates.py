@@ -22,10 +22,11 @@ MESH: Final = "simulated"
 
 
 class CertificateFiles:
-    """An authority, and in a folder the certificate and the key of each router, and whom it believes."""
+    """The certificates of a simulated mesh: a folder with the certificate, the key and the trust file of
+    each router."""
 
     def __init__(self, folder: Path, days: float, now: float) -> None:
-        """Args: days: how long certificates hold that say nothing else. now: seconds since 1970, as everywhere here."""
+        """Args: days: the default lifetime of certificates. now: seconds since 1970, as in all methods."""
         self._folder = folder
         self._days = days
         self._authority = Authority.create(MESH, now)
@@ -47,7 +48,7 @@ class CertificateFiles:
         )
 
     def issue(self, router: str, now: float, days: float | None = None) -> None:
-        """Give a router a key and a certificate, instead of those that it has. Raises: CertificateError."""
+        """Give a router a new key and certificate. Raises: CertificateError."""
         key = Ed25519PrivateKey.generate()
         certificate = self._authority.issue(router, key.public_key(), now, self._days if days is None else days)
         (self._folder / f"{router}.pem").write_bytes(certificate_pem(certificate))
@@ -57,12 +58,12 @@ class CertificateFiles:
         self._issued.setdefault(router, []).append(certificate)
 
     def tell(self, router: str) -> None:
-        """Give a router the authority's certificate, and its list of revocations as it is now."""
+        """Give a router the authority's certificate and its present list of revocations."""
         revoked = b"" if self._revoked is None else revocations_pem(self._revoked)
         (self._folder / f"{router}-trust.pem").write_bytes(certificate_pem(self._authority.certificate) + revoked)
 
     def revoke(self, routers: Iterable[str], now: float) -> None:
-        """Take back all certificates that these routers have been given so far."""
+        """Revoke all certificates that these routers have been given so far."""
         serials = {each.serial for router in routers for each in self._issued[router]}
         before = self._revoked
         if before is not None:

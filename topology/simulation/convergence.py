@@ -1,4 +1,4 @@
-"""Checks of a simulated mesh: its routers agree with the facts, and hold nothing of former clients."""
+"""Checks of a simulated mesh: its routers know the real graph, and keep nothing of former clients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ async def none_left(check: Callable[[], str | None], failure: str, timeout: floa
     """Wait until `check` returns None.
 
     Args: failure: the beginning of the error's message. timeout, step: seconds at most, and between two checks.
-    Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; its message ends with
-        the last result of `check`.
+    Returns: the seconds that it took. Raises: trio.TooSlowError: it took more than `timeout`; its message ends with the
+        last
+        result of `check`.
     """
     began = trio.current_time()
     while True:
@@ -38,9 +39,9 @@ async def none_left(check: Callable[[], str | None], failure: str, timeout: floa
 
 
 def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> str | None:
-    """Return the first fault in the routers' knowledge; None: all know the graph, and all consumers.
+    """Return the first fault in the routers' knowledge; None: all of them know the graph, and all consumers.
 
-    Args: nodes: those that run. links: those that carry, each by its two routers.
+    Args: nodes: the running ones. links: those that work, each by its two routers.
     """
     graph = networkx.Graph()
     by_id = {node.id: node.router.mesh.topology for node in nodes}

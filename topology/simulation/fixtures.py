@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mesh(seed=0, **options): how the fixture `mesh` is made; as `Mesh` has them")
 
 
-@pytest.hookimpl(tryfirst=True)  # the first that says how a test is run is heard
+@pytest.hookimpl(tryfirst=True)  # of all plugins, the first one that sets the runner counts
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let tests that have a mesh run in virtual time, whether or not they ask for a clock."""
     if not config.pluginmanager.hasplugin("trio"):

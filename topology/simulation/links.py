@@ -1,4 +1,4 @@
-"""Connections of a simulated network: streams whose octets take their time, and that can break."""
+"""Connections of a simulated network: streams with latency, which can break."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 if TYPE_CHECKING:
-    from amqpmesh.topology.simulation.network import Host, Network, Road
+    from amqpmesh.topology.simulation.network import Host, Network, NetworkPath
 
 WINDOW: Final = 256 * 2**10
-"""Octets that are on the way, or wait to be read, before who sends has to wait: what two sockets hold."""
+"""Octets on the way or not yet read, after which the sender has to wait: as many as two sockets hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class Conditions:
     """The conditions under which a network carries octets, in each direction."""
 
     latency: float = 0.0
-    """Seconds on the way, at least."""
+    """The least seconds on the way."""
     jitter: float = 0.0
-    """Seconds more, at most; how many is chance. What was sent first arrives first all the same."""
+    """The most additional seconds; the actual ones are random. Octets still arrive in order."""
     bandwidth: float | None = None
     """Octets a second, of all connections together; None: no limit."""
 
@@ -43,18 +43,18 @@ _RESET = _Ending()
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, wire: Wire, road: Road, sender: Host, receiver: Host) -> None:
-        self._wire = wire
-        self._road = road
+    def __init__(self, connection: SimulatedConnection, path: NetworkPath, sender: Host, receiver: Host) -> None:
+        self._connection = connection
+        self._path = path
         self._sender = sender
         self._receiver = receiver
         self._flying: deque[tuple[float, bytes | _Ending]] = deque()
         self._octets = 0
         self._last_at = 0.0
         self._changed = trio.Event()
-        #: Nothing more is put in, whatever is written.
+        #: Nothing more enters, whatever is written.
         self.over = False
-        #: Nothing more comes out: the receiver has heard that the connection is lost, or has closed it.
+        #: Nothing more leaves: the receiver has learnt that the connection is lost, or has closed it.
         self.lost = False
 
     def wake(self) -> None:
@@ -63,9 +63,9 @@ class Pipe:
         self._changed = trio.Event()
 
     def held(self) -> None:
-        """Let octets on the way, which were held up, move again from now on."""
+        """Let octets that were held up move on from now."""
         now = trio.current_time()
-        self._flying = deque((max(at, now + self._road.conditions.latency), data) for at, data in self._flying)
+        self._flying = deque((max(at, now + self._path.conditions.latency), data) for at, data in self._flying)
         self._last_at = max(self._last_at, now)
         self.wake()
 
@@ -74,10 +74,10 @@ class Pipe:
         await trio.lowlevel.checkpoint()
         at = 0
         while at < len(data):
-            if self.lost or self._wire.is_broken_for(self._sender):
+            if self.lost or self._connection.is_broken_for(self._sender):
                 raise trio.BrokenResourceError("the connection is lost")
             if self.over:
-                return  # nobody is there any more, and nobody here knows it yet
+                return  # the other end is gone, and this end does not know it yet
             room = WINDOW - self._octets
             if room <= 0:
                 await self._changed.wait()
@@ -101,7 +101,7 @@ class Pipe:
         self.wake()
 
     def _put(self, data: bytes | _Ending, octets: int) -> None:
-        self._last_at = self._road.arrival(self._sender, octets, self._last_at)
+        self._last_at = self._path.arrival(self._sender, octets, self._last_at)
         self._flying.append((self._last_at, data))
         self.wake()
 
@@ -109,14 +109,14 @@ class Pipe:
         """Take octets out; b"": there are no more. Raises: trio.BrokenResourceError."""
         await trio.lowlevel.checkpoint()
         while True:
-            if self._wire.closed_by(self._receiver):
+            if self._connection.closed_by(self._receiver):
                 raise trio.ClosedResourceError("the connection was closed here")
             if self._receiver.frozen:
                 await self._receiver.thawed()
                 continue
             if self.lost:
                 raise trio.BrokenResourceError("the connection is lost")
-            due = self._flying[0][0] if self._flying and self._wire.carries() else None
+            due = self._flying[0][0] if self._flying and self._connection.carries() else None
             if due is not None and due <= trio.current_time():
                 break
             with trio.CancelScope(deadline=due if due is not None else float("inf")):
@@ -135,22 +135,22 @@ class Pipe:
         else:
             self._flying.popleft()
         self._octets -= len(taken)
-        self._wire.log.carried(self._wire.number, self._receiver.name, taken)
+        self._connection.log.carried(self._connection.number, self._receiver.name, taken)
         self.wake()
         return taken
 
 
-class Wire:
+class SimulatedConnection:
     """A connection between two hosts."""
 
-    def __init__(self, network: Network, number: int, road: Road, near: Host, far: Host) -> None:
-        """Args: near: who has opened it."""
+    def __init__(self, network: Network, number: int, path: NetworkPath, near: Host, far: Host) -> None:
+        """Args: near: the host that opened it."""
         self.number = number
         self.near, self.far = near, far
         self.log = network.log
         self._network = network
         self._closed: set[Host] = set()
-        self._pipes = {near: Pipe(self, road, near, far), far: Pipe(self, road, far, near)}
+        self._pipes = {near: Pipe(self, path, near, far), far: Pipe(self, path, far, near)}
         self.ends = End(self, near), End(self, far)
 
     def other(self, host: Host) -> Host:
@@ -174,13 +174,13 @@ class Wire:
         return host in self._closed
 
     def close(self, host: Host) -> None:
-        """Close the connection for a host."""
+        """Close the connection at a host."""
         if host in self._closed:
             return
         self._closed.add(host)
         self.outgoing(host).end()
         incoming = self.outgoing(self.other(host))
-        incoming.over = True  # what is still written goes nowhere
+        incoming.over = True  # octets that are still written go nowhere
         incoming.wake()
         if len(self._closed) == 2:
             self._network.forget(self)
@@ -201,22 +201,22 @@ class Wire:
             pipe.lose()
 
     def go_on(self) -> None:
-        """Carry octets again that were held up."""
+        """Let octets that were held up move on."""
         for pipe in self._pipes.values():
             pipe.held()
 
 
 class End(trio.abc.HalfCloseableStream):
-    """One end of a connection, as the program there has it."""
+    """One end of a connection, as a program uses it."""
 
-    def __init__(self, wire: Wire, host: Host) -> None:
-        self._wire = wire
+    def __init__(self, connection: SimulatedConnection, host: Host) -> None:
+        self._connection = connection
         self._host = host
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Write, waiting while there is no room. Raises: trio.BrokenResourceError, trio.ClosedResourceError."""
         self._check()
-        await self._wire.outgoing(self._host).send(bytes(data))
+        await self._connection.outgoing(self._host).send(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return if the stream is open; `send_all` may block all the same."""
@@ -227,18 +227,18 @@ class End(trio.abc.HalfCloseableStream):
         """End writing."""
         await trio.lowlevel.checkpoint()
         self._check()
-        self._wire.outgoing(self._host).end()
+        self._connection.outgoing(self._host).end()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Read, waiting until there is something. Raises: as `send_all`."""
-        incoming = self._wire.outgoing(self._wire.other(self._host))
+        incoming = self._connection.outgoing(self._connection.other(self._host))
         return await incoming.receive(WINDOW if max_bytes is None else max_bytes)
 
     async def aclose(self) -> None:
         """Close."""
-        self._wire.close(self._host)
+        self._connection.close(self._host)
         await trio.lowlevel.checkpoint()
 
     def _check(self) -> None:
-        if self._wire.closed_by(self._host):
+        if self._connection.closed_by(self._host):
             raise trio.ClosedResourceError("the connection was closed here")

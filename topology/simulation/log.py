@@ -27,7 +27,7 @@ def log_as(router: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """An event."""
 
     at: float
     """Virtual time, in seconds from the beginning of the run."""
@@ -36,22 +36,22 @@ class Event:
     text: str
     """The event's name, and its fields."""
     seen: str
-    """A digest of every octet that has reached anybody so far, of its time, and of the way that it took."""
+    """A digest of all octets that have arrived anywhere so far, with their times and connections."""
 
     def __str__(self) -> str:
         return f"{self.at:.6f} {self.router} {self.text} seen={self.seen}"
 
 
 class Log:
-    """The events, in order: faults, connections, and what routers log.
+    """The events, in order: faults, connections, and log records of routers.
 
-    `str()` of it are its lines. Two runs that were the same have the same; each line ends with a digest of all that was
-    carried before, so that no octet can differ unseen.
+    `str()` of it are its lines. Two equal runs have equal lines. Each line ends with a digest of all octets before, so
+    that no difference stays unseen.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        #: What routers logged as faults of this library.
+        #: Faults of this library that routers have logged.
         self.faults: list[BaseException] = []
         self._digest = blake2b(digest_size=4)
         self._muted: set[str] = set()
@@ -70,17 +70,17 @@ class Log:
         return [each for each in self.events if each.text.startswith(text) and router in (None, each.router)]
 
     def note(self, router: str, event: str, **fields: object) -> None:
-        """Something has happened."""
+        """Note an event."""
         words = [event, *(f"{key}={escaped(value)}" for key, value in fields.items() if value is not None)]
         self._add(router, " ".join(words))
 
-    def carried(self, wire: int, receiver: str, data: bytes) -> None:
-        """Octets have reached the end of their way."""
-        self._digest.update(b"%a %d %a %d " % (trio.current_time(), wire, receiver, len(data)) + data)
+    def carried(self, connection: int, receiver: str, data: bytes) -> None:
+        """Note octets that have arrived."""
+        self._digest.update(b"%a %d %a %d " % (trio.current_time(), connection, receiver, len(data)) + data)
 
     @contextmanager
     def muted(self, router: str) -> Iterator[None]:
-        """Note nothing that a router says, for it is dead."""
+        """Ignore log records of a router, which is dead."""
         self._muted.add(router)
         try:
             yield
@@ -88,7 +88,7 @@ class Log:
             self._muted.remove(router)
 
     def record(self, said: LogEvent, fault: BaseException | None) -> None:
-        """Somebody has logged this. Args: fault: what failed, if it was a fault of this library."""
+        """Note a log record. Args: fault: the exception, if it is a fault of this library."""
         router = _ROUTER.get()
         if router in self._muted:
             return
@@ -101,7 +101,7 @@ class Log:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what the routers of this run log. As long as this lasts, `amqpmesh` logs what is of level `INFO`."""
+        """Capture the log records of the routers of this run. Meanwhile `amqpmesh` logs at least the level `INFO`."""
         logger = logging.getLogger(ROOT)
         handler = _Handler(self)
         level = logger.level

@@ -1,4 +1,4 @@
-"""`Mesh`: real routers in virtual time, on a network that does what a test says."""
+"""`Mesh`: real routers in virtual time, on a network under the control of a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amqpmesh.topology.simulation.certificates import CertificateFiles
 from amqpmesh.topology.simulation.convergence import LONG_STEP, STEP, disagreement, leftovers, none_left
 from amqpmesh.topology.simulation.links import Conditions
 from amqpmesh.topology.simulation.log import Log
-from amqpmesh.topology.simulation.network import Host, Network, Road
+from amqpmesh.topology.simulation.network import Host, Network, NetworkPath
 from amqpmesh.topology.simulation.nodes import Node, true_time
 from amqpmesh.topology.simulation.routers import HostedRouter
 from amqpmesh.topology.simulation.scheduling import seeded
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.statistics.router_statistics import Statistics
 
 CLIENTS: Final = 5672
-"""The port at which routers take clients; links have those from `LINKS` on, one each."""
+"""The port of each router for clients. Links have the ports from `LINKS` on, one each."""
 
 LINKS: Final = 10_000
 
@@ -45,7 +45,7 @@ class Link:
     near: Node
     far: Node
     cost: int
-    road: Road
+    path: NetworkPath
     connector: ConnectorConfig
     listener: ListenerConfig
     port: int
@@ -56,14 +56,14 @@ class Link:
 
 
 class Mesh:
-    """A mesh of routers, from `async with` until that is left.
+    """A mesh of routers; use it as `async with`.
 
     It runs in virtual time (`trio.run(..., clock=MockClock(autojump_threshold=0))`, or the fixture `mesh`), and takes
-    all chance from `seed`: the same program with the same seed does the same, and `log` says the same. Times are
-    seconds, of Trio's clock.
+    all chance from `seed`: the same program with the same seed does the same, and `log` is the same. Times are seconds
+    of Trio's clock.
 
-    Leaving drains all routers that still run. Then what this library did wrong is raised: a fault that a router has
-    logged, or a table that is not empty.
+    At the end all running routers drain. Then faults of this library are raised: those that a router has logged, and
+    tables that are not empty.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Mesh:
         settings: keys of `RouterConfig` for all routers, such as `addresses`.
         """
         self.seed = seed
-        #: What has happened.
+        #: The events of the mesh.
         self.log = Log()
         self._conditions = Conditions(latency=latency, jitter=jitter, bandwidth=bandwidth)
         self._membership = membership or MeshConfig(insecure=True)
@@ -144,7 +144,7 @@ class Mesh:
                         for node in self._nodes.values():
                             nursery.start_soon(node.leave)
             finally:
-                # Not told of the body's error the nursery does not wrap it.
+                # Without the body's error, the nursery does not wrap it.
                 self._nursery.cancel_scope.cancel()
                 await self._manager.__aexit__(None, None, None)
         if error is None and self.log.faults:
@@ -183,7 +183,7 @@ class Mesh:
             self[near],
             self[far],
             cost,
-            self._network.road(self._conditions_of(conditions)),
+            self._network.path(self._conditions_of(conditions)),
             ConnectorConfig(url=f"{self._scheme}://{self._address(far)}:{self._ports}", name=name, cost=cost),
             ListenerConfig(
                 url=f"{self._scheme}://{self._address(far)}:{self._ports}",
@@ -205,12 +205,12 @@ class Mesh:
         """Take away all links of two routers. Raises: CommandError: there is none."""
         for link in self._between(one, other):
             self._links.remove(link)
-            link.road.cut = True
+            link.path.cut = True
             if link.near.is_running:
                 link.near.router.remove_connector(link.connector.name)
             link.far.host.servers.pop(link.port, None)
             self.log.note("-", "unlinked", near=link.near.id, far=link.far.id)
-            self._network.break_all(link.road)
+            self._network.break_all(link.path)
 
     def set_cost(self, one: str, other: str, cost: int) -> None:
         """Set the cost of all links of two routers, both ways. Raises: CommandError: there is none."""
@@ -266,10 +266,10 @@ class Mesh:
         conditions: dict[str, Any] = {
             key: options.pop(key) for key in ("latency", "jitter", "bandwidth") if key in options
         }
-        road = self._network.road(self._conditions_of(conditions))
+        path = self._network.path(self._conditions_of(conditions))
 
         async def open_stream(endpoint: Endpoint) -> trio.abc.Stream:
-            return await self._network.connect(host, self._host_at(endpoint), CLIENTS, road, self._nursery.start_soon)
+            return await self._network.connect(host, self._host_at(endpoint), CLIENTS, path, self._nursery.start_soon)
 
         return connect([self.url(each) for each in ids], id=host.name, open_stream=open_stream, **options)
 
@@ -278,20 +278,20 @@ class Mesh:
     def cut(self, one: str, other: str) -> None:
         """Cut all links of two routers: connections break, both ends learn of it, and no new one opens until `heal`."""
         for link in self._between(one, other):
-            link.road.cut = True
+            link.path.cut = True
             self.log.note("-", "cut", near=one, far=other)
-            self._network.break_all(link.road)
+            self._network.break_all(link.path)
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections of two routers; others may come about at once."""
+        """Break the connections of two routers; new ones can open at once."""
         for link in self._between(one, other):
             self.log.note("-", "reset", near=one, far=other)
-            self._network.break_all(link.road)
+            self._network.break_all(link.path)
 
     def partition(self, *groups: Collection[str]) -> None:
-        """Let nothing pass between groups of routers; nobody is told. Those in no group, and clients, reach all.
+        """Let nothing pass between groups of routers. Routers in no group, and clients, reach all.
 
-        It takes the place of the partition that there was; without groups there is none any more.
+        No router learns of it. It replaces the present partition; without groups it ends the partition.
         """
         if groups:
             self.log.note("-", "partition", groups=" | ".join(",".join(sorted(group)) for group in groups))
@@ -300,16 +300,16 @@ class Mesh:
         self._network.partition([[self[each].host for each in group] for group in groups])
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
-        """Mend the links of two routers; or, without these, all links, and what is partitioned."""
+        """Mend the links of two routers; or, without arguments, all links and the partition."""
         if one is not None and other is not None:
             links = self._between(one, other)
         else:
             links = self._links
             self.partition()
         for link in links:
-            if link.road.cut:
+            if link.path.cut:
                 self.log.note("-", "healed", near=link.near.id, far=link.far.id)
-                link.road.cut = False
+                link.path.cut = False
 
     def freeze(self, id: str) -> None:
         """Stop a router until `thaw`, as SIGSTOP stops a process: its connections stay, and are silent.
@@ -357,41 +357,42 @@ class Mesh:
         await self._begin(node, "started again")
 
     def step_clock(self, id: str, seconds: float) -> None:
-        """Let the wall clock of a router's host jump. Args: seconds: forward, or if negative back."""
+        """Let the wall clock of a router's host jump. Args: seconds: forward, or back if negative."""
         self.log.note(id, "clock stepped", seconds=seconds)
         self[id].clock_error += seconds
 
     # --------------------------------------------------------------------------------------------------- certificates
 
     def renew(self, id: str, days: float | None = None) -> None:
-        """Issue another certificate for a router, with another key; if it runs, it reads its files again.
+        """Issue another certificate for a router, with another key. A running router reloads its files.
 
-        Args: days: for which it holds; None: as the first one.
-        Raises: CommandError: the mesh has no certificates. ConfigError: the router, by its clock, does not believe it.
+        Args: days: its lifetime; None: that of the first one.
+        Raises: CommandError: the mesh has no certificates. ConfigError: the router, by its clock, does not accept it.
         """
-        self._of_papers().issue(id, true_time(), days)
+        self._certificates().issue(id, true_time(), days)
         self.log.note(id, "certificate renewed")
         self._reload(id)
 
     def revoke(self, *ids: str, told: str) -> None:
-        """Take back all certificates of these routers. Args: told: the one router that is given the list.
+        """Revoke all certificates of these routers. Args: told: the router that is given the list.
 
         Raises: CommandError: the mesh has no certificates.
         """
-        certificate_files = self._of_papers()
+        certificate_files = self._certificates()
         certificate_files.revoke(ids, true_time())
         certificate_files.tell(told)
         self.log.note(told, "certificates revoked", routers=",".join(ids))
         self._reload(told)
 
-    # ----------------------------------------------------------------------------------------------------- what is so
+    # ------------------------------------------------------------------------------------------------------- the state
 
     async def settled(self, timeout: float = 60.0) -> float:
-        """Wait until routes have converged: all routers that can reach each other know the same graph, as it is, all
-        links that carry are used, all others are not, and everybody knows who has consumers of what.
+        """Wait until routes have converged.
 
-        Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is
-            missing.
+        Then all routers that can reach each other know the real graph, all working links are used and no others, and
+        all routers know the consumers of each address.
+
+        Returns: the seconds that it took. Raises: trio.TooSlowError: it took more than `timeout`; with what is missing.
         """
         return await none_left(self.unsettled, "not settled", timeout, STEP)
 
@@ -401,7 +402,7 @@ class Mesh:
         links = [
             (link.near.id, link.far.id)
             for link in self._links
-            if not link.road.cut
+            if not link.path.cut
             and link.near in nodes
             and link.far in nodes
             and not self._network.is_severed(link.near.host, link.far.host)
@@ -409,26 +410,26 @@ class Mesh:
         return disagreement(nodes, links)
 
     async def emptied(self, timeout: float = 60.0) -> float:
-        """Wait until, without clients, nothing is left of them: no address, no delivery, no lane, in no router.
+        """Wait, without clients, until nothing is left of them: no address, no delivery, no lane, in no router.
 
-        Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is left.
+        Returns: the seconds that it took. Raises: trio.TooSlowError: it took more than `timeout`; with what is left.
         """
         return await none_left(
             lambda: leftovers(node for node in self._nodes.values() if node.is_running), "not empty", timeout, LONG_STEP
         )
 
     def statistics(self) -> dict[str, Statistics]:
-        """Return the state of each router; after the mesh has been left, its remains."""
+        """Return the state of each router; after the end of the mesh, its remains."""
         return {node.id: node.statistics() for node in self._nodes.values()}
 
-    # ------------------------------------------------------------------------------------------------------ the inside
+    # ----------------------------------------------------------------------------------------------------- internals
 
     @property
     def _scheme(self) -> str:
         return "amqp" if self._certificate_files is None and self._membership.insecure else "amqps"
 
     def _address(self, id: str) -> str:
-        """Return the address of a router's host: one of loopback, which routers without certificates demand."""
+        """Return the address of a router's host: a loopback address, as routers without certificates demand."""
         number = list(self._nodes).index(self[id].id) + 1
         return f"127.0.{number // 250}.{number % 250 + 1}"
 
@@ -445,7 +446,7 @@ class Mesh:
             raise CommandError(f"router {id} does not run")
         return node
 
-    def _of_papers(self) -> CertificateFiles:
+    def _certificates(self) -> CertificateFiles:
         if self._certificate_files is None:
             raise CommandError("the routers of this mesh have no certificates: Mesh(certificates=30)")
         return self._certificate_files
@@ -492,7 +493,7 @@ class Mesh:
     async def _open(self, near: Host, endpoint: Endpoint) -> trio.abc.Stream:
         """Open a connection for a connector of a host."""
         far = self._host_at(endpoint)
-        road = next((link.road for link in self._links if link.port == endpoint.port), None)
-        if road is None:
-            road = self._network.road(self._conditions)
-        return await self._network.connect(near, far, endpoint.port, road, self._nursery.start_soon)
+        path = next((link.path for link in self._links if link.port == endpoint.port), None)
+        if path is None:
+            path = self._network.path(self._conditions)
+        return await self._network.connect(near, far, endpoint.port, path, self._nursery.start_soon)

@@ -1,4 +1,4 @@
-"""A simulated network: hosts, the roads between them, and their faults."""
+"""A simulated network: hosts, the paths between them, and their faults."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 
 import trio
 
-from amqpmesh.topology.simulation.links import Conditions, End, Wire
+from amqpmesh.topology.simulation.links import Conditions, End, SimulatedConnection
 from amqpmesh.topology.simulation.log import Log
 
 Serve = Callable[[End, "Host"], Awaitable[None]]
-"""Serves who has connected, at the end of a connection, until it is over."""
+"""A server of connections: runs at the end of a connection until that is over."""
 
 
 class Host:
@@ -22,14 +22,14 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: It does nothing, for now.
+        #: True while it does nothing.
         self.frozen = False
-        #: By port, what takes connections here; nothing does while nobody runs.
+        #: By port: the server of connections; empty while no router runs.
         self.servers: dict[int, Serve] = {}
         self._thawed = trio.Event()
 
     def thaw(self) -> None:
-        """Go on."""
+        """Continue."""
         self.frozen = False
         self._thawed.set()
         self._thawed = trio.Event()
@@ -40,12 +40,12 @@ class Host:
             await self._thawed.wait()
 
 
-class Road:
+class NetworkPath:
     """The shared part of connections between two hosts."""
 
     def __init__(self, conditions: Conditions, chance: Random) -> None:
         self.conditions = conditions
-        #: Connections by it break, and none comes about.
+        #: True while connections by it break, and none opens.
         self.cut = False
         self._chance = chance
         self._free_at: dict[Host, float] = {}
@@ -66,36 +66,36 @@ class Network:
     def __init__(self, chance: Random, log: Log) -> None:
         self.log: Final = log
         self._chance = chance
-        self._wires: dict[Wire, Road] = {}
+        self._connections: dict[SimulatedConnection, NetworkPath] = {}
         self._numbers = 0
         self._groups: dict[Host, int] = {}
         self._healed = trio.Event()
 
-    def road(self, conditions: Conditions) -> Road:
-        """Make a road."""
-        return Road(conditions, self._chance)
+    def path(self, conditions: Conditions) -> NetworkPath:
+        """Make a path."""
+        return NetworkPath(conditions, self._chance)
 
-    async def connect(self, near: Host, far: Host, port: int, road: Road, start: Callable[..., object]) -> End:
-        """Connect to a port of another host; it takes as long as octets take to get there and back.
+    async def connect(self, near: Host, far: Host, port: int, path: NetworkPath, start: Callable[..., object]) -> End:
+        """Connect to a port of another host, in the time of a round trip.
 
         Args: start: runs the server there.
-        Raises: OSError: nobody listens there, or there is no way.
+        Raises: OSError: no server listens there, or there is no path.
         """
         for sender in (near, far):  # there and back
             await near.thawed()
-            if road.cut:
+            if path.cut:
                 raise _error(errno.EHOSTUNREACH)
-            await trio.sleep(road.arrival(sender, 0, 0.0) - trio.current_time())
-            while self.is_severed(near, far):  # nobody answers, for so long
+            await trio.sleep(path.arrival(sender, 0, 0.0) - trio.current_time())
+            while self.is_severed(near, far):  # there is no answer meanwhile
                 await self._healed.wait()
         serve = far.servers.get(port)
-        if road.cut or serve is None:
-            raise _error(errno.EHOSTUNREACH if road.cut else errno.ECONNREFUSED)
+        if path.cut or serve is None:
+            raise _error(errno.EHOSTUNREACH if path.cut else errno.ECONNREFUSED)
         self._numbers += 1
-        wire = Wire(self, self._numbers, road, near, far)
-        self._wires[wire] = road
-        self.log.note(near.name, "connected", wire=wire.number, to=far.name)
-        ours, theirs = wire.ends
+        connection = SimulatedConnection(self, self._numbers, path, near, far)
+        self._connections[connection] = path
+        self.log.note(near.name, "connected", wire=connection.number, to=far.name)
+        ours, theirs = connection.ends
         start(serve, theirs, near)
         return ours
 
@@ -105,37 +105,39 @@ class Network:
         return len(set(self._groups.values())) > 1
 
     def is_severed(self, one: Host, other: Host) -> bool:
-        """Return True if two hosts are on two sides of a partition, so that nothing passes between them."""
+        """Return True if two hosts are on different sides of a partition."""
         sides = self._groups.get(one), self._groups.get(other)
         return None not in sides and sides[0] != sides[1]
 
     def partition(self, groups: Collection[Collection[Host]]) -> None:
-        """Let nothing pass between these; no end learns of that. Hosts that are in no group reach all."""
-        held = [wire for wire in self._wires if not wire.carries()]
+        """Let nothing pass between these groups; no end learns of that. Hosts in no group reach all."""
+        held = [connection for connection in self._connections if not connection.carries()]
         self._groups = {host: number for number, group in enumerate(groups) for host in group}
-        for wire in held:
-            if wire.carries():
-                wire.go_on()
+        for connection in held:
+            if connection.carries():
+                connection.go_on()
         self._healed.set()
         self._healed = trio.Event()
 
-    def break_all(self, road: Road) -> int:
-        """Break the connections by a road. Returns: how many there were."""
-        found = [wire for wire, by in self._wires.items() if by is road]
-        for wire in found:
-            del self._wires[wire]
-            self.log.note("-", "connection lost", wire=wire.number, ends=f"{wire.near.name},{wire.far.name}")
-            wire.cut()
+    def break_all(self, path: NetworkPath) -> int:
+        """Break the connections by a path. Returns: their number."""
+        found = [connection for connection, by in self._connections.items() if by is path]
+        for connection in found:
+            del self._connections[connection]
+            self.log.note(
+                "-", "connection lost", wire=connection.number, ends=f"{connection.near.name},{connection.far.name}"
+            )
+            connection.cut()
         return len(found)
 
     def kill(self, host: Host) -> None:
         """Kill a host: it sends nothing more."""
-        for wire in [wire for wire in self._wires if host in (wire.near, wire.far)]:
-            wire.killed(host)
+        for connection in [connection for connection in self._connections if host in (connection.near, connection.far)]:
+            connection.killed(host)
 
-    def forget(self, wire: Wire) -> None:
+    def forget(self, connection: SimulatedConnection) -> None:
         """Forget a connection that both ends have closed."""
-        self._wires.pop(wire, None)
+        self._connections.pop(connection, None)
 
 
 def _error(number: int) -> OSError:

@@ -1,4 +1,4 @@
-"""The routers of a simulated mesh, each with its lives."""
+"""The routers of a simulated mesh, over their restarts."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def true_time() -> float:
 
 
 class Node(LinkFactory):
-    """One router of the mesh: what stays when it dies and starts again.
+    """One router of the mesh: the part that survives its death and restart.
 
-    Its senders, receivers and requesters are links within the process; they die with it. `connect` makes a connection.
+    Its senders, receivers and requesters are links within the process, and die with it. `connect` makes a connection.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Node(LinkFactory):
         start: Callable[..., object],
     ) -> None:
         self.host = host
-        #: By how many seconds its wall clock is wrong.
+        #: The error of its wall clock, in seconds.
         self.clock_error = 0.0
-        #: How often it was started.
+        #: The number of its starts.
         self.lives = 0
-        #: Whether its last life has ended by `kill`.
+        #: True if `kill` ended its last run.
         self.was_killed = False
         self._make = make
         self._connect = connect
@@ -64,7 +64,7 @@ class Node(LinkFactory):
 
     @property
     def id(self) -> str:
-        """The router's."""
+        """The router's id."""
         return self.host.name
 
     @property
@@ -79,14 +79,14 @@ class Node(LinkFactory):
 
     @property
     def router(self) -> HostedRouter:
-        """It, in its present life, or the last one. Raises: CommandError: it was never started."""
+        """The router of the present or last run. Raises: CommandError: it was never started."""
         if self._router is None:
             raise CommandError(f"router {self.id} was never started")
         return self._router
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of the next life: milliseconds of its wall clock, and one more for each life before."""
+        """Return the epoch of the next run: milliseconds of its wall clock, plus the number of earlier runs."""
         return round(self.wall_clock() * 1000) + self.lives
 
     def wall_clock(self) -> float:
@@ -105,10 +105,10 @@ class Node(LinkFactory):
     def _link_manager(self) -> LinkManager:
         return self.router._link_manager
 
-    # -------------------------------------------------------------------------------------------------------- its life
+    # --------------------------------------------------------------------------------------------------------- its runs
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the router until it is to leave, or is killed."""
+        """Run the router until `leave` or `kill`."""
         log_as(self.id)
         self._over = trio.Event()
         self._leave = trio.Event()
@@ -130,13 +130,13 @@ class Node(LinkFactory):
         await self._over.wait()
 
     async def kill(self) -> None:
-        """End it at once. Nothing that it still says is heard, if its connections were cut off before."""
+        """End it at once. If its connections were cut before, no peer gets anything from it any more."""
         self.was_killed = True
         self._scope.cancel()
         await self._over.wait()
 
     def serve(self, port: int, listener: ListenerConfig | None) -> None:
-        """Take connections at a port, in this life. Args: listener: as which they come in; None: as clients'."""
+        """Accept connections at a port, in this run. Args: listener: its configuration; None: for clients."""
         self.host.servers[port] = self._server(self.router, listener)
 
     def _server(self, router: HostedRouter, listener: ListenerConfig | None) -> Serve:

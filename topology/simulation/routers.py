@@ -1,4 +1,4 @@
-"""The routers of a simulated mesh: real ones, that can be frozen, and whose connectors come and go."""
+"""The routers of a simulated mesh: real ones that can be frozen, and whose connectors come and go."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class HostedDriver(Driver):
-    """Drives a router as long as its host is not frozen."""
+    """The driver of a router, which stops while its host is frozen."""
 
     def __init__(self, core: Core, host: Host) -> None:
         super().__init__(core)
         self._host = host
 
     def settle(self, seconds: float = math.inf) -> bool:
-        """Let out what there is; a frozen router says nothing."""
+        """Send all output; a frozen router sends nothing."""
         return not self._host.frozen and super().settle(seconds)
 
     def host_changed(self) -> None:
@@ -67,19 +67,19 @@ class HostedRouter(Router):
 
     @property
     def mesh(self) -> MeshPart:
-        """Its part in the mesh."""
+        """Its membership in the mesh."""
         mesh = self._started().mesh
         assert mesh is not None, "every router of a simulated mesh is one of a mesh"
         return mesh
 
     @property
     def consumed(self) -> set[tuple[str, str]]:
-        """The addresses, each with its tenant, that it has consumers of, as it tells the mesh."""
+        """The addresses with consumers that it advertises, each with its tenant."""
         found = self._started().addresses.values()
         return {(each.tenant, each.name) for each in found if each.is_advertised}
 
     def add_connector(self, config: ConnectorConfig) -> None:
-        """Connect there, from now on. Raises: ConfigError: its files are no good."""
+        """Connect to a place from now on. Raises: ConfigError: its files are bad."""
         connector = Connector(
             config,
             ConnectorCredentials.load(config, self.config.mesh),
@@ -90,7 +90,7 @@ class HostedRouter(Router):
         )
         self.connectors = (*self.connectors, connector)
         core = self._started()
-        # Its cost is changed by `$management`, as that of any other.
+        # `$management` can change its cost, as that of other connectors.
         core.config = replace(core.config, connectors=(*core.config.connectors, config))
         self._nursery.start_soon(self._run_connector, connector)
 
@@ -99,7 +99,7 @@ class HostedRouter(Router):
         await connector.run()
 
     def remove_connector(self, name: str) -> None:
-        """Connect there no more. A connection that is there stays until it is lost."""
+        """Connect to a place no more. A present connection stays until it is lost."""
         for connector in self.connectors:
             if connector.name == name:
                 connector.stop()

@@ -18,8 +18,8 @@ _SORTED: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 def seeded(seed: int) -> Iterator[Random]:
     """Let this run take its chances from a seed, and its work take no time.
 
-    Trio wakes tasks that are ready together in an order that is chance, on purpose, and has no public way to choose
-    that; this is what Hypothesis and pytest-trio do. Its own state is put back at the end.
+    Trio wakes tasks that are ready together in a random order, on purpose, and has no public way to choose the order.
+    This does as Hypothesis and pytest-trio do, and restores Trio's state at the end.
 
     Yields: the source of chance for other callers.
     """
@@ -27,12 +27,12 @@ def seeded(seed: int) -> Iterator[Random]:
     was_sorted, state = names[_SORTED], _run._r.getstate()
     names[_SORTED] = True
     _run._r.seed(f"scheduling {seed}")
-    tokens = Random(f"tokens {seed}")  # noqa: S311 - nobody is there who could guess
+    tokens = Random(f"tokens {seed}")  # noqa: S311 - no adversary is there
     token = OF_THIS_RUN.set(
         Environment(
             chance=Random(f"chance {seed}"),  # noqa: S311 - as above
             token=lambda octets: tokens.randbytes(octets).hex(),
-            # How long work takes is the machine's to say, and would decide when tasks give way to others.
+            # The duration of work depends on the machine, and would decide when tasks yield to others.
             stopwatch=lambda: 0.0,
         )
     )

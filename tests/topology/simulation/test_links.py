@@ -8,19 +8,19 @@ import trio
 
 from amqpmesh.topology.simulation.links import WINDOW, Conditions, End
 from amqpmesh.topology.simulation.log import Log
-from amqpmesh.topology.simulation.network import Host, Network, Road
+from amqpmesh.topology.simulation.network import Host, Network, NetworkPath
 
 PORT = 7
 
 
 class World:
-    """Two hosts, a road, and what one of them serves."""
+    """Two hosts, a path, and what one of them serves."""
 
     def __init__(self, nursery: trio.Nursery, conditions: Conditions) -> None:
         self.log = Log()
         self.network = Network(Random(1), self.log)
         self.near, self.far = Host("near"), Host("far")
-        self.road: Road = self.network.road(conditions)
+        self.path: NetworkPath = self.network.path(conditions)
         self.ends = trio.open_memory_channel[End](10)
         self.far.servers[PORT] = self._serve
         self._nursery = nursery
@@ -33,7 +33,7 @@ class World:
         return near, await self.ends[1].receive()
 
     async def connect(self) -> End:
-        return await self.network.connect(self.near, self.far, PORT, self.road, self._nursery.start_soon)
+        return await self.network.connect(self.near, self.far, PORT, self.path, self._nursery.start_soon)
 
 
 MakeWorld = Callable[..., World]
@@ -124,19 +124,19 @@ async def test_what_is_on_a_connection_that_is_lost_is_lost_with_it_and_both_hea
     here = world(latency=0.01)
     near, far = await here.joined()
     await near.send_all(b"tea")
-    assert here.network.break_all(here.road) == 1
+    assert here.network.break_all(here.path) == 1
     for call in (near.receive_some(), far.receive_some(), near.send_all(b"x"), far.send_all(b"x")):
         with pytest.raises(trio.BrokenResourceError):
             await call
-    assert here.network.break_all(here.road) == 0
+    assert here.network.break_all(here.path) == 0
 
 
 async def test_nothing_comes_about_by_a_road_that_is_cut(world: MakeWorld) -> None:
     here = world()
-    here.road.cut = True
+    here.path.cut = True
     with pytest.raises(OSError, match="No route to host"):
         await here.connect()
-    here.road.cut = False
+    here.path.cut = False
     del here.far.servers[PORT]
     with pytest.raises(OSError, match="Connection refused"):
         await here.connect()
