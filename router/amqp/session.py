@@ -487,7 +487,7 @@ class Session:
         return (SessionEnded(self, end.error, by_peer=True),)
 
     def _free_channel(self) -> None:
-        # By §2.5.2 our own `end` frees the channel. We wait for the peer's `end`, because a `begin` of the peer may still
-        # name the channel, and RabbitMQ 3 answers on the channel of the same number: the `begin` of the next session
-        # would come before the `end` of this one.
+        # By §2.5.2 our own `end` frees the channel. We wait for the peer's `end`: a `begin` of the peer may still name
+        # the channel, and RabbitMQ 3 answers on the channel of the same number: the `begin` of the next session would
+        # come before the `end` of this one.
         self.connection.channels.free(self._ended_channel)

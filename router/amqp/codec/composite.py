@@ -1,4 +1,4 @@
-"""A class declaration becomes a described list (§1.3, §1.4).
+"""Composite types, declared as classes, and their codec: described lists (§1.3, §1.4).
 
     @composite("amqp:detach:list", 0x16)
     class Detach:
@@ -6,8 +6,8 @@
         closed: Boolean = False             # null on the wire reads as the default
         error: Error | None = None          # None: may be null
 
-The class is a frozen dataclass with slots and keyword arguments only. Its readers and writers are made once, here, from
-the annotations (`fields.py` says which there are); nothing is declared twice.
+Such a class is a frozen dataclass with slots and keyword arguments only. This module makes its readers and writers
+once, from the annotations of the fields (`field_types.py` lists the annotations).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a composite (§1.3.4): its name in the standard's spelling, its type, what null reads as."""
+    """A field of a composite (§1.3.4): its name in the standard's spelling, its codec, and its value if null."""
 
     name: str
     plan: Plan
@@ -37,18 +37,18 @@ class Field:
 
     @property
     def attribute(self) -> str:
-        """Its name in Python."""
+        """The name of the field in Python."""
         return self.name.replace("-", "_")
 
     @property
     def mandatory(self) -> bool:
-        """Whether null is refused."""
+        """Null is refused."""
         return self.default is MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Composite(Declaration):
-    """A composite as it was declared."""
+    """The declaration of a composite."""
 
     write_full: Writer
     fields: tuple[Field, ...]
@@ -58,19 +58,19 @@ class Composite(Declaration):
 def composite(name: str, code: int) -> Callable[[type[T]], type[T]]:
     """Declare a composite type by its descriptor, symbolic and numeric (§1.3.2, §1.3.3).
 
-    Raises: TypeError: the annotation of a field does not say what it is on the wire.
+    Raises: TypeError: the annotation of a field does not name a type on the wire.
     """
 
     def declare(cls: type[T]) -> type[T]:
         if "__repr__" not in vars(cls):
-            cls.__repr__ = _repr_of_what_is_set  # type: ignore[method-assign]  # a class of ours, still in the making
+            cls.__repr__ = _repr_of_what_is_set  # type: ignore[method-assign]  # the class is not complete yet
         made = dataclass(frozen=True, slots=True, kw_only=True, repr=False)(cls)
         hints = get_type_hints(made, include_extras=True)
         fields = tuple(
             Field(field.name.replace("_", "-"), field_codecs.plan_for(hints[field.name]), field.default)
             for field in dataclass_fields(made)  # type: ignore[arg-type]  # mypy does not see that it is a dataclass
         )
-        made.__init__ = _initializer(made, fields)  # type: ignore[method-assign]  # its own, in less time
+        made.__init__ = _initializer(made, fields)  # type: ignore[method-assign]  # faster than the dataclass's own
         label = Symbol(name).split(":")[1]
         write, write_full = _writers(label, code, fields)
         field_codecs.DECLARED[made] = Composite(
@@ -130,9 +130,9 @@ def choices(source: Primitive) -> Callable[[type[E]], type[E]]:
 
 
 class Registry(Generic[T]):
-    """Composites and restricted types, one of which is expected: found by descriptor.
+    """The composites and restricted types that are expected in one place, found by descriptor.
 
-    With `Extension` among them any other described value is one.
+    If `Extension` is among them, any other described value is read as an extension.
     """
 
     def __init__(self, *classes: type[T]) -> None:
@@ -149,11 +149,11 @@ class Registry(Generic[T]):
 
 
 _REGISTRIES: dict[type, Registry[Any]] = {}
-"""For each declared class, the registry of it alone."""
+"""For each declared class, a registry of this class alone."""
 
 
 def declaration(cls: type) -> Declaration:
-    """What was declared of a composite (a `Composite`, then) or of a restricted type with a descriptor.
+    """Return the declaration of a composite (a `Composite`) or of a restricted type with a descriptor.
 
     Raises: KeyError: the class is neither.
     """
@@ -161,9 +161,10 @@ def declaration(cls: type) -> Declaration:
 
 
 def encode_composite(value: object, *, full: bool = False) -> bytes:
-    """The encoding of a composite, or of a restricted type with a descriptor; an extension's octets as they came.
+    """Encode a composite, or a restricted type with a descriptor; an extension keeps its octets.
 
-    Args: full: write all fields, and those that have their default with it. Else they are null, and no null is last.
+    Args: full: write all fields, with their defaults. Otherwise a field with its default is null, and trailing nulls
+        are left out.
     Raises: CommandError: a mandatory field is None, or a value does not fit its field's type.
     """
     if isinstance(value, Extension):
@@ -175,15 +176,15 @@ def encode_composite(value: object, *, full: bool = False) -> bytes:
     try:
         return write(value, 0)
     except REFUSALS as error:
-        # The message names the whole way to the value; the tracebacks of the refusals on it would say it again.
+        # The message names the path to the value, as the chained tracebacks would.
         raise CommandError(f"cannot be encoded: {error}") from None
 
 
 def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int = 0) -> tuple[T, int]:
-    """The composite that begins at an offset, and the offset behind it.
+    """Decode the composite that begins at an offset. Returns: the composite, and the offset behind it.
 
-    Args: expected: its class, or a registry of the classes that it may be of.
-    Raises: ProtocolError(CONNECTION, decode-error): the data does not begin with a legal encoding of what is expected.
+    Args: expected: its class, or a registry of the expected classes.
+    Raises: ProtocolError(CONNECTION, decode-error): the data does not begin with a legal encoding of an expected class.
         ProtocolError(CONNECTION, invalid-field): a mandatory field is null, or a value is not permitted in its field.
     """
     registry = expected if isinstance(expected, Registry) else _REGISTRIES[expected]
@@ -195,7 +196,7 @@ def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int 
         raise malformed(error) from error
 
 
-# The readers and writers of a class.
+# Readers and writers of a class.
 
 
 def _descriptor(code: int) -> bytes:
@@ -207,7 +208,7 @@ def _within(where: str, error: ProtocolError) -> ProtocolError:
 
 
 def _table(field: Field) -> list[Reader]:
-    """The readers of a field; null reads as the default, or is refused."""
+    """Return the readers of a field, by format code; null reads as the default, or is refused."""
     table = field.plan.table()
 
     def refuse_null(_data: Buffer, _offset: int, _depth: int) -> NoReturn:
@@ -223,7 +224,7 @@ def _table(field: Field) -> list[Reader]:
 
 
 def _initializer(cls: type, fields: tuple[Field, ...]) -> Callable[..., None]:
-    """What the dataclass has made, but that it fills the slots past the class's own __setattr__."""
+    """Make an `__init__` like the dataclass's, but faster: it sets the slots past the frozen class's `__setattr__`."""
     names: dict[str, Any] = {}
     arguments, lines = ["self", "*"], ["pass"]
     for number, field in enumerate(fields):
@@ -242,7 +243,7 @@ def _initializer(cls: type, fields: tuple[Field, ...]) -> Callable[..., None]:
 
 
 def _octet_code(field: Field) -> int:
-    """The format code by which a number of one octet is a value of this field as it is; -1: there is none."""
+    """Return the format code of a one-octet number that is a value of this field without conversion; -1: none."""
     codes = (code for code, reader in field.plan.readers.items() if reader is decoder.read_octet)
     return next(codes, -1)
 
@@ -258,21 +259,21 @@ def _at_least_one(reader: Reader) -> Reader:
 
 
 def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
-    """What reads the list behind the descriptor."""
+    """Make the reader of the list behind the descriptor."""
     width = len(fields)
     names = [field.name for field in fields]
-    # Frozen: the slots are filled past the class's own __setattr__.
+    # The slots are set past the __setattr__ of the frozen class.
     setters = [getattr(cls, field.attribute).__set__ for field in fields]
     steps = [
         (_table(field), put, field.default, _octet_code(field)) for field, put in zip(fields, setters, strict=True)
     ]
     defaults = [(put, field.default) for field, put in zip(fields, setters, strict=True)]
-    # By the number of fields in the list: what is read, what is left to its default, and what must not be left out.
+    # By the number of fields in the list: fields to read, fields with their default, a mandatory field that is missing.
     present = [steps[:count] for count in range(width + 1)]
     absent = [defaults[count:] for count in range(width + 1)]
     missing = [next((field.name for field in fields[count:] if field.mandatory), None) for count in range(width + 1)]
 
-    # All of them with nothing in them are one: it is frozen.
+    # All empty values are one object, which is frozen.
     empty = cls() if missing[0] is None else None
 
     def span(data: Buffer, offset: int, depth: int) -> tuple[int, int, int]:
@@ -301,7 +302,7 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
             offset, end, count = span(data, offset, depth)
             for table, put, default, octet_code in present[count]:
                 code = data[offset]
-                # Most fields are null or a small number: they are read in place.
+                # Most fields are null or a small number, and are read in place.
                 if code == 0x40 and default is not MISSING:
                     put(value, default)
                     offset += 1
@@ -323,14 +324,14 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
         return value, offset
 
     def where(put: Any) -> str:
-        """The field that was being read, known by its setter; the composite itself before the first."""
+        """Return the name of the field that is read, found by its setter; before the first field, the composite's."""
         return label if put is None else f"{label}.{names[setters.index(put)]}"
 
     return read
 
 
 def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, Writer]:
-    """What writes the described list: without trailing nulls and defaults, and in full."""
+    """Make two writers of the described list: without trailing nulls and defaults, and in full."""
     head = _descriptor(code)
     compact, in_full = _fields_writer(fields, full=False), _fields_writer(fields, full=True)
     mandatory = [index for index, field in enumerate(fields) if field.mandatory]
@@ -347,7 +348,7 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
         return octets
 
     def refused(error: Exception) -> ValueError:
-        """The refusal with the name of its field: each has a line of its own in the source of `_fields_writer`."""
+        """Return the refusal with the name of its field, found by its line in the source of `_fields_writer`."""
         trace = error.__traceback__
         assert trace is not None
         assert trace.tb_next is not None
@@ -374,9 +375,9 @@ _FieldsWriter: TypeAlias = Callable[[Any, int], list[bytes]]
 
 
 def _fields_writer(fields: tuple[Field, ...], *, full: bool) -> _FieldsWriter:
-    """What writes each field of a value. Args: full: what has its default, too; else that is null.
+    """Make the writer of the fields of a value. Args: full: write defaults, too; otherwise they are null.
 
-    Made as source, as dataclasses make theirs: a loop over the fields takes three times as long, and most are null.
+    It is compiled from source, as dataclasses compile theirs: a loop over the fields takes three times as long.
     """
     names: dict[str, Any] = {"NULL": NULL}
     written = []
@@ -400,7 +401,7 @@ def _fields_writer(fields: tuple[Field, ...], *, full: bool) -> _FieldsWriter:
 
 
 def _repr_of_what_is_set(self: object) -> str:
-    """As a dataclass's, without the fields that have their default: a frame in a log is read by people."""
+    """Return a dataclass's repr without the fields that have their default, for logs."""
     declared = declaration(type(self))
     fields = declared.fields if isinstance(declared, Composite) else ()
     values = [(field, getattr(self, field.attribute)) for field in fields]

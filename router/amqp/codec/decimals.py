@@ -1,7 +1,7 @@
 """IEEE 754-2008 decimals in the binary integer encoding, kept bit for bit (§1.6.13 to §1.6.15).
 
-A decimal is its bits: two encodings of one number, such as 1.0 and 1.00, are different values, and a value that came
-from the wire leaves as the same octets, even when it is not canonical.
+A decimal is its bits. Two encodings of one number, such as 1.0 and 1.00, are different values. A value from the wire is
+written with the same octets, even if it is not canonical.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 @dataclass(frozen=True, slots=True)
 class _BinaryIntegerDecimal:
-    """The encoding shared by the three widths; each subclass fills in the figures of IEEE 754-2008, table 3.6."""
+    """A decimal of one of the three widths; each subclass has the parameters of IEEE 754-2008, table 3.6."""
 
     bits: int
 
@@ -26,7 +26,7 @@ class _BinaryIntegerDecimal:
 
     @classmethod
     def from_decimal(cls, number: Decimal) -> Self:
-        """The encoding of a number, never rounded.
+        """Encode a number, without rounding.
 
         Raises: ValueError: the number has more digits, or a larger or smaller exponent, than the width can hold.
         """
@@ -44,7 +44,7 @@ class _BinaryIntegerDecimal:
         plain_width = cls.WIDTH - 1 - cls.EXPONENT_WIDTH
         if coefficient < 1 << plain_width:
             return cls(top | biased << plain_width | coefficient)
-        # The coefficient begins with binary 100: those three bits are implied, and 11 in front of the exponent says so.
+        # The coefficient begins with binary 100. The three bits are implied by 11 in front of the exponent.
         short_width = plain_width - 2
         low = coefficient & ((1 << short_width) - 1)
         return cls(top | 0b11 << (cls.WIDTH - 3) | biased << short_width | low)
@@ -65,11 +65,11 @@ class _BinaryIntegerDecimal:
 
     @classmethod
     def _largest_exponent(cls) -> int:
-        """The largest biased exponent: the two bits in front of the rest of the exponent are never both set."""
+        """Return the largest biased exponent: its two highest bits are never both set."""
         return 3 * (1 << (cls.EXPONENT_WIDTH - 2)) - 1
 
     def to_decimal(self) -> Decimal:
-        """The number, exactly; a coefficient that is not canonical is zero, as IEEE 754-2008, 3.5.2 has it."""
+        """Return the exact number; a coefficient that is not canonical is zero (IEEE 754-2008, 3.5.2)."""
         sign = self.bits >> (self.WIDTH - 1)
         combination = self.bits >> (self.WIDTH - 6) & 0b11111
         if combination == 0b11110:

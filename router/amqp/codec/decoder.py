@@ -1,10 +1,9 @@
-"""Bytes to values: every encoding of every type, hostile bytes bounded (§1.2, §1.6).
+"""Readers of values: every encoding of every type (§1.2, §1.6).
 
-A reader takes (data, offset, depth), offset being where the untyped octets begin behind the format code, and returns
-(value, offset behind it). Offsets only grow and every element of a list or map is at least an octet long, so the time
-is linear in the octets that are there, whatever the counts say. Readers index and unpack without looking ahead: what
-Python raises at the end of the data (`MALFORMED`) the doors (`codec.decode`, `composite.decode_composite`) turn into a
-ProtocolError.
+A reader takes (data, offset, depth), where offset is behind the format code, and returns (value, offset behind it).
+Offsets only grow, and each element of a list or map has at least one octet. So the time is linear in the octets that
+came, whatever the counts say. Readers index and unpack without checking the end of the data. The exceptions that Python
+raises there (`MALFORMED`) become a ProtocolError in `values.decode` and `composite.decode_composite`.
 """
 
 import struct
@@ -25,11 +24,11 @@ Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 MALFORMED = (IndexError, struct.error, UnicodeDecodeError)
 
 MAX_EMPTY_LISTS = 8
-"""How many lists without octets an array may have: the other values of no octets are shared by all, lists cannot be."""
+"""The most lists without octets in an array: unlike other values without octets, lists cannot be shared."""
 
 
 def malformed(error: Exception) -> ProtocolError:
-    """What the peer is told about an exception of `MALFORMED`."""
+    """Return the error for an exception of `MALFORMED`."""
     if isinstance(error, UnicodeDecodeError):
         return decode_error(f"text is not {error.encoding.upper()}")
     return decode_error("the data ends within a value")
@@ -64,7 +63,7 @@ def _fixed(layout: str) -> Reader:
 
 
 def read_octet(data: Buffer, offset: int, _depth: int) -> tuple[int, int]:
-    """A number of one octet, without a sign."""
+    """Read an unsigned number of one octet."""
     return data[offset], offset + 1
 
 
@@ -136,18 +135,18 @@ def _text32(encoding: str) -> Reader:
     return read
 
 
-# Compound: a size, which covers the count too, a count, then the constituents.
+# Compound: a size (of the count and the constituents), a count, then the constituents.
 
 _unpack_size_count = struct.Struct(">II").unpack_from
 
 
 def span8(data: Buffer, offset: int) -> tuple[int, int, int]:
-    """Where the constituents begin, where they end, and how many there are; sizes and counts of one octet."""
+    """Return the begin, the end and the number of constituents; size and count have one octet each."""
     return offset + 2, offset + 1 + data[offset], data[offset + 1]
 
 
 def span32(data: Buffer, offset: int) -> tuple[int, int, int]:
-    """The same for sizes and counts of four octets."""
+    """Return the begin, the end and the number of constituents; size and count have four octets each."""
     size, count = _unpack_size_count(data, offset)
     return offset + 8, offset + 4 + size, count
 
@@ -156,23 +155,23 @@ Span: TypeAlias = Callable[[Buffer, int], tuple[int, int, int]]
 
 
 def refuse_depth(depth: int) -> None:
-    """Refuse what would nest too deep."""
+    """Refuse a value that nests too deep."""
     if depth >= MAX_DEPTH:
         raise decode_error(f"values nest deeper than {MAX_DEPTH}")
 
 
 def enter(data: Buffer, begin: int, end: int, count: int, depth: int) -> None:
-    """Refuse, before anything is read or allocated, a compound that the data does not hold, or that nests too deep."""
+    """Refuse a compound that ends beyond the data, or nests too deep, before it is read and memory allocated."""
     if end > len(data):
         raise _truncated()
-    # Each constituent has a format code at least. (A size too small for the count field is caught here too.)
+    # Each constituent has at least a format code. (A size too small for the count field is refused here, too.)
     if count > end - begin:
         raise decode_error(f"{count} constituents do not fit {max(end - begin, 0)} octets")
     refuse_depth(depth)
 
 
 def leave(offset: int, end: int) -> None:
-    """Refuse a compound whose size is not what its constituents take."""
+    """Refuse a compound whose constituents do not end at its end."""
     if offset != end:
         raise decode_error(
             f"the constituents end {abs(end - offset)} octets {'before' if offset < end else 'behind'} their size"
@@ -180,7 +179,7 @@ def leave(offset: int, end: int) -> None:
 
 
 def read_items(data: Buffer, begin: int, end: int, count: int, depth: int) -> list[Any]:
-    """The constituents of a list or map, of any types."""
+    """Read the constituents of a list or map, of any types."""
     enter(data, begin, end, count, depth)
     depth += 1
     items = []
@@ -211,13 +210,13 @@ def _map(span: Span) -> Reader:
 
 
 def refuse_odd(count: int) -> None:
-    """Refuse a map that has not as many keys as values (§1.6.23)."""
+    """Refuse a map with an odd number of constituents (§1.6.23)."""
     if count % 2:
         raise decode_error(f"a map has as many keys as values, so not {count} constituents")
 
 
 def distinct(keys: list[Any], values: list[Any]) -> Any:
-    """The map of these keys and values; identical keys are refused (§1.6.23)."""
+    """Make a map of keys and values; refuse identical keys (§1.6.23)."""
     try:
         return make_map(keys, values)
     except ValueError as error:
@@ -232,7 +231,7 @@ def _read_described(data: Buffer, offset: int, depth: int) -> tuple[Described, i
     return Described(descriptor, value), offset
 
 
-# Arrays: as compounds, but one constructor for all elements.
+# Arrays: like compounds, with one constructor for all elements.
 
 
 def _array(span: Span) -> Reader:
@@ -247,8 +246,8 @@ def _array(span: Span) -> Reader:
 def read_elements(
     data: Buffer, offset: int, end: int, count: int, depth: int, readers: Mapping[int, Reader]
 ) -> tuple[int, Sequence[Any], list[Any]]:
-    """The format code, the elements and the descriptors of an array, read by those of `readers` that its code names."""
-    # Elements may take no octets; their constructor takes one.
+    """Read the format code, the elements and the descriptors of an array. Args: readers: by permitted format code."""
+    # Elements may have no octets; their constructor has one.
     enter(data, offset, end, 1, depth)
     depth += 1
     descriptors = []
@@ -275,7 +274,7 @@ def read_elements(
 
 
 def _nothings(reader: Reader, count: int) -> Sequence[Any]:
-    """`count` elements that take no octets."""
+    """Make `count` elements that have no octets."""
     most = MAX_EMPTY_LISTS if reader is _read_list0 else MAX_ARRAY_OF_NOTHING
     if count > most:
         raise decode_error(f"{count} array elements without octets where {most} are allowed")
@@ -286,12 +285,12 @@ def _nothings(reader: Reader, count: int) -> Sequence[Any]:
 
 @cache
 def _shared_nothings(reader: Reader, count: int) -> tuple[Any, ...]:
-    """Shared, or a frame full of such arrays would cost 500 times its size; all but lists are immutable."""
+    """Return shared elements: a frame full of such arrays would take 500 times its size. They are immutable."""
     return (reader(b"", 0, 0)[0],) * count
 
 
 MIN_WIDTHS = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16, 0xA: 1, 0xB: 4, 0xC: 2, 0xD: 8, 0xE: 3, 0xF: 9}
-"""The octets that a value takes at least behind its format code, by the code's subcategory (figure 1.5)."""
+"""The least octets of a value behind its format code, by the code's subcategory (figure 1.5)."""
 
 
 # The tables.
@@ -327,11 +326,11 @@ PLAIN: dict[Primitive, dict[int, Reader]] = {
     Primitive.MAP: {0xC1: _map(span8), 0xD1: _map(span32)},
     Primitive.ARRAY: {0xE0: _array(span8), 0xF0: _array(span32)},
 }
-"""The readers of a field of a primitive type, by format code: what they return is plain, as the field says the type."""
+"""Readers of a field of a primitive type, by format code. They return plain Python values: the field has the type."""
 
 ENCODINGS: dict[int, Primitive] = {code: primitive for primitive, codes in PLAIN.items() for code in codes}
 
-# Made without their range checks: what fits the encoding is in range.
+# Constructors without range checks: a value that was decoded is in range.
 _MAKERS: dict[Primitive, Callable[[Any], Any]] = {
     Primitive.UBYTE: partial(int.__new__, types.UByte),
     Primitive.USHORT: partial(int.__new__, types.UShort),
@@ -361,7 +360,7 @@ TYPED: dict[Primitive, dict[int, Reader]] = {
     else codes
     for primitive, codes in PLAIN.items()
 }
-"""The same for values that must know their type themselves."""
+"""Readers of values outside of typed fields, by format code. They return values that carry their AMQP type."""
 
 READERS_BY_CODE: dict[int, Reader] = {code: read for codes in TYPED.values() for code, read in codes.items()}
 

@@ -1,8 +1,8 @@
-"""Values to bytes: the most compact encoding of each (§1.2, §1.6).
+"""Writers of values: the most compact encoding of each (§1.2, §1.6).
 
-A writer takes (value, depth) and returns the encoding; the tables at the end say which writer a value or a field has.
-What a writer cannot encode it refuses with whatever exception Python has for it (`REFUSALS`); the doors
-(`codec.encode`, `composite.encode_composite`) turn that into a CommandError.
+A writer takes (value, depth) and returns the encoding. The tables at the end assign writers to types and classes. For a
+value that it cannot encode, a writer raises the exception of Python's own (`REFUSALS`), which `values.encode` and
+`composite.encode_composite` turn into a CommandError.
 """
 
 import struct
@@ -19,13 +19,12 @@ from amqpmesh.router.amqp.errors import shown
 Writer: TypeAlias = Callable[[Any, int], bytes]
 
 MAX_DEPTH = 64
-"""How deep values may nest: lists, maps, arrays, described values and composites, a descriptor's own depth too. Real
-messages nest less than ten deep; the interpreter's stack ends at about a thousand frames, and a level takes up to
-four."""
+"""The deepest nesting of lists, maps, arrays, described values, composites and descriptors. Real messages nest less
+than ten deep. The interpreter's stack ends at about a thousand frames, and a level takes up to four."""
 
 MAX_ARRAY_OF_NOTHING = 256
-"""How many elements an array may have whose elements take no octets (null, true, uint0...). Their count is backed by
-nothing, so a few octets could ask for four thousand million of them."""
+"""The most elements of an array whose elements have no octets (null, true, uint0...). No octets back their count: a few
+octets could ask for four thousand million elements."""
 
 REFUSALS = (struct.error, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 
@@ -65,7 +64,7 @@ def _fixed(code: int, layout: str) -> Writer:
 
 
 def _unsigned(zero: bytes, small: int, code: int, layout: str) -> Writer:
-    """Three encodings: nothing for zero, one octet up to 255, else the whole width."""
+    """Make the writer of an unsigned number: zero without octets, one octet up to 255, else the full width."""
     pack = partial(struct.Struct(">B" + layout).pack, code)
     table = [zero, *(bytes((small, value)) for value in range(1, 256))]
 
@@ -148,7 +147,7 @@ def _ascii(value: str) -> bytes:
 
 
 def compound(head: bytes, small: int, large: int, count: int, body: bytes) -> bytes:
-    """A list or map: `head` (a descriptor or nothing), the format code that fits, size and count, the constituents."""
+    """Join a list or map: `head` (a descriptor or nothing), format code, size and count, and the constituents."""
     size = len(body)
     if size < 255 and count < 256:
         return head + bytes((small, size + 1, count)) + body
@@ -179,11 +178,11 @@ def _write_described(value: Described, depth: int) -> bytes:
     return b"\x00" + write_value(value.descriptor, depth + 1) + write_value(value.value, depth + 1)
 
 
-# Arrays: one constructor, then the elements' octets alone.
+# Arrays: one constructor, then the octets of the elements.
 
 
 def write_array(value: Array, depth: int) -> bytes:
-    """An array, its constructor the narrowest that holds all elements."""
+    """Write an array with the narrowest constructor that fits all elements."""
     body, count = _array(value, depth)
     size = len(body)
     if size < 255 and count < 256:
@@ -214,7 +213,7 @@ def _boolean_elements(values: Sequence[Any], depth: int) -> tuple[int, list[byte
 
 
 def _same_width(code: int, writer: Writer) -> ElementWriter:
-    """Elements of a type with one encoding: that, less the format code."""
+    """Make the writer of array elements whose type has one encoding, without the format code."""
 
     def write(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
         return code, [writer(value, depth)[1:] for value in values]
@@ -223,9 +222,9 @@ def _same_width(code: int, writer: Writer) -> ElementWriter:
 
 
 def _packed(small: int, small_layout: str, large: int, large_layout: str) -> ElementWriter:
-    """Integers: all in one octet, or all in the whole width.
+    """Make the writer of integers in an array: all in one octet, or all in the full width.
 
-    Zeros are not written in none: a count without octets behind it is what decoders defend themselves against.
+    Zeros are not written without octets: decoders are suspicious of a count without octets behind it.
     """
     small_struct, large_struct = struct.Struct(">" + small_layout), struct.Struct(">" + large_layout)
 
@@ -258,7 +257,7 @@ def _counted(small: int, large: int, body: Callable[[Any, int], tuple[bytes, int
     return write
 
 
-# What is written: for a field of a primitive type, for the elements of an array, for a value of a Python class.
+# Tables: writers for fields of a primitive type, for elements of an array, for values of a Python class.
 
 FIELD_WRITERS: dict[Primitive, Writer] = {
     Primitive.NULL: _write_null,
@@ -350,20 +349,20 @@ CLASSES: dict[type, Primitive] = {
 }
 
 VALUE_WRITERS: dict[type, Writer] = {cls: FIELD_WRITERS[primitive] for cls, primitive in CLASSES.items()}
-"""By the class of the value. Composites and restricted types add themselves as they are declared."""
+"""Writers by the class of the value. Declarations of composites and restricted types add their own."""
 
 VALUE_WRITERS[Described] = _write_described
 VALUE_WRITERS[types.Encoded] = lambda value, _depth: value.octets
 
 
 def write_value(value: Any, depth: int) -> bytes:
-    """Any value, as the type that its class stands for."""
+    """Write any value, as the AMQP type of its class."""
     writer = VALUE_WRITERS.get(type(value))
     return (writer or _inherited(type(value)))(value, depth)
 
 
 def _inherited(cls: type) -> Writer:
-    """The writer for a class that is not in the table: its nearest base's; else map or list."""
+    """Return the writer for a class that is not in the table: its nearest base's, else that of maps or lists."""
     for base in cls.__mro__[1:]:
         if base in VALUE_WRITERS:
             return VALUE_WRITERS[base]

@@ -1,4 +1,4 @@
-"""From the annotation of a field to the functions that read and write it, once per class."""
+"""Readers and writers of the fields of composites, made from the annotations once per class."""
 
 import types as python_types
 from collections.abc import Callable, Iterable, Mapping
@@ -19,14 +19,14 @@ from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How values of one annotation are read and written.
+    """The readers and the writer for values of one annotation.
 
-    Args: label: what the type is called, for errors.
-        readers: by format code; 0x00 for described types. Null is not among them, unless any value is one.
-        write: refuses what is not of the type by one of `encoder.REFUSALS`.
-        classes: the Python classes of the values: how a union finds the plan for a value.
-        nullable: whether null is a value of it, which reads as None.
-        multiple: whether it is an annotation with `Multiple`.
+    Args: label: the name of the type, for errors.
+        readers: by format code; 0x00 for described types. Null is among them only if any value is permitted.
+        write: raises one of `encoder.REFUSALS` for a value that is not of the type.
+        classes: the Python classes of the values, by which a union finds the plan for a value.
+        nullable: null is permitted, and reads as None.
+        multiple: the annotation is one with `Multiple`.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Plan:
     multiple: bool = False
 
     def table(self) -> list[Reader]:
-        """The readers, null included where it is a value, ready to be indexed by any octet."""
+        """Return the readers by any octet as format code, null included if it is permitted."""
         label = self.label
 
         def refuse(data: Buffer, offset: int, _depth: int) -> NoReturn:
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A type declared with a descriptor: how what follows the descriptor is read, and how the whole is written."""
+    """A type declared with a descriptor: the reader of the value behind the descriptor, and the writer of the whole."""
 
     name: Symbol
     code: int
@@ -69,19 +69,19 @@ class Declaration:
 
 
 DECLARED: dict[type, Declaration] = {}
-"""Every composite and every restricted type with a descriptor that was declared, by its class."""
+"""All declared composites and restricted types with a descriptor, by class."""
 
 CHOICES: dict[type[Enum], Primitive] = {}
-"""The source type of every restricted type with choices that was declared, by its class."""
+"""The source types of all declared restricted types with choices, by class."""
 
 _PYTHONS_OWN = {type(None), bool, int, float, str, bytes, bytearray, memoryview, list, tuple, dict}
-"""Classes that do not say by themselves what a field is: an int could be of nine types."""
+"""Classes without a single AMQP type: an int could be of nine types."""
 
 
 def plan_for(annotation: Any) -> Plan:
-    """The plan for an annotation.
+    """Make the plan for an annotation.
 
-    Raises: TypeError: it is none of those that `fields.py` names.
+    Raises: TypeError: the annotation is none of those in `field_types.py`.
     """
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -127,7 +127,7 @@ def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> 
 
 
 def _wrapped(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> dict[int, Reader]:
-    """Readers that convert what the given ones read."""
+    """Make readers that convert the values of other readers."""
 
     def wrap(reader: Reader) -> Reader:
         def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
@@ -156,7 +156,7 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
 
 
 def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
-    """Args: others: extensions may add to the choices: what is none of them is read as a value of the source type."""
+    """Make the plan for choices. Args: others: any other value of the source type is permitted, too (extensions)."""
     members = {member.value: member for member in cls}
     written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
 
@@ -183,20 +183,20 @@ def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
 
 
 def refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
-    """Where one of a few described types may be: what came is none of them."""
+    """Refuse a described type that is none of the permitted ones."""
     descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
     raise invalid_field(f"a described type with the descriptor {shown(descriptor)} is not permitted here")
 
 
 def is_of_the_standard(descriptor: types.Value) -> bool:
-    """Whether a descriptor is that of a type of the standard's."""
+    """Return whether a descriptor is one of the standard's."""
     return any(descriptor in (each.code, each.name) for each in DECLARED.values())
 
 
 def read_extension(data: Buffer, offset: int, depth: int) -> tuple[Extension, int]:
-    """Where extensions may add to a few described types: what came is well formed, and kept as it came.
+    """Read an extension: a well-formed value of an unknown described type, whose octets are kept.
 
-    A type of the standard's that is none of the few is refused all the same.
+    A type of the standard that is not permitted here is refused.
     """
     value, end = decoder.READERS[0x00](data, offset, depth)
     if is_of_the_standard(value.descriptor):
@@ -205,14 +205,14 @@ def read_extension(data: Buffer, offset: int, depth: int) -> tuple[Extension, in
 
 
 def write_extension(value: Extension, _depth: int) -> bytes:
-    """The octets that came."""
+    """Write an extension: the octets that came."""
     return value.octets
 
 
 def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Reader:
-    """A reader for offsets behind the 0x00 of a described type: its descriptor, numeric or symbolic, says which (§1.5).
+    """Make a reader for offsets behind the 0x00 of a described type, chosen by numeric or symbolic descriptor (§1.5).
 
-    Args: otherwise: reads (or refuses) what has another descriptor, from the same offset.
+    Args: otherwise: the reader for any other descriptor, from the same offset; it may refuse.
     """
     declared = list(declared)
     by_code = {one.code: one.read for one in declared}
@@ -225,7 +225,7 @@ def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Rea
             reader = by_code.get(data[offset + 1])
         else:
             descriptor, body = decoder.READERS[data[offset]](data, offset + 1, depth)
-            # By class: Python takes uint 0x24 for equal to ulong 0x24, but the descriptor is only the latter.
+            # Compared by class: in Python uint 0x24 equals ulong 0x24, but only the latter is a descriptor.
             if type(descriptor) is types.ULong:
                 reader = by_code.get(descriptor)
             elif type(descriptor) is Symbol:
@@ -254,7 +254,7 @@ def _union(members: tuple[Any, ...]) -> Plan:
     others = [member for member in members if member not in (type(None), Extension) and member not in DECLARED]
     choice = next((member for member in others if member in CHOICES), None)
     if choice is not None:
-        # Beside its choices stands the type of their values: there may be others.
+        # The source type of the choices is in the union, too: other values are permitted.
         plans = [_choices(choice, CHOICES[choice], others=True)]
     else:
         plans = [plan_for(member) for member in others]
@@ -287,7 +287,7 @@ def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
 
 
 def _by_width(primitive: Primitive, make: Callable[[Span], Reader]) -> dict[int, Reader]:
-    """The readers of both encodings of a map or an array: sizes and counts of one octet, of four."""
+    """Return the readers of both encodings of a map or array: sizes and counts of one octet, or of four."""
     return dict(zip(decoder.PLAIN[primitive], map(make, (decoder.span8, decoder.span32)), strict=True))
 
 
@@ -327,8 +327,11 @@ def _symbol(text: str) -> Symbol:
 
 
 def _strings_as_symbols(key: Plan) -> Plan:
-    """Where keys are symbols, strings are read as such: rhea writes the names in an error's info as strings, and a
-    router that refused them would end the connection of whoever gives a reason for a rejection."""
+    """Return a plan for keys that reads strings as symbols, if keys are symbols.
+
+    rhea writes the names in an error's info as strings. A router that refused them would end the connection of each
+    such client that gives a reason for a rejection.
+    """
     symbols = decoder.PLAIN[Primitive.SYMBOL].keys()
     strings = decoder.PLAIN[Primitive.STRING]
     if not symbols <= key.readers.keys() or strings.keys() & key.readers.keys():
@@ -337,7 +340,7 @@ def _strings_as_symbols(key: Plan) -> Plan:
 
 
 def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
-    """Args: lazy: its entries are read when they are asked for."""
+    """Make the plan for a map. Args: lazy: entries are decoded on demand."""
     key_table, value_table = _strings_as_symbols(key).table(), value.table()
 
     def later(depth: int, octets: bytes, offset: int) -> tuple[Any, Any, int]:

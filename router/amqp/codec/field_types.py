@@ -1,8 +1,8 @@
-"""What the annotations of a composite's fields can be: to the reader a Python type, on the wire one of the standard's.
+"""Annotations for the fields of a composite: a Python type for the reader, an AMQP type on the wire.
 
-`UInt` here is an int that is a uint on the wire, because the field says so; `types.UInt` is an int that knows it is
-one, for where nothing else does. An annotation may also be a composite, a restricted type, a class of `types.py`, a
-union of those, each with `| None`.
+`UInt` here is a plain int that is a uint on the wire, because its field is one. `types.UInt` is an int that carries its
+AMQP type, for places without a declared type. An annotation may also be a composite, a restricted type, a class of
+`types.py`, or a union of those, each with `| None`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.codec.types import Primitive, Value
 
 
 class Shape(Enum):
-    """What an annotation holds, where that is more than a primitive type."""
+    """The kind of an annotation that is not a primitive type."""
 
     ANY = "*"
     SIMPLE = "simple"
@@ -26,7 +26,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MaxOctets:
-    """A restriction: no more octets than this."""
+    """A restriction: a maximum of octets."""
 
     octets: int
 
@@ -47,7 +47,7 @@ String: TypeAlias = Annotated[str, Primitive.STRING]
 List: TypeAlias = Annotated[list[Value], Primitive.LIST]
 
 AnyValue: TypeAlias = Annotated[Value, Shape.ANY]
-"""type="*" without an archetype that says which."""
+"""Any value: type="*" without an archetype."""
 
 SimpleValue: TypeAlias = Annotated[Value, Shape.SIMPLE]
 """Any value but a list, a map or an array (§3.2.5)."""
@@ -56,7 +56,7 @@ Multiple = Annotated[tuple[T, ...], Shape.MULTIPLE]
 """multiple="true" (§1.4): null, one value or an array on the wire, always a tuple here."""
 
 Map = Annotated[Mapping[K, V], Shape.MAP]
-"""A map whose keys and values are of one type each. Values may be null if their type says so."""
+"""A map with one type of keys and one of values. Values may be null if their type allows it."""
 
 LazyMap = Annotated[Mapping[K, V], Shape.LAZY_MAP]
-"""The same, read entry by entry when somebody asks (`maps.Entries`): it may have thousands, of which few are of use."""
+"""A map that is decoded entry by entry on demand (`maps.Entries`): it may have thousands, of which few are used."""

@@ -1,8 +1,8 @@
-"""Maps whose keys Python would confuse (§1.6.23).
+"""Maps with keys that a dict cannot hold or tell apart (§1.6.23).
 
-To the standard, true, long 1, uint 1 and double 1.0 are four keys, and a list is as good a key as any; to a dict the
-four are one, and a list is none. So two keys are identical here if their encodings are. What a dict can hold is a
-dict; the rest is a `PairMap`. Of what may have thousands of entries each is read when it is asked for: `Entries`.
+In AMQP, true, long 1, uint 1 and double 1.0 are four different keys, and a list is a legal key. In a dict those four
+are one key, and a list is not allowed. So keys are identical here if their encodings are. A decoded map is a dict if a
+dict can hold it, else a `PairMap`. A map that may have thousands of entries is `Entries`, decoded on demand.
 """
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
@@ -13,17 +13,16 @@ from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import shown
 
 MAX_NUMERIC_KEYS = 256
-"""How many keys a decoded dict may have if some are not strings, symbols or binary; a map with more is a PairMap.
-Anybody can choose numbers that collide in a dict, and so make it quadratic; the hashes of octets are secret to the
-process."""
+"""The most keys of a decoded dict that has keys other than strings, symbols or binary; a larger map is a PairMap.
+A peer can choose numbers whose hashes collide, which makes a dict quadratic. Hashes of text and octets are salted."""
 
 _SECRETLY_HASHED = frozenset({str, Symbol, bytes})
 
 
 class PairMap(Mapping[Any, Any]):
-    """An ordered map with any AMQP values as keys, told apart by type as well as by value: `m[UInt(1)]` is not `m[1]`.
+    """An ordered map with AMQP values as keys, which differ by type as well as by value: `m[UInt(1)]` is not `m[1]`.
 
-    Two are equal if they hold equal pairs in the same order: the standard's maps are ordered.
+    Two maps are equal if they hold equal pairs in the same order: the standard's maps are ordered.
     Raises: ValueError: two keys are identical.
     """
 
@@ -48,15 +47,15 @@ class PairMap(Mapping[Any, Any]):
         return len(self._pairs)
 
     def items(self) -> ItemsView[Any, Any]:
-        """The pairs, in order."""
+        """Return a view of the pairs, in order."""
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
-        """The values, in order."""
+        """Return a view of the values, in order."""
         return _Values(self)
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """The pairs, in order, without looking for any."""
+        """Iterate over the pairs, in order, without key look-ups."""
         return iter(self._pairs.values())
 
     def __eq__(self, other: object) -> bool:
@@ -71,22 +70,22 @@ class PairMap(Mapping[Any, Any]):
 
 
 ReadEntry: TypeAlias = Callable[[bytes, int], tuple[Any, Any, int]]
-"""(octets, offset) to (key, value, offset behind them). Raises: ProtocolError: there is no legal entry."""
+"""A function from (octets, offset) to (key, value, offset behind them). Raises: ProtocolError: an illegal entry."""
 
 
 class Entries(Mapping[Any, Any]):
-    """A map as it came, of which each entry is decoded when it is asked for, in order, and nothing is kept.
+    """A map that is kept encoded; each read decodes entries anew, in order.
 
-    `len` and truth cost nothing; to iterate, over `items()` too, costs what is read of it; to look for a key may read
-    all. Keys that are identical are not found out.
-    Raises: ProtocolError, by whatever reads an entry: decode-error or invalid-field (CONNECTION): it is not legal.
+    `len` and truth cost nothing. Iteration, over `items()` too, decodes the entries that are read. A look-up may decode
+    them all. Identical keys are not detected.
+    Raises: ProtocolError, when an entry is read: decode-error or invalid-field (CONNECTION): it is not legal.
         resource-limit-exceeded (LINK): its value alone holds more than `FEW_VALUES`.
     """
 
     __slots__ = ("_count", "_octets", "_read")
 
     def __init__(self, octets: bytes, count: int, read: ReadEntry) -> None:
-        """Args: octets: the constituents. count: of the entries."""
+        """Args: octets: the encoded constituents. count: the number of entries."""
         self._octets = octets
         self._count = count
         self._read = read
@@ -104,15 +103,15 @@ class Entries(Mapping[Any, Any]):
         return self._count
 
     def items(self) -> ItemsView[Any, Any]:
-        """The entries, in order."""
+        """Return a view of the entries, in order."""
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
-        """Their values, in order."""
+        """Return a view of the values, in order."""
         return _Values(self)
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """The entries, in order, without looking for any."""
+        """Iterate over the entries, in order, without key look-ups."""
         offset = 0
         for _ in range(self._count):
             key, value, offset = self._read(self._octets, offset)
@@ -124,8 +123,8 @@ class Entries(Mapping[Any, Any]):
         return f"<Entries: {self._count}>"
 
 
-# The views of `Mapping` look each key up, which encodes it, or reads all before it: of a map that is the key of a map,
-# and so on, that would be twice the work for each level.
+# The views of `Mapping` look up each key, which encodes it or decodes all entries before it. For maps that are keys of
+# maps that would double the work with each level.
 
 
 class _Items(ItemsView[Any, Any]):
@@ -145,7 +144,7 @@ class _Values(ValuesView[Any]):
 
 
 def make_map(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Any]:
-    """A decoded map, in order: a dict where a dict can tell the keys apart.
+    """Make a decoded map, in order: a dict if a dict can tell its keys apart, else a `PairMap`.
 
     Raises: ValueError: two keys are identical.
     """

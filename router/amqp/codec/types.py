@@ -1,11 +1,11 @@
-"""Values that know their AMQP type (§1.6).
+"""Values that carry their AMQP type (§1.6).
 
-Python's own types stand for those of the standard that they hold entirely: None is null, bool boolean, int long, float
-double, str string, bytes binary, uuid.UUID uuid, list list, dict map. The others have a class here.
+Some of Python's own types stand for AMQP types: None is null, bool boolean, int long, float double, str string, bytes
+binary, uuid.UUID uuid, list list, dict map. The other types have a class here.
 
-Comparing is Python's: `UInt(1) == 1` and `Symbol("a") == "a"`, so that what was decoded can be compared with what is
-written in a program. The type is kept nevertheless: each value is encoded as the type that it came as. Maps alone need
-more, as the standard distinguishes keys that Python takes for equal; what is done about it is in `maps.py`.
+Values compare as in Python: `UInt(1) == 1` and `Symbol("a") == "a"`. So a program can compare decoded values with
+literals. Each value keeps its type, and is encoded as this type again. AMQP distinguishes map keys that are equal in
+Python; `maps.py` deals with them.
 """
 
 import struct
@@ -71,7 +71,7 @@ class Primitive(Enum):
 
 
 class _Integer(int):
-    """An integer of a fixed range. Raises: ValueError: out of it."""
+    """An integer of a fixed range. Raises: ValueError: it is out of range."""
 
     __slots__ = ()
     MIN: ClassVar[int]
@@ -139,7 +139,7 @@ class Int(_Integer):
 
 
 class Long(_Integer):
-    """-2**63 to 2**63 - 1 (§1.6.10): what a plain int is too; decoding yields the plain one."""
+    """-2**63 to 2**63 - 1 (§1.6.10). A plain int is a long, too, and decoding returns a plain int."""
 
     __slots__ = ()
     MIN, MAX = -(2**63), 2**63 - 1
@@ -153,12 +153,12 @@ class Timestamp(_Integer):
 
 
 class Float(float):
-    """A binary32 number (§1.6.11), rounded to that precision when it is made. Raises: ValueError: too large for it."""
+    """A binary32 number (§1.6.11), rounded to that precision. Raises: ValueError: it is too large."""
 
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
-        """Round, or refuse what is too large."""
+        """Round the number, or refuse one that is too large."""
         try:
             (rounded,) = struct.unpack(">f", struct.pack(">f", value))
         except OverflowError as error:
@@ -173,7 +173,7 @@ class Float(float):
 
 
 class Char(str):
-    """One Unicode character (§1.6.16). Raises: ValueError: not one, or a surrogate, which is none."""
+    """One Unicode character (§1.6.16). Raises: ValueError: it is not one character, or is a surrogate."""
 
     __slots__ = ()
 
@@ -188,7 +188,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """A word of a constrained domain, in ASCII (§1.6.21). Raises: ValueError: a character that is not ASCII."""
+    """A word of a constrained domain, in ASCII (§1.6.21). Raises: ValueError: it is not ASCII."""
 
     __slots__ = ()
 
@@ -204,7 +204,7 @@ class Symbol(str):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with a descriptor that says what it represents (§1.1.2). A descriptor is a ULong or a Symbol (§1.5)."""
+    """A value with a descriptor, a ULong or a Symbol, that names its type (§1.1.2, §1.5)."""
 
     descriptor: "Value"
     value: "Value"
@@ -212,7 +212,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A value of a described type that is no part of the standard, where one may be: the octets that came (§1.3)."""
+    """A value of a described type outside of the standard, in a place that permits it: the octets that came (§1.3)."""
 
     octets: bytes
 
@@ -223,7 +223,7 @@ class Array:
 
     Args: element: the type of all elements.
         values: the elements; in an array of described values, without their descriptors.
-        descriptors: what describes every element, outermost first; none in most arrays.
+        descriptors: the descriptors of every element, outermost first; most arrays have none.
     """
 
     element: Primitive
@@ -252,11 +252,11 @@ Value: TypeAlias = (
     | Mapping[Any, Any]
     | None
 )
-"""Any AMQP value. What lists and maps hold is a `Value` again; a recursive alias would not survive `get_type_hints`."""
+"""Any AMQP value. Lists and maps hold `Value`s again; `get_type_hints` cannot resolve a recursive alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A value that is encoded already, as a part of others."""
+    """A value that is encoded already, to be a part of other values."""
 
     octets: bytes

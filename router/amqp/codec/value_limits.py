@@ -1,8 +1,8 @@
-"""How many values a message or a performative holds, found out before any of them is made.
+"""Limits on the number of values in a message or a performative, checked before it is decoded.
 
-What a value costs in memory and time has little to do with its octets: fifteen million can be five million maps. So
-what a peer sent is counted before it is decoded. Counting follows the same offsets as the decoder, makes nothing, and
-stops where there are too many: a compound says how many it has before they come.
+The memory and time of a value have little to do with its octets: fifteen million octets can be five million maps.
+So values are counted before they are decoded. The count follows the same offsets as the decoder, allocates nothing, and
+stops at the limit: a compound gives its count before its constituents.
 """
 
 from typing import Final
@@ -13,42 +13,40 @@ from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.standard.conditions import AmqpCondition
 
 MAX_VALUES: Final = 20_000
-"""How many values a message may hold, if the program says nothing else: as many take 10 to 70 ms to decode, depending
-on what they are."""
+"""The values that a message may hold, by default. So many take 10 to 70 ms to decode, depending on their types."""
 
 FEW_VALUES: Final = 256
-"""How many values a performative may hold, or what else a router decodes while others wait, if nothing else is said."""
+"""The values that a performative may hold, by default, as may anything else that a router decodes while others wait."""
 
-# By format code: octets of a value that has always as many, its format code included; else 0.
+# By format code: octets of a value of fixed width, its format code included; 0: its width varies.
 _WIDTHS: Final = [0] * 0x40 + [1 + MIN_WIDTHS[code >> 4] if code < 0xA0 else 0 for code in range(0x40, 0x100)]
 
 _SPANS: Final[dict[int, Span]] = {0xC: span8, 0xD: span32, 0xE: span8, 0xF: span32}
-"""By the subcategories of compounds and arrays (figure 1.5)."""
+"""Span readers, by the subcategories of compounds and arrays (figure 1.5)."""
 
 _MAPS: Final = frozenset({0xC1, 0xD1})
 
 _DEAR: Final = frozenset({0x00, 0x94, 0x98, *range(0xC0, 0x100)})
-"""Format codes of keys that count by the octet. Compounds are written again, at each level, to be compared; of UUIDs
-and decimal128s anybody can choose so many of the same hash that a dict looks at all of them for each."""
+"""Format codes of keys that count once for each octet. Compounds are encoded again, at each level, to be compared.
+UUIDs and decimal128s can be chosen with colliding hashes, so that a dict compares each with all others."""
 
 
 class _TooManyError(Exception):
-    """There are more values than may be."""
+    """There are more values than the limit allows."""
 
 
 def refuse_values(payload: Buffer, most: int) -> None:
-    """Refuse a message that holds too many values. What is no message is for the decoder to refuse.
+    """Refuse a message that holds too many values. Malformed octets pass: the decoder refuses them.
 
-    A section is a described value, and counts with its descriptor and all that it holds; maps and arrays, which take
-    longer to make, count twice. Elements of an array that take no octets do not count, as all share one value, unless
-    they are lists. A key of a map that is no text, binary, boolean or number of up to 8 octets counts as often as it
-    has octets.
+    A section counts with its descriptor and all values in it. Maps and arrays take longer to make, and count twice.
+    Array elements without octets share one value and do not count, unless they are lists. A map key counts once for
+    each of its octets, unless it is text, binary, a boolean, or a number of up to 8 octets.
 
     Args: most: values; 0: no limit.
     Raises: ProtocolError(LINK, resource-limit-exceeded): there are more.
     """
     if len(payload) <= most or not most:
-        return  # each has an octet at least
+        return  # each value has at least one octet
     offset = 0
     try:
         while offset < len(payload):
@@ -62,7 +60,7 @@ def refuse_values(payload: Buffer, most: int) -> None:
 
 
 def bounded(described: bytes, most: int = FEW_VALUES) -> bytes:
-    """A described list as it came, or, if it holds more values than `most`, without them: `abridged`."""
+    """Return a described list unchanged; `abridged` if it holds more values than `most`."""
     try:
         refuse_values(described, most)
     except ProtocolError:
@@ -71,13 +69,13 @@ def bounded(described: bytes, most: int = FEW_VALUES) -> bytes:
 
 
 def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
-    """Whether a performative holds more values than `most`, as `refuse_values` counts them. What is none is for the
-    decoder to refuse.
+    """Return whether a performative holds more values than `most`, counted as `refuse_values` does.
 
-    Args: performative: it, and whatever follows it. apart: a field of it, by number, that does not count.
+    Malformed octets do not: the decoder refuses them.
+    Args: performative: its octets, and any that follow. apart: the number of a field that does not count.
     """
     if len(performative) <= most:
-        return False  # each has an octet at least
+        return False  # each value has at least one octet
     try:
         at, left = _count(performative, 1, 1, 1, most - 2)
         offset, count = _fields(performative, at)
@@ -94,9 +92,9 @@ def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
 
 
 def abridged(performative: Buffer, *, deep: bool = False) -> bytes:
-    """A performative with its simple fields alone: null is in the place of each described value, list, map and array.
+    """Return a performative with its simple fields only: null replaces each described value, list, map and array.
 
-    Args: deep: instead of null there is of a described list the same.
+    Args: deep: abridge described lists in the same way, in place of null.
     Raises: ProtocolError(CONNECTION, decode-error), or one of `MALFORMED`: it is no described list.
     """
     at = behind(performative, 1, 1)
@@ -113,7 +111,7 @@ def abridged(performative: Buffer, *, deep: bool = False) -> bytes:
 
 
 def _fields(data: Buffer, at: int) -> tuple[int, int]:
-    """Where the constituents of the list at `at` begin, and how many there are."""
+    """Return the offset of the first constituent of the list at `at`, and the number of constituents."""
     code = data[at]
     if code >> 4 not in (0xC, 0xD):
         return at + 1, 0
@@ -122,7 +120,7 @@ def _fields(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def behind(data: Buffer, offset: int, depth: int = 0) -> int:
-    """The offset behind a value, without a look at what it holds.
+    """Return the offset behind a value, without reading its constituents.
 
     Raises: ProtocolError(CONNECTION, decode-error): descriptors nest too deep. One of `MALFORMED`: the data ends.
     """
@@ -138,7 +136,7 @@ def behind(data: Buffer, offset: int, depth: int = 0) -> int:
 
 
 def _count(data: Buffer, offset: int, values: int, depth: int, left: int) -> tuple[int, int]:
-    """Go over so many values. Returns: the offset behind them, and how many more there may be."""
+    """Count values, nested ones included. Returns: the offset behind them, and the rest of the limit `left`."""
     left -= values
     if left < 0:
         raise _TooManyError
@@ -162,7 +160,7 @@ def _count(data: Buffer, offset: int, values: int, depth: int, left: int) -> tup
 
 
 def _count_compound(data: Buffer, offset: int, code: int, depth: int, left: int) -> tuple[int, int]:
-    """The same for what a compound or array holds; `offset` is behind its format code."""
+    """Count the values in a compound or array, as `_count` does. Args: offset: behind its format code."""
     begin, end, count = _SPANS[code >> 4](data, offset)
     refuse_depth(depth)
     if code >= 0xE0:
@@ -183,7 +181,7 @@ def _count_compound(data: Buffer, offset: int, code: int, depth: int, left: int)
 
 
 def _count_elements(data: Buffer, offset: int, end: int, count: int, depth: int, left: int) -> tuple[int, int]:
-    """The same for the elements of an array; `offset` is at their constructor."""
+    """Count the elements of an array, as `_count` does. Args: offset: of their constructor."""
     while data[offset] == 0x00:
         offset, left = _count(data, offset + 1, 1, depth, left)
     code = data[offset]

@@ -1,4 +1,4 @@
-"""Values <-> bytes: every encoding read, the most compact written, hostile bytes bounded (§1.2)."""
+"""Encoding and decoding of values: every encoding is read, the most compact is written (§1.2)."""
 
 from typing import Any, TypeAlias
 
@@ -10,15 +10,15 @@ from amqpmesh.router.amqp.errors import CommandError, decode_error
 __all__ = ["MAX_ARRAY_OF_NOTHING", "MAX_DEPTH", "Buffer", "Decoded", "decode", "decode_exactly", "encode"]
 
 Decoded: TypeAlias = Any
-"""A `types.Value`. Decoding cannot say which: look with isinstance or match."""
+"""A `types.Value`. Its class is known only at run time: use isinstance or match."""
 
 
 def encode(value: object) -> bytes:
-    """The most compact encoding of a value.
+    """Encode a value as compactly as possible.
 
-    Args: value: a `types.Value`, or a composite; a map's or list's constituents likewise.
-    Raises: CommandError: it has no AMQP type, is out of its type's range, or nests deeper than `MAX_DEPTH`; or it holds
-        an array of more than `MAX_ARRAY_OF_NOTHING` nulls.
+    Args: value: a `types.Value` or a composite; lists and maps may hold both.
+    Raises: CommandError: it has no AMQP type, is out of its type's range, nests deeper than `MAX_DEPTH`, or holds an
+        array of more than `MAX_ARRAY_OF_NOTHING` nulls.
     """
     try:
         return encoder.write_value(value, 0)
@@ -27,7 +27,9 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: Buffer, offset: int = 0) -> tuple[Decoded, int]:
-    """The value that begins at an offset, and the offset behind it. The value shares no memory with the data.
+    """Decode the value that begins at an offset. Returns: the value, and the offset behind it.
+
+    The value shares no memory with the data.
 
     Raises: ProtocolError(CONNECTION, decode-error): the data is not a legal encoding, or ends too early; nests deeper
         than `MAX_DEPTH`; or holds an array of more than `MAX_ARRAY_OF_NOTHING` elements that take no octets.
@@ -39,9 +41,9 @@ def decode(data: Buffer, offset: int = 0) -> tuple[Decoded, int]:
 
 
 def decode_exactly(data: Buffer) -> Decoded:
-    """The value that the data holds, all of it.
+    """Decode the one value that fills the data.
 
-    Raises: ProtocolError(CONNECTION, decode-error): as `decode`, and if anything follows the value.
+    Raises: ProtocolError(CONNECTION, decode-error): as `decode`, and if octets follow the value.
     """
     value, end = decode(data)
     if end != len(data):

@@ -1,9 +1,9 @@
-"""SASL: the frames of §5.3.3 and the exchange of §5.3.2, both roles.
+"""The SASL exchange (§5.3.2) and its frames (§5.3.3), for both roles.
 
-The connection does protocol headers and framing. It sends the frame bodies that `start` and `receive` return, hands in
-the bodies of the peer's frames, and looks at `done`. An authentication that fails is an outcome; a peer that breaks the
-standard is a `ProtocolError`, and whatever it sends after that is one again. Where `work` is set, a password is to be
-checked or hashed: the caller does that, and calls `go_on`.
+The connection handles protocol headers and framing. It sends the frame bodies that `start` and `receive` return, passes
+the bodies of the peer's frames to `receive`, and checks `done`. A failed authentication is an outcome. A peer that
+breaks the standard causes a `ProtocolError`, and another with each frame after that. If `work` is set, a password is to
+be checked or hashed: the caller does the work, then calls `go_on`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +30,12 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
 from amqpmesh.router.amqp.standard.definitions import MIN_MAX_FRAME_SIZE, AmqpCondition
 
 MAX_BODY_SIZE: Final = MIN_MAX_FRAME_SIZE - 8
-"""Octets of a SASL frame's body: there is no other size to agree on (§5.3.1), and its header takes 8."""
+"""The most octets of a SASL frame's body: the frame has at most 512 (§5.3.1), its header 8."""
 
 
 @choices(Primitive.UBYTE)
 class SaslCode(IntEnum):
-    """How an exchange ended (§5.3.3.6)."""
+    """The result of an exchange (§5.3.3.6)."""
 
     OK = 0
     AUTH = 1
@@ -54,12 +54,12 @@ _REFUSALS: Final[Mapping[SaslCode, str]] = {
 
 @composite("amqp:sasl-mechanisms:list", 0x40)
 class SaslMechanisms:
-    """The server's mechanisms, the one it likes best first (§5.3.3.1)."""
+    """The server's mechanisms, in order of preference (§5.3.3.1)."""
 
     sasl_server_mechanisms: Multiple[Symbol]
 
 
-# Of what follows no octet shows in a repr: it may be a password, or help to guess one.
+# The reprs below show no octets, which may be a password, or help to guess one.
 
 
 @composite("amqp:sasl-init:list", 0x41)
@@ -76,7 +76,7 @@ class SaslInit:
 
 @composite("amqp:sasl-challenge:list", 0x42)
 class SaslChallenge:
-    """What the mechanism asks (§5.3.3.3)."""
+    """A challenge of the server's mechanism (§5.3.3.3)."""
 
     challenge: Binary
 
@@ -86,7 +86,7 @@ class SaslChallenge:
 
 @composite("amqp:sasl-response:list", 0x43)
 class SaslResponse:
-    """What the mechanism answers (§5.3.3.4)."""
+    """A response of the client's mechanism (§5.3.3.4)."""
 
     response: Binary
 
@@ -119,11 +119,12 @@ F = TypeVar("F")
 
 
 class _Exchange(Generic[F]):
-    """What both roles have.
+    """The part of an exchange that is the same for both roles.
 
-    Attributes: `outcome`: None until the exchange has ended; OK only if both sides are content. `user`: who was
-    authenticated; None before the end, and after ANONYMOUS. `mechanism`: the one that was chosen. `reason`: why the
-    exchange failed, for the log; it holds nothing secret. `work`: what is to be done before it goes on, if it defers.
+    Attributes: `outcome`: None until the exchange has ended; OK only if both sides have succeeded. `user`: the
+    authenticated user; None before the end, and after ANONYMOUS. `mechanism`: the chosen one. `reason`: the cause of a
+    failure, for the log; it holds no secret. `work`: the work that the caller must do before the exchange goes on, if
+    the exchange defers work.
     """
 
     def __init__(self, frames: Registry[F], defers: bool) -> None:
@@ -138,16 +139,16 @@ class _Exchange(Generic[F]):
 
     @property
     def done(self) -> bool:
-        """Whether the exchange has ended."""
+        """The exchange has ended."""
         return self.outcome is not None
 
     @property
     def succeeded(self) -> bool:
-        """Whether it has ended well."""
+        """The exchange has ended with success."""
         return self.outcome is SaslCode.OK
 
     def _read(self, body: bytes | bytearray | memoryview) -> F:
-        expected, self._expected = self._expected, ()  # whoever answers says what may come next
+        expected, self._expected = self._expected, ()  # the answer sets the frames that may come next
         if not body:
             raise framing_error("an empty SASL frame")
         if len(body) > MAX_BODY_SIZE:
@@ -163,15 +164,16 @@ class _Exchange(Generic[F]):
 
 
 def _nobody(_said: bytes) -> Never:
-    """Who listens before a mechanism is chosen, and after the end."""
+    """Refuse a message before a mechanism is chosen, or after the end."""
     raise MechanismError("no mechanism is chosen")
 
 
 class SaslServer(_Exchange[ClientFrame]):
     """The server's side of one exchange.
 
-    Attributes: `hostname`: which host the client said it wants. `refused_user`: who it said it is, and is not.
-    `authenticator_error`: what the authenticator raised, if it did: the client is told `SYS` and no more.
+    Attributes: `hostname`: the host that the client asks for. `refused_user`: the user that the client named, if its
+    authentication failed. `authenticator_error`: the exception of the authenticator, if any; the client learns only
+    `SYS`.
     """
 
     def __init__(
@@ -182,14 +184,14 @@ class SaslServer(_Exchange[ClientFrame]):
         external_user: str | None = None,
         defers: bool = False,
     ) -> None:
-        """Args: mechanisms: names, the best liked first. external_user: whom the layer below has authenticated.
-        defers: passwords are checked by the caller (`work`), not within `receive`.
+        """Args: mechanisms: names, in order of preference. external_user: the user that TLS has authenticated.
+        defers: the caller checks passwords (`work`), not `receive`.
 
-        Raises: CommandError: no mechanism, or one that we do not speak.
+        Raises: CommandError: no mechanism, or an unknown one.
         """
         super().__init__(_FROM_CLIENT, defers)
         _check_names(mechanisms)
-        # proton's clients choose EXTERNAL wherever it is offered: without a certificate they would never come in.
+        # proton's clients choose EXTERNAL wherever it is offered, and would always fail without a certificate.
         possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
         self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
         self._side = ServerSide(authenticator, external_user)
@@ -199,19 +201,19 @@ class SaslServer(_Exchange[ClientFrame]):
         self.authenticator_error: Exception | None = None
 
     def start(self) -> list[bytes]:
-        """The protocol headers are exchanged: the frame bodies to send first (§5.3.2)."""
+        """Begin after the protocol headers. Returns: the frame bodies to send first (§5.3.2)."""
         self._expected = (SaslInit,)
         return [encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, self._offered))))]
 
     def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
-        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
+        """Take the body of a SASL frame. Returns: the frame bodies to answer with; none if there is `work` now.
 
-        Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
+        Raises: ProtocolError(CONNECTION): the frame is malformed, or not due (§5.3.1, §5.3.2).
         """
         return self._answer(partial(self._converse, self._read(body)))
 
     def go_on(self) -> list[bytes]:
-        """`work` is done: the frame bodies to answer with."""
+        """Go on after `work`. Returns: the frame bodies to answer with."""
         self.work = None
         return self._answer(partial(self._tell, b""))
 
@@ -241,7 +243,7 @@ class SaslServer(_Exchange[ClientFrame]):
         return [challenge]
 
     def _converse(self, frame: ClientFrame) -> bytes | Work:
-        """The mechanism's next challenge. Raises: StopIteration: there is none, the client is who it says."""
+        """Return the mechanism's next challenge. Raises: StopIteration: the client is authenticated."""
         if isinstance(frame, SaslResponse):
             return self._tell(frame.response)
         self.hostname = frame.hostname
@@ -253,7 +255,7 @@ class SaslServer(_Exchange[ClientFrame]):
         self._tell = conversation.send
         challenge = next(conversation)
         if mechanism.speaks and frame.initial_response is None:
-            return challenge  # an empty one is a response, and is told (§5.3.3.2)
+            return challenge  # an empty initial response is a response, and is passed on (§5.3.3.2)
         return self._tell(frame.initial_response or b"")
 
     def _end(self, code: SaslCode, reason: str, additional_data: bytes | None = None) -> list[bytes]:
@@ -265,7 +267,7 @@ class SaslServer(_Exchange[ClientFrame]):
 class SaslClient(_Exchange[ServerFrame]):
     """The client's side of one exchange.
 
-    A client that must not send its password to whoever reads along leaves PLAIN out unless there is TLS below.
+    A client leaves PLAIN out unless there is TLS below, so that nobody can read its password.
     """
 
     def __init__(
@@ -278,13 +280,12 @@ class SaslClient(_Exchange[ServerFrame]):
         withheld: str | None = None,
         defers: bool = False,
     ) -> None:
-        """Args: mechanisms: names, the best liked first; those for which there are no credentials are passed over.
-        hostname: which host is wanted. external: the layer below has authenticated us. withheld: why mechanisms that
-        the server may offer are not among them, for people. defers: passwords are hashed by the caller (`work`), not
-        within `receive`.
+        """Args: mechanisms: names, in order of preference; those without credentials are skipped. hostname: the host
+        to ask for. external: the layer below has authenticated us. withheld: the reason, for people, why mechanisms
+        that the server may offer are left out. defers: the caller hashes passwords (`work`), not `receive`.
 
-        Raises: CommandError: a mechanism that we do not speak, none for which there are credentials, or credentials
-            that one of the mechanisms cannot carry: SCRAM takes what SASLprep (RFC 4013) takes.
+        Raises: CommandError: an unknown mechanism, no mechanism with credentials, or credentials that a mechanism
+            cannot carry: SCRAM takes what SASLprep (RFC 4013) takes.
         """
         super().__init__(_FROM_SERVER, defers)
         _check_names(mechanisms)
@@ -310,14 +311,14 @@ class SaslClient(_Exchange[ServerFrame]):
             raise CommandError(f"no credentials for any of {', '.join(mechanisms)}")
 
     def start(self) -> list[bytes]:
-        """The protocol headers are exchanged: a client sends nothing yet (§5.3.2)."""
+        """Begin after the protocol headers. Returns: nothing to send: the server begins (§5.3.2)."""
         self._expected = (SaslMechanisms,)
         return []
 
     def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
-        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
+        """Take the body of a SASL frame. Returns: the frame bodies to answer with; none if there is `work` now.
 
-        Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
+        Raises: ProtocolError(CONNECTION): the frame is malformed, or not due (§5.3.1, §5.3.2).
         """
         frame = self._read(body)
         match frame:
@@ -329,7 +330,7 @@ class SaslClient(_Exchange[ServerFrame]):
                 return self._answer(partial(self._finish, frame))
 
     def go_on(self) -> list[bytes]:
-        """`work` is done: the frame bodies to answer with."""
+        """Go on after `work`. Returns: the frame bodies to answer with."""
         self.work = None
         return self._answer(partial(self._respond, b""))
 
@@ -340,7 +341,7 @@ class SaslClient(_Exchange[ServerFrame]):
                 return []
             answer = _fitting(answer)
         except MechanismError as error:
-            # The standard has no frame to say so: the connection is closed.
+            # The standard has no frame for this: the connection is closed.
             self._end(SaslCode.AUTH, str(error))
             return []
         self._expected = (SaslChallenge, SaslOutcome)

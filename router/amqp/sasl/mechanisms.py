@@ -1,14 +1,14 @@
-"""SASL mechanisms, both roles, each a conversation that does no I/O (RFC 4422).
+"""SASL mechanisms for both roles, as conversations without I/O (RFC 4422).
 
-A mechanism is a generator. The server's yields challenges, is sent responses, and returns a `Success`; the client's
-yields a `Turn` per response and is sent challenges. Either raises `MechanismError` when the conversation has failed.
-Either may yield a `Work` as well: a password is to be checked or hashed. It goes on once that is done.
-All mechanisms here let the client speak first, so a server's first challenge is always empty, and is sent only to a
-client that gave no initial response.
+A mechanism is a generator. The server's generator yields challenges, receives responses, and returns a `Success`. The
+client's yields a `Turn` for each response, and receives challenges. Both raise `MechanismError` when the conversation
+fails. Both may also yield a `Work`, a password to check or to hash, and go on after it is done.
+In all mechanisms here the client speaks first: a server's first challenge is empty, and is sent only to a client that
+sent no initial response.
 
-scramp is imported where a password is looked at: most routers never see one, and it takes a while to read.
+scramp is imported when the first password is handled: its import is slow, and most routers never need it.
 
-No channel binding: the `-PLUS` variants of SCRAM are neither offered nor chosen.
+There is no channel binding: the `-PLUS` variants of SCRAM are neither offered nor chosen.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from hashlib import new as new_hash
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 SALT_SIZE = 32
-"""Octets of salt that a verifier should have: an unknown user is shown as many, and must not stand out."""
+"""Octets of salt in a verifier. Unknown users get a salt of this size, too, and must not be recognisable by it."""
 
 SCRAM_ITERATIONS = 65_536
-"""Iterations of a new verifier: a stolen file costs its thief 16 times what the least number would. Cyrus SASL, which
-qpid-proton's clients log in with, computes no more."""
+"""Iterations of a new verifier: passwords of a stolen file are 16 times as hard to guess as with the least number.
+Cyrus SASL, which qpid-proton's clients use, computes no more."""
 
 MIN_ITERATIONS = 4096
 """The least that a verifier may have (RFC 5802, 5.1)."""
 
 MAX_ITERATIONS = 1_000_000
-"""What a server may ask of our client: half a second of its processor, at most."""
+"""The most iterations that a server may ask of our client: half a second of processor time."""
 
-# New with every process, so that nobody can compute the salts of users that do not exist.
+# Random for each process: the salts of unknown users cannot be computed.
 _DECOY_SECRET = secrets.token_bytes(32)
 
 
 class MechanismError(Exception):
-    """The conversation has failed. The text says why and may be logged: it never holds what a peer sent.
+    """The conversation has failed. The text is the reason and may be logged: it never quotes the peer.
 
-    Attributes: `user`: whom the client said it is, prepared with SASLprep; None: it did not come to that.
+    Attributes: `user`: the user that the client named, prepared with SASLprep; None: it named none.
     """
 
     def __init__(self, reason: str, user: str | None = None) -> None:
@@ -50,12 +50,12 @@ class MechanismError(Exception):
 
 
 class BusyError(MechanismError):
-    """Too many wait for an answer: this password was not looked at."""
+    """Too many passwords wait to be checked: this one was not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """The verifier of one user and mechanism (RFC 5802, 3): enough to check a password, not to know it."""
+    """The verifier of one user and mechanism (RFC 5802, 3): it checks a password, but does not reveal it."""
 
     salt: bytes = field(repr=False)
     iterations: int
@@ -64,29 +64,29 @@ class ScramKeys:
 
 
 class Authenticator(Protocol):
-    """Who may come in. Names and passwords arrive prepared with SASLprep (RFC 4013).
+    """The users that may log in. Names and passwords are prepared with SASLprep (RFC 4013).
 
-    Both methods should take as long for a user that does not exist as for one that does. `verify_plain` may be called
-    in another thread; `scram_keys` is called between two frames of a connection, and every connection waits for it.
+    Both methods should take as long for an unknown user as for a known one. `verify_plain` may be called in another
+    thread. `scram_keys` is called between two frames of a connection, and blocks all connections.
     """
 
     @property
     def iterations(self) -> Sequence[int]:
-        """The counts that its verifiers have, each once, one at least. An unknown user is shown one of them."""
+        """The distinct iteration counts of the verifiers, at least one. An unknown user gets one of them."""
 
     def verify_plain(self, user: str, password: str) -> bool:
-        """Whether this is the user's password."""
+        """Return whether this is the user's password."""
 
     def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        """The user's verifier for `SCRAM-SHA-1` or `SCRAM-SHA-256`; None where there is none.
+        """Return the user's verifier for `SCRAM-SHA-1` or `SCRAM-SHA-256`; None: there is none.
 
-        Verifiers have salts of `SALT_SIZE`, or users with one can be told from users without.
+        Verifiers must have salts of `SALT_SIZE`, or known users can be told from unknown ones.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSide:
-    """What a server knows when a client comes. `external_user`: whom the layer below has authenticated, if anybody."""
+    """The data of a server. `external_user`: the user that the layer below has authenticated, if any."""
 
     authenticator: Authenticator
     external_user: str | None = None
@@ -94,7 +94,7 @@ class ServerSide:
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """What a client knows of itself. `external`: the layer below has authenticated it, by a certificate usually."""
+    """The credentials of a client. `external`: the layer below has authenticated it, usually by a certificate."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -103,23 +103,23 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client is who it says. `user` is None for ANONYMOUS; the data goes out with the outcome (§5.3.3.5)."""
+    """The client is authenticated. `user` is None for ANONYMOUS. The data is sent with the outcome (§5.3.3.5)."""
 
     user: str | None
     additional_data: bytes | None = field(default=None, repr=False)
 
 
 class Work:
-    """A check or a hash of a password: up to half a second of a processor, which the caller may spend in a thread.
+    """A check or a hash of a password: up to half a second of processor time, which the caller may spend in a thread.
 
-    Attributes: `user`: whose password a server checks by it; None: it is a client's own. `iterations`: rounds of
-    hashing that it takes; 0: next to none.
+    Attributes: `user`: the user whose password a server checks; None: a client hashes its own. `iterations`: rounds of
+    hashing; 0: next to no time.
     """
 
     __slots__ = ("_error", "_function", "_value", "iterations", "user")
 
     def __init__(self, function: Callable[[], object], *, iterations: int, user: str | None = None) -> None:
-        """Args: function: does it; a check returns whether the password is right, or raises."""
+        """Args: function: does the work; a check returns whether the password is right, or raises."""
         self.user = user
         self.iterations = iterations
         self._function: Callable[[], object] = function
@@ -127,30 +127,30 @@ class Work:
         self._error: Exception | None = None
 
     def do(self) -> None:
-        """Do it. Raises: nothing: `result` does."""
+        """Do the work. Exceptions are kept for `result`."""
         try:
             self._value = self._function()
         except Exception as error:
             self._error = error
 
     def refuse(self, reason: str) -> None:
-        """In place of `do`: nothing is checked, and the peer may try again later."""
+        """Refuse the work, in place of `do`: the peer may try again later."""
         self._error = BusyError(reason, self.user)
 
     @property
     def succeeded(self) -> bool:
-        """Whether a check found the password right."""
+        """A check was done, and the password is right."""
         return self._error is None and bool(self._value)
 
     def result(self) -> Any:
-        """What the function returned. Raises: what it raised; BusyError: it was refused."""
+        """Return the result of the function. Raises: its exception; BusyError: the work was refused."""
         if self._error is not None:
             raise self._error
         return self._value
 
 
 class Turn(NamedTuple):
-    """A client's response. `satisfied`: it needs no more from the server than the outcome."""
+    """A client's response. `satisfied`: the client needs only the outcome from the server."""
 
     response: bytes
     satisfied: bool
@@ -164,7 +164,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        # Not chained: the exception would carry the bytes.
+        # Not chained: the cause would hold the bytes.
         raise MechanismError("not UTF-8") from None
 
 
@@ -176,7 +176,7 @@ def _octets(text: str) -> bytes:
 
 
 def _prepared(text: str) -> str:
-    """The text under SASLprep (RFC 4013), so that one name has one spelling; empty and forbidden ones are refused."""
+    """Prepare a text with SASLprep (RFC 4013): one name has one spelling. Empty and forbidden texts are refused."""
     from scramp import ScramException
     from scramp.utils import saslprep
 
@@ -193,7 +193,7 @@ def _prepared(text: str) -> str:
 
 
 def _anonymous_server(_mechanism: str, _side: ServerSide) -> ServerConversation:
-    yield b""  # what answers is trace information, which nobody vouches for
+    yield b""  # the response is unverified trace information
     return Success(user=None)
 
 
@@ -208,7 +208,7 @@ def _external_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     authorization = _text((yield b""))
     if side.external_user is None:
         raise MechanismError("the layer below has authenticated nobody")
-    # proton sends its configured user here; to act for somebody else is not granted.
+    # proton sends its configured user here. Acting for another user is not permitted.
     if authorization not in ("", side.external_user):
         raise MechanismError("another authorization identity than the authenticated one")
     return Success(side.external_user)
@@ -216,7 +216,7 @@ def _external_server(_mechanism: str, side: ServerSide) -> ServerConversation:
 
 def _external_client(_mechanism: str, _side: ClientSide) -> ClientConversation:
     yield Turn(b"", satisfied=True)
-    # Some servers take the empty initial response for none, and ask.
+    # Some servers take an empty initial response for a missing one, and send a challenge.
     yield Turn(b"", satisfied=True)
 
 
@@ -250,13 +250,13 @@ def _plain_client(_mechanism: str, side: ClientSide) -> ClientConversation:
 
 
 def decoy_iterations(user: str, counts: Sequence[int]) -> int:
-    """Which of the counts an unknown user has: the same one each time, and with each mechanism."""
+    """Return the iteration count of an unknown user: always the same one, with each mechanism."""
     seed = hmac.digest(_DECOY_SECRET, user.encode(), "sha256")
     return counts[int.from_bytes(seed[:8], "big") % len(counts)]
 
 
 def _decoy(user: str, mechanism: str, counts: Sequence[int]) -> ScramKeys:
-    """Keys that no password fits, with the salt that this user will be shown next time too."""
+    """Make keys that fit no password, with a salt that is the same each time for this user."""
     seed = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha512")
     key = seed[SALT_SIZE:][: new_hash(_SCRAM_HASHES[mechanism]).digest_size]
     iterations = decoy_iterations(user, counts)
@@ -275,8 +275,8 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
     def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
         nonlocal user, trouble
         user = name
-        # An unknown user is led through the whole exchange, and fails where a wrong password does. The decoy is
-        # made for known users too, so that they take as long.
+        # An unknown user goes through the whole exchange, and fails in the same place as a wrong password. The decoy
+        # is made for known users, too, to take the same time.
         decoy = _decoy(name, mechanism, side.authenticator.iterations)
         try:
             keys = side.authenticator.scram_keys(name, mechanism) or decoy
@@ -299,7 +299,7 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
         check.result()
         return Success(user, _octets(server.get_server_final()))
     except ScramException as error:
-        if trouble is not None:  # scramp has wrapped what the authenticator raised
+        if trouble is not None:  # scramp has wrapped the exception of the authenticator
             raise trouble from None
         raise MechanismError(f"SCRAM: {error}", user or None) from None
 
@@ -317,8 +317,8 @@ def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
         client.set_server_final(_text((yield Turn(_octets(proof.result()), satisfied=False))))
     except ScramException as error:
         raise MechanismError(f"SCRAM: {error}") from None
-    # The server has proved that it knows the password. It comes with the outcome, or in a challenge of its own, as
-    # servers built on Cyrus SASL send it: that one is answered, with nothing.
+    # The server has proved that it knows the password. The proof comes with the outcome, or in a challenge, as sent by
+    # servers built on Cyrus SASL: such a challenge gets an empty response.
     yield Turn(b"", satisfied=True)
 
 
@@ -330,9 +330,9 @@ def _has_password(side: ClientSide) -> bool:
 class Mechanism:
     """One mechanism in both roles.
 
-    Attributes: `speaks`: whether the client has something to say. For a mechanism that may have nothing, a missing
-    initial response is an empty one: proton's clients answer no challenge, so none is sent where it can be spared.
-    `usable`: whether a client with these credentials can choose it.
+    Attributes: `speaks`: the client's response is never empty. For other mechanisms a missing initial response counts
+    as an empty one: proton's clients answer no challenge, so none is sent unless it is needed.
+    `usable`: returns whether a client can use it with its credentials.
     """
 
     server: Callable[[str, ServerSide], ServerConversation]
@@ -350,4 +350,4 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "PLAIN": Mechanism(_plain_server, _plain_client, speaks=True, usable=_has_password),
     "ANONYMOUS": Mechanism(_anonymous_server, _anonymous_client, speaks=False, usable=lambda _side: True),
 }
-"""What we speak, in decreasing order of strength."""
+"""The mechanisms that we know, in decreasing order of strength."""

@@ -1,4 +1,4 @@
-"""The error conditions that the standard names, by the level of what they end (§2.8.15 to §2.8.18, §4.5.8)."""
+"""Error conditions of the standard, by the endpoint that they end (§2.8.15 to §2.8.18, §4.5.8)."""
 
 from enum import ReprEnum
 
@@ -6,7 +6,7 @@ from amqpmesh.router.amqp.codec.types import Symbol
 
 
 class AmqpCondition(Symbol, ReprEnum):
-    """Shared by all levels (§2.8.15)."""
+    """Conditions of all levels (§2.8.15)."""
 
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
@@ -24,7 +24,7 @@ class AmqpCondition(Symbol, ReprEnum):
 
 
 class ConnectionCondition(Symbol, ReprEnum):
-    """Why a connection was closed (§2.8.16)."""
+    """Conditions that close a connection (§2.8.16)."""
 
     CONNECTION_FORCED = "amqp:connection:forced"
     FRAMING_ERROR = "amqp:connection:framing-error"
@@ -32,7 +32,7 @@ class ConnectionCondition(Symbol, ReprEnum):
 
 
 class SessionCondition(Symbol, ReprEnum):
-    """Why a session was ended (§2.8.17)."""
+    """Conditions that end a session (§2.8.17)."""
 
     # The draft has "amqp:session>window-violation"; the published standard and every implementation have a colon.
     WINDOW_VIOLATION = "amqp:session:window-violation"
@@ -42,7 +42,7 @@ class SessionCondition(Symbol, ReprEnum):
 
 
 class LinkCondition(Symbol, ReprEnum):
-    """Why a link was detached (§2.8.18)."""
+    """Conditions that detach a link (§2.8.18)."""
 
     DETACH_FORCED = "amqp:link:detach-forced"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
@@ -52,7 +52,7 @@ class LinkCondition(Symbol, ReprEnum):
 
 
 class TransactionCondition(Symbol, ReprEnum):
-    """Why a transaction failed (§4.5.8)."""
+    """Conditions that fail a transaction (§4.5.8)."""
 
     UNKNOWN_ID = "amqp:transaction:unknown-id"
     TRANSACTION_ROLLBACK = "amqp:transaction:rollback"

@@ -52,7 +52,7 @@ MIN_MAX_FRAME_SIZE = 512
 
 @choices(Primitive.BOOLEAN)
 class Role(Alone, Enum):
-    """Which end of a link (§2.8.1). Its truth is the standard's: a receiver is true."""
+    """An end of a link (§2.8.1). As in the standard, a receiver is true."""
 
     SENDER = False
     RECEIVER = True
@@ -63,7 +63,7 @@ class Role(Alone, Enum):
 
 @choices(Primitive.UBYTE)
 class SenderSettleMode(IntEnum):
-    """When a sender settles (§2.8.2)."""
+    """The settlement policy of a sender (§2.8.2)."""
 
     UNSETTLED = 0
     SETTLED = 1
@@ -72,14 +72,14 @@ class SenderSettleMode(IntEnum):
 
 @choices(Primitive.UBYTE)
 class ReceiverSettleMode(IntEnum):
-    """When a receiver settles (§2.8.3)."""
+    """The settlement policy of a receiver (§2.8.3)."""
 
     FIRST = 0
     SECOND = 1
 
 
 Handle: TypeAlias = Annotated[int, Primitive.UINT]
-"""A link's number in its session (§2.8.4)."""
+"""The number of a link in its session (§2.8.4)."""
 
 Seconds: TypeAlias = Annotated[int, Primitive.UINT]
 """§2.8.5."""
@@ -100,7 +100,7 @@ TransferNumber: TypeAlias = SequenceNo
 """§2.8.9."""
 
 MessageFormat: TypeAlias = Annotated[int, Primitive.UINT]
-"""Three octets of format, one of its version (§2.8.11)."""
+"""Three octets of format, one octet of version (§2.8.11)."""
 
 IetfLanguageTag: TypeAlias = Symbol
 """BCP 47 (§2.8.12)."""

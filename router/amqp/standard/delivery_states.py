@@ -1,7 +1,7 @@
-"""What became of a delivery (§3.4, and §4.5.5 and §4.5.6 inside a transaction).
+"""Delivery states and outcomes (§3.4; in transactions §4.5.5 and §4.5.6).
 
-One module, because the standard's parts 3 and 4 refer to each other here: an outcome may be provisional (part 4), and
-what part 4 adds is a delivery state wherever part 3 has one.
+They are in one module because parts 3 and 4 of the standard refer to each other: a transactional state of part 4 holds
+an outcome of part 3, and part 4's states are permitted wherever part 3's are.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -20,7 +20,7 @@ OUTCOMES: Final = frozenset({"amqp:accepted:list", "amqp:rejected:list", "amqp:r
 
 @composite("amqp:received:list", 0x23)
 class Received:
-    """How far the message has come: the one state that is no outcome (§3.4.1)."""
+    """The progress of a partly received message; no outcome (§3.4.1)."""
 
     section_number: UInt
     section_offset: ULong
@@ -60,7 +60,7 @@ class Declared:
 
 
 Outcome: TypeAlias = Accepted | Rejected | Released | Modified | Declared | Extension
-"""What provides "outcome": a terminal state. Extensions may define others."""
+"""The types that provide "outcome": terminal states. Extensions may define others."""
 
 
 @composite("amqp:transactional-state:list", 0x34)
@@ -74,9 +74,9 @@ class TransactionalState:
 DeliveryState: TypeAlias = (
     Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState | Extension
 )
-"""What provides "delivery-state". Extensions may define others, and peers send them (§2.7.5, §2.7.6)."""
+"""The types that provide "delivery-state". Extensions may define others, and peers send them (§2.7.5, §2.7.6)."""
 
 STATES: Registry[DeliveryState] = Registry(
     Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState, Extension
 )
-"""All of them, to be told apart when one is decoded."""
+"""The registry to decode a delivery state with."""

@@ -1,4 +1,4 @@
-"""Sections, delivery states, termini: part 3, declared."""
+"""Types of part 3: sections, sources and targets."""
 
 from enum import ReprEnum
 from typing import TypeAlias
@@ -69,19 +69,19 @@ __all__ = [
 ]
 
 MESSAGE_FORMAT = 0
-"""The message-format of messages made of the sections below (§3.2.16)."""
+"""The message-format of messages that consist of the sections below (§3.2.16)."""
 
 Annotations: TypeAlias = Map[Symbol | types.ULong, AnyValue]
-"""Keys are symbols or ulongs (§3.2.10)."""
+"""A map whose keys are symbols or ulongs (§3.2.10)."""
 
 MessageId: TypeAlias = ULong | Uuid | Binary | String
-"""What provides "message-id": an int is a ulong (§3.2.11 to §3.2.14)."""
+"""The types that provide "message-id": an int is a ulong (§3.2.11 to §3.2.14)."""
 
 Address: TypeAlias = String
-"""What provides "address" (§3.2.15)."""
+"""The type that provides "address" (§3.2.15)."""
 
 
-# §3.2: sections, in the order in which they make up a message.
+# §3.2: sections, in their order in a message.
 
 
 @composite("amqp:header:list", 0x70)
@@ -97,14 +97,14 @@ class Header:
 
 @restricted("amqp:delivery-annotations:map", 0x71)
 class DeliveryAnnotations:
-    """For the next node only (§3.2.2)."""
+    """Annotations for the next node only (§3.2.2)."""
 
     value: Annotations
 
 
 @restricted("amqp:message-annotations:map", 0x72)
 class MessageAnnotations:
-    """For the infrastructure; propagated (§3.2.3)."""
+    """Annotations for the infrastructure, which are propagated (§3.2.3)."""
 
     value: Annotations
 
@@ -158,7 +158,7 @@ class AmqpValue:
 
 @restricted("amqp:footer:map", 0x78)
 class Footer:
-    """What can only be computed once the whole bare message is there (§3.2.9)."""
+    """Details that can only be computed after the whole bare message (§3.2.9)."""
 
     value: Annotations
 
@@ -181,7 +181,7 @@ Section: TypeAlias = (
 
 @choices(Primitive.UINT)
 class TerminusDurability(int, ReprEnum):
-    """Which state of a terminus is held durably (§3.5.5)."""
+    """The state of a terminus that is held durably (§3.5.5)."""
 
     NONE = 0
     CONFIGURATION = 1
@@ -190,7 +190,7 @@ class TerminusDurability(int, ReprEnum):
 
 @choices(Primitive.SYMBOL)
 class TerminusExpiryPolicy(Symbol, ReprEnum):
-    """When the expiry timer of a terminus starts (§3.5.6)."""
+    """The event that starts the expiry timer of a terminus (§3.5.6)."""
 
     LINK_DETACH = "link-detach"
     SESSION_END = "session-end"
@@ -200,7 +200,7 @@ class TerminusExpiryPolicy(Symbol, ReprEnum):
 
 @choices(Primitive.SYMBOL)
 class DistributionMode(Symbol, ReprEnum):
-    """Whether a message that went over a link is still there for others (§3.5.7)."""
+    """The fate of a message that was sent on a link: moved, or copied and left for other links (§3.5.7)."""
 
     MOVE = "move"
     COPY = "copy"
@@ -208,38 +208,38 @@ class DistributionMode(Symbol, ReprEnum):
 
 @composite("amqp:delete-on-close:list", 0x2B)
 class DeleteOnClose:
-    """A dynamic node goes with the link that made it (§3.5.10)."""
+    """A dynamic node is deleted with the link that created it (§3.5.10)."""
 
 
 @composite("amqp:delete-on-no-links:list", 0x2C)
 class DeleteOnNoLinks:
-    """A dynamic node goes when no link is attached to it (§3.5.11)."""
+    """A dynamic node is deleted when no link is attached to it (§3.5.11)."""
 
 
 @composite("amqp:delete-on-no-messages:list", 0x2D)
 class DeleteOnNoMessages:
-    """A dynamic node goes when its link and its messages have gone (§3.5.12)."""
+    """A dynamic node is deleted when its link has gone and it has no messages (§3.5.12)."""
 
 
 @composite("amqp:delete-on-no-links-or-messages:list", 0x2E)
 class DeleteOnNoLinksOrMessages:
-    """A dynamic node goes when neither links nor messages are left (§3.5.13)."""
+    """A dynamic node is deleted when it has neither links nor messages (§3.5.13)."""
 
 
 LifetimePolicy: TypeAlias = DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksOrMessages
-"""What provides "lifetime-policy": how long a dynamic node lives."""
+"""The types that provide "lifetime-policy": the lifetime of a dynamic node."""
 
 NodeProperties: TypeAlias = Map[Symbol, LifetimePolicy | AnyValue]
 """Properties of a dynamic node, its `lifetime-policy` among them (§3.5.9)."""
 
 FilterSet: TypeAlias = Map[Symbol, AnyValue]
-"""Filters by name (§3.5.8). Values that are neither null nor described are read too: what is no filter is not
-applied, and the reply to the attach says which filters are."""
+"""Filters by name (§3.5.8). A value that is neither null nor described is read, too, but is not applied. The reply to
+the attach names the filters that are applied."""
 
 
 @composite("amqp:source:list", 0x28)
 class Source:
-    """Where the messages of a link come from (§3.5.3)."""
+    """The origin of the messages of a link (§3.5.3)."""
 
     address: Address | None = None
     durable: TerminusDurability = TerminusDurability.NONE
@@ -247,7 +247,7 @@ class Source:
     timeout: Seconds = 0
     dynamic: Boolean = False
     dynamic_node_properties: NodeProperties | None = None
-    #: A preference: of the modes that are none of the standard's we have none (§3.5.3).
+    #: A preference; modes outside of the standard are ignored (§3.5.3).
     distribution_mode: DistributionMode | Symbol | None = None
     filter: FilterSet | None = None
     default_outcome: Outcome | None = None
@@ -257,7 +257,7 @@ class Source:
 
 @composite("amqp:target:list", 0x29)
 class Target:
-    """Where the messages of a link go (§3.5.4)."""
+    """The destination of the messages of a link (§3.5.4)."""
 
     address: Address | None = None
     durable: TerminusDurability = TerminusDurability.NONE

@@ -1,4 +1,4 @@
-"""The nine frame bodies, declared (§2.7)."""
+"""Performatives: the nine frame bodies of AMQP (§2.7)."""
 
 from dataclasses import fields
 from typing import Final, TypeAlias
@@ -150,10 +150,10 @@ Performative: TypeAlias = Open | Begin | Attach | Flow | Transfer | Disposition 
 
 _PERFORMATIVES: Registry[Performative] = Registry(Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
 
-# Azure's pure-Python stack indexes past short lists, so these are written in full.
+# Azure's pure-Python stack indexes past short lists, so these performatives are written in full.
 _WRITTEN_IN_FULL = frozenset({Open, Begin, Attach, Flow})
 
-#: What an `attach` may begin with (§1.3.3), and which of its fields is its unsettled map.
+#: The octets that an `attach` may begin with (§1.3.3); `_UNSETTLED`: the number of the field of its unsettled map.
 _ATTACHES: Final = (
     b"\x00\x53\x12",
     b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x12",
@@ -164,7 +164,7 @@ _UNSETTLED: Final = [field.name for field in fields(Attach)].index("unsettled")
 
 
 def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, int]:
-    """The performative of a frame body, and the offset at which its payload begins.
+    """Decode the performative of a frame body. Returns: the performative, and the offset of the payload.
 
     Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
     """
@@ -172,17 +172,20 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
 
 
 def is_overfull(body: bytes, most: int) -> bool:
-    """Whether the performative of a frame body holds more values than `most`, but for those of an unsettled map, which
-    are not made before somebody wants them. What is no performative is for the decoder to refuse."""
+    """Return whether the performative of a frame body holds more values than `most`.
+
+    Values of an unsettled map do not count: they are decoded on demand. Malformed octets do not: the decoder refuses
+    them.
+    """
     return exceeds(body, most, _UNSETTLED if body.startswith(_ATTACHES) else -1)
 
 
 def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
-    """The performative of a frame body without what its fields hold, and the offset at which its payload begins.
+    """Decode the performative of a frame body without nested values. Returns: it, and the offset of the payload.
 
-    Null is in the place of each value of values. Of a delivery state of the standard the simple fields stay, and those
-    of the error in it; of one of an extension nothing.
-    Args: most: values that such a state may leave. Raises: ProtocolError(CONNECTION): as `decode_composite`.
+    Null replaces each field that holds other values. A delivery state of the standard keeps its simple fields and those
+    of its error; a state of an extension is dropped.
+    Args: most: the limit of the values with such a state. Raises: ProtocolError(CONNECTION): as `decode_composite`.
     """
     try:
         performative = decode_composite(_PERFORMATIVES, abridged(body))[0]
@@ -191,7 +194,7 @@ def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
         ):
             with_state = decode_composite(_PERFORMATIVES, deep)[0]
             assert isinstance(with_state, Transfer | Disposition)
-            if not isinstance(with_state.state, Extension):  # nobody knows what of it matters
+            if not isinstance(with_state.state, Extension):  # its essential part is unknown
                 performative = with_state
         return performative, behind(body, 0)
     except MALFORMED as error:
@@ -199,9 +202,9 @@ def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
 
 
 def encode_performative(performative: Performative, *, compact: bool = False) -> bytes:
-    """The encoding of a performative: open, begin, attach and flow with all their fields, the others compact.
+    """Encode a performative: open, begin, attach and flow with all fields, the others compact.
 
-    Args: compact: those, too: the peer reads what it should.
+    Args: compact: encode those compact, too: the peer is known to read them.
     Raises: CommandError: as `encode_composite`.
     """
     return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)

@@ -1,4 +1,4 @@
-"""An annotated message as its sections (§3.2)."""
+"""An annotated message, split into its sections (§3.2)."""
 
 from collections.abc import Iterable
 
@@ -21,9 +21,9 @@ _SECTIONS: Registry[Section] = Registry(
 
 
 def decode_sections(payload: Buffer) -> list[Section]:
-    """The sections of a message of format 0, in the order in which they came; which order that is, is not judged.
+    """Decode the sections of a message of format 0. Their order is kept, and not checked.
 
-    Args: payload: of all the delivery's transfers.
+    Args: payload: of all transfers of the delivery.
     Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
     """
     sections = []
@@ -35,7 +35,7 @@ def decode_sections(payload: Buffer) -> list[Section]:
 
 
 def encode_sections(sections: Iterable[Section]) -> bytes:
-    """The payload that these sections make up.
+    """Encode sections as a payload.
 
     Raises: CommandError: as `encode_composite`.
     """

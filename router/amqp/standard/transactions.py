@@ -1,4 +1,4 @@
-"""Part 4's types, declared (§4.5). Its delivery states are with the others."""
+"""Types of part 4 (§4.5), except its delivery states (`delivery_states.py`)."""
 
 from enum import ReprEnum
 from typing import TypeAlias
@@ -20,12 +20,12 @@ __all__ = [
 ]
 
 GlobalTransactionId: TypeAlias = AnyValue
-"""What provides "global-tx-id": nothing in the standard does yet."""
+"""The types that provide "global-tx-id": the standard has none yet."""
 
 
 @choices(Primitive.SYMBOL)
 class TransactionCapability(Symbol, ReprEnum):
-    """What a coordinator can do (§4.5.7)."""
+    """A capability of a coordinator (§4.5.7)."""
 
     LOCAL_TRANSACTIONS = "amqp:local-transactions"
     DISTRIBUTED_TRANSACTIONS = "amqp:distributed-transactions"
@@ -38,20 +38,20 @@ class TransactionCapability(Symbol, ReprEnum):
 class Coordinator:
     """The target of a link to a transaction coordinator (§4.5.1)."""
 
-    # Symbols, as other capabilities are: the archetype "txn-capability" is open.
+    # Symbols, like other capabilities: the archetype "txn-capability" is open.
     capabilities: Multiple[Symbol] = ()
 
 
 @composite("amqp:declare:list", 0x31)
 class Declare:
-    """The body of a message that asks for a transaction (§4.5.2)."""
+    """The body of a message that declares a transaction (§4.5.2)."""
 
     global_id: GlobalTransactionId | None = None
 
 
 @composite("amqp:discharge:list", 0x32)
 class Discharge:
-    """The body of a message that ends a transaction (§4.5.3)."""
+    """The body of a message that discharges a transaction (§4.5.3)."""
 
     txn_id: TransactionId
     fail: Boolean | None = None
