@@ -1,7 +1,7 @@
-"""Receiving by the ten thousand: deliveries come as octets, undecoded, and are decided many at a time.
+"""Receiving in batches: many undecoded deliveries at a time, decided many at a time.
 
-For a program that keeps what it received until somebody else has it, such as a job on a cluster. A `Receiver` makes an
-object for each delivery, reads its message, and wakes a task; here a delivery is an entry of two lists.
+For programs that hold deliveries until another system has them, such as a job on a cluster. A `Receiver` makes an
+object for each delivery, decodes its message and wakes a task. Here a delivery is one entry in each of two lists.
 """
 
 from __future__ import annotations
@@ -20,48 +20,52 @@ if TYPE_CHECKING:
 
 
 class BatchReceiver(PublicLink[BatchLink]):
-    """A link to receive from in bulk; used as `async with batch_receiver(connection, "orders", ...) as incoming`.
+    """A link to receive from in batches: `async with batch_receiver(connection, "orders", ...) as incoming`.
 
-    Nothing here waits: what came can be taken, and deciding tells the peer when its connection is next written to.
-    Leaving it releases all that is not decided, whoever has it.
+    No method waits: `take` returns the deliveries that are there, and a decision is sent when the connection is next
+    written to. Leaving the receiver releases all deliveries that are not decided.
     """
 
     __slots__ = ()
 
     def check(self) -> None:
-        """Raises: LinkDetachedError, ConnectionClosedError: the link is over for good. CommandError: it was left."""
+        """Check that the link is usable.
+
+        Raises: LinkDetachedError, ConnectionClosedError: the link is over for good. CommandError: the program has left
+            it.
+        """
         self._link.check()
 
     @property
     def received(self) -> int:
-        """Deliveries that came in all."""
+        """The number of all deliveries that have arrived so far."""
         return self._link.received
 
     @property
     def waiting(self) -> int:
-        """Deliveries that can be taken now."""
+        """The number of deliveries that can be taken now."""
         return self._link.waiting
 
     @property
     def undecided(self) -> int:
-        """Deliveries that are here and not decided."""
+        """The number of deliveries that have arrived and are not decided."""
         return self._link.undecided
 
     @property
     def is_full(self) -> bool:
-        """Whether no more will come before something is decided."""
+        """Whether no more deliveries arrive until some are decided."""
         return self._link.is_full
 
     def take(self, count: int, octets: int) -> Batch:
-        """Up to `count` deliveries and so many octets, but one if there is any, however large."""
+        """Take up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size."""
         return self._link.take(count, octets)
 
     def accept(self, bulk: Batch) -> bool:
-        """They were processed (§3.4.2). Returns: whether the peer is told: not, if their link is gone."""
+        """Accept the deliveries (§3.4.2). Returns: whether the peer is told; False if their link is gone."""
         return self._link.decide(bulk, ACCEPTED_STATE)
 
     def release(self, bulk: Batch) -> bool:
-        """They were not processed, and somebody else may (§3.4.4). Returns: as `accept`."""
+        """Release the deliveries, for another receiver to process (§3.4.4). Returns: as `accept`."""
         return self._link.decide(bulk, RELEASED_STATE)
 
 
@@ -74,16 +78,16 @@ def batch_receiver(
     most: int | None = None,
     options: ReceiverOptions | None = None,
 ) -> BatchReceiver:
-    """A link to receive from in bulk.
+    """Make a link to receive from in batches.
 
-    Args: credit: deliveries that may be here or on their way, and not decided, 1 at least. memory: octets of those here
-        that are enough; up to `WINDOW` frames may come beyond, and the rest of one delivery. most: deliveries that are
-        wanted in all; None: no limit. options: of the attach.
+    Args: credit: the most undecided deliveries, here or on their way; at least 1. memory: octets of deliveries here at
+        which the peer is stopped; up to `WINDOW` frames and the rest of one delivery may arrive beyond it. most: all
+        deliveries that are wanted; None: no limit. options: of the attach.
     """
     if whole("credit", credit) == 0:
         raise CommandError("without credit nothing can come")
-    home = connection._link_manager
-    name = home.name_for(None)
+    manager = connection._link_manager
+    name = manager.name_for(None)
     return BatchReceiver(
-        BatchLink(home, name, address, options or ReceiverOptions(), credit=credit, memory=memory, most=most)
+        BatchLink(manager, name, address, options or ReceiverOptions(), credit=credit, memory=memory, most=most)
     )

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Connection(LinkFactory):
-    """A connection to a peer: a broker, a router, a service. It makes senders, receivers and requesters.
+    """A connection to a peer: a broker, a router or a service. It makes senders, receivers and requesters.
 
-    Errors of the body come out as they are, and what fails in the background never cancels it: the next call on what
-    failed says so. Leaving sends `close`; the peer has a second to answer.
+    Errors of the `async with` body leave it unchanged. A failure in the background never cancels the body: the next
+    call on what has failed raises the error. Leaving the connection sends `close`; the peer has one second to answer.
     """
 
     def __init__(self, dialer: Dialer) -> None:
@@ -43,10 +43,10 @@ class Connection(LinkFactory):
         return f"<Connection {self._dialer.described()}>"
 
     async def __aenter__(self) -> Self:
-        """Connect. With `reconnect`, as long as it takes, but for refusals that trying again would not change.
+        """Connect. With `reconnect`, try until it succeeds or the peer refuses in a way that no retry would change.
 
-        Raises: ConnectionClosedError: no connection came about. SaslError: the peer does not let us in. CommandError:
-            it was entered before, or not inside `trio.run`.
+        Raises: ConnectionClosedError: no connection was made. SaslError: the peer refused the credentials.
+            CommandError: the connection was entered before, or not inside `trio.run`.
         """
         demand_trio()
         await self._dialer.enter()
@@ -55,7 +55,7 @@ class Connection(LinkFactory):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the connection."""
         await self._dialer.leave()
         if error is None:
             await trio.lowlevel.checkpoint()
@@ -72,12 +72,12 @@ class Connection(LinkFactory):
 
     @property
     def reconnections(self) -> int:
-        """How often it was made again."""
+        """The number of times that the connection was made again."""
         return self._dialer.reconnections
 
     @property
     def peer(self) -> Open:
-        """What the peer said of itself (§2.7.1). Raises: ConnectionClosedError: there is no connection now."""
+        """The `open` of the peer (§2.7.1). Raises: ConnectionClosedError: there is no connection now."""
         return self._dialer.peer
 
     @property
@@ -105,32 +105,35 @@ def connect(
     trace_frames: bool = False,
     open_stream: Opener = open_tcp,
 ) -> Connection:
-    """Make a connection to any AMQP 1.0 peer, to be entered by `async with`.
+    """Make a connection to any AMQP 1.0 peer; `async with` opens it.
 
     Args:
-        url: `amqp://host:port` or `amqps://...`, where TLS comes first; several are tried in turn.
-        id: our container-id (§2.7.1); None: one of its own.
-        user: who we are, by a password.
-        password: for SCRAM-SHA-256, SCRAM-SHA-1, or PLAIN, the first of them that the peer offers (§5.3). PLAIN shows
-            it to the peer, and without TLS to the network: there it is used on loopback only.
-        insecure: use PLAIN without TLS all the same; not where a redirect leads: there TLS, and a certificate that was
-            verified, are needed for it.
-        mechanisms: SASL mechanisms, the best liked first, in the place of that choice; empty: no SASL layer.
-        trust: PEM, authorities whose servers are believed; None: those that the system trusts.
-        certificate: PEM, to show to a server that asks; without `user` it says who we are (EXTERNAL).
-        key: PEM, the certificate's.
-        tls: a context in the place of these three.
-        hostname: which host is wanted, in `open` and SASL; None: the URL's. Some brokers name virtual hosts by it.
-        idle_time_out: seconds without a frame after which the peer uses_credit as gone (§2.4.5); None: never.
-        max_frame_size: octets of a frame that we take (§2.7.1), 512 at least.
-        reconnect: connect again when the connection is lost, and at first until it comes about.
-        redirects: hosts to which redirects are followed, those of the URLs and `hostname` beside (§2.8.16, §2.8.18):
-            `b.example`, `*.example`, an IP address, `*` for any. They are shown who we are. None: none is followed.
+        url: `amqp://host:port`, or `amqps://host:port` for TLS. Several URLs are tried in turn.
+        id: our container-id (§2.7.1); None: a generated one.
+        user: user name for a login with a password.
+        password: for SCRAM-SHA-256, SCRAM-SHA-1 or PLAIN: the first of them that the peer offers (§5.3). PLAIN shows
+            the password to the peer. Without TLS it shows it to the network, too, so PLAIN is then used on loopback
+            only.
+        insecure: allow PLAIN without TLS. Not after a redirect: there PLAIN needs TLS and a verified certificate.
+        mechanisms: SASL mechanisms to choose from, the preferred one first, instead of those above; empty: no SASL
+            layer.
+        trust: PEM file of the certificate authorities to trust; None: those that the system trusts.
+        certificate: PEM file of the certificate to show to a server that asks for one. Without `user` it is the login
+            (EXTERNAL).
+        key: PEM file of the certificate's key.
+        tls: a TLS context, instead of the three files.
+        hostname: the host to name in `open` and SASL; None: the URL's. Some brokers name virtual hosts by it.
+        idle_time_out: seconds without a frame after which the peer counts as gone (§2.4.5); None: never.
+        max_frame_size: octets of the largest frame that the peer may send (§2.7.1), 512 at least.
+        reconnect: connect again when the connection is lost, and repeat the first attempt until it succeeds.
+        redirects: hosts to which redirects are followed, besides those of the URLs and `hostname` (§2.8.16, §2.8.18):
+            `b.example`, `*.example`, an IP address, or `*` for any. Our login is shown to them. None: no redirect is
+            followed.
         trace_frames: log every frame, decoded, without bodies and passwords, at `amqpmesh.frames`.
-        open_stream: opens what TLS and AMQP run over: TCP, or a proxy, a tunnel, a test.
+        open_stream: opens the stream under TLS and AMQP: TCP by default; a proxy, a tunnel, or a test.
 
-    Raises: CommandError: what cannot work: a URL that is none, no credentials for any mechanism. OSError: a file that
-        cannot be read or does not hold what it should (`ssl.SSLError` is one).
+    Raises: CommandError: the arguments cannot work: an invalid URL, or no credentials for any mechanism. OSError: a
+        file cannot be read or is invalid (`ssl.SSLError` is one).
     """
     urls = [url] if isinstance(url, str) else list(url)
     places = _places(urls, hostname)
@@ -157,7 +160,7 @@ def connect(
 
 
 def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:
-    """Where URLs lead. Raises: CommandError: there is none, or one is no URL."""
+    """Return the places that the URLs name. Raises: CommandError: there is no URL, or one is invalid."""
     try:
         endpoints = [Endpoint.parse(each) for each in urls]
     except ValueError as error:
@@ -168,7 +171,7 @@ def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:
 
 
 def _following(places: Sequence[Place], redirects: Sequence[str]) -> Following:
-    """Which redirects are followed. Raises: CommandError: what is given are no hosts."""
+    """Return the rules for following redirects. Raises: CommandError: the patterns are no hosts."""
     if isinstance(redirects, str):
         raise CommandError(f"{redirects!r} is one host: give a list of them")
     allowed = tuple(redirects)

@@ -1,4 +1,4 @@
-"""`Delivery`: what came, as a program has it, and the decision about it (§3.4)."""
+"""`Delivery`: a message that a program has received, and its decision about it (§3.4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.links.receiver_link import ReceiverLink
 
 WHY_MAX: Final = 200
-"""Characters of a description: part of it may be a peer's, and it has to go into a frame."""
+"""The most characters of a description. It may quote the peer, and has to fit into a frame."""
 
 
 _OF_MESSAGES: Final = frozenset(item.name for item in fields(Message))
@@ -34,8 +34,8 @@ _OF_MESSAGES: Final = frozenset(item.name for item in fields(Message))
 class Delivery:
     """One delivery: read `message`, then accept, reject, release or modify it, once.
 
-    Deciding never waits. `async with delivery as message` decides by how its body links: accepted; modified
-    (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
+    No decision waits. `async with delivery as message` decides at the end of its body: accepted if the body returned,
+    modified (delivery-failed) if it raised, released if it was cancelled. A decision inside the body stands.
     """
 
     __slots__ = ("__weakref__", "_incoming", "_receiver")
@@ -47,7 +47,7 @@ class Delivery:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Tell those who look for a field of the message where it is."""
+            """Raise an error that tells where a field of the message is found."""
             said = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in _OF_MESSAGES:
                 said += f": the message has it, delivery.message.{name}"
@@ -65,61 +65,65 @@ class Delivery:
 
     @property
     def message_format(self) -> int:
-        """0 for messages as part 3 defines them (§3.2.16); for others there is `payload`, and no `message`."""
+        """The message-format (§3.2.16): 0 for messages of part 3. Others have a `payload` and no `message`."""
         return self._incoming.kernel.message_format
 
     @property
     def is_settled(self) -> bool:
-        """The sender has settled it, maybe before it was sent: nobody waits for a decision."""
+        """Whether the sender has settled the delivery, and so waits for no decision. It may have sent it settled."""
         return self._incoming.is_settled
 
     @property
     def is_decided(self) -> bool:
-        """Whether it was decided, by whatever means."""
+        """Whether the delivery is decided, by this program or by the library."""
         return self._incoming.is_decided
 
     @property
     def payload(self) -> bytes:
-        """All octets of it. Raises: CommandError: it streams."""
+        """All octets of the message as they were received. Raises: CommandError: the delivery streams."""
         return self._incoming.payload
 
     @property
     def message(self) -> Message:
-        """The message; of one that streams, without its body.
+        """The message. Of a delivery that streams, the message without its body.
 
-        Raises: CommandError: it is of another message-format than 0.
+        Raises: CommandError: the message-format is not 0.
         """
         return self._incoming.message
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body's octets as they come, once. What is not taken stops the sender.
+        """Iterate over the octets of the body as they arrive, once. Octets that are not taken stop the sender.
 
-        Raises: CommandError: the body is no data: use `read`. DeliveryAbortedError, LinkDetachedError,
-            ConnectionClosedError: the rest will not come.
+        Raises: CommandError: the body is not data: use `read`. DeliveryAbortedError, LinkDetachedError,
+            ConnectionClosedError: the rest will not arrive.
         """
         return self._incoming.octets()
 
     async def read(self) -> Message:
-        """The whole message, once all of it has come; the octets of several data sections are joined.
+        """Return the whole message once it has arrived, with the octets of several data sections joined.
 
-        Raises: as iterating; ProtocolError: it is none.
+        Raises: as iterating. ProtocolError: it is no valid message.
         """
         return await self._incoming.read()
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
     def accept(self) -> bool:
-        """It was processed (§3.4.2).
+        """Accept the delivery: it was processed (§3.4.2).
 
-        Returns: whether the sender is told: not, if it settled the delivery itself, or if the link is gone.
-        Raises: CommandError: it was decided already.
+        Returns: whether the sender is told. False if the sender has settled the delivery itself, or if the link is
+            gone.
+        Raises: CommandError: it is decided already.
         """
         return self._receiver.decide(self._incoming, ACCEPTED_STATE)
 
     def reject(
         self, condition: str | None = None, description: str | None = None, info: Mapping[str, Value] | None = None
     ) -> bool:
-        """The message is invalid (§3.4.3). Args: an error that says why. Returns, Raises: as `accept`."""
+        """Reject the delivery: the message is invalid (§3.4.3).
+
+        Args: condition, description, info: an error with the reason. Returns, Raises: as `accept`.
+        """
         error = None
         if condition is not None:
             error = Error(condition=symbol(condition), description=description, info=by_symbol(info))
@@ -128,7 +132,10 @@ class Delivery:
         return self._receiver.decide(self._incoming, encode_composite(Rejected(error=error)))
 
     def release(self) -> bool:
-        """It was not processed, and somebody else may (§3.4.4). Returns, Raises: as `accept`."""
+        """Release the delivery: it was not processed, and another receiver may get it (§3.4.4).
+
+        Returns, Raises: as `accept`.
+        """
         return self._receiver.decide(self._incoming, RELEASED_STATE)
 
     def modify(
@@ -138,11 +145,11 @@ class Delivery:
         undeliverable_here: bool = False,
         message_annotations: Mapping[str, Value] | None = None,
     ) -> bool:
-        """It was not processed, and is to be changed before it goes to somebody else (§3.4.5).
+        """Return the delivery unprocessed, with changes for the next receiver (§3.4.5).
 
-        Args: delivery_failed: count the attempt. undeliverable_here: not to this receiver again.
-            message_annotations: to be merged into the message's.
-        Returns: as `accept`. Raises: CommandError: as `accept`, and where the source does not have that outcome.
+        Args: delivery_failed: count this attempt. undeliverable_here: do not send it to this receiver again.
+            message_annotations: annotations to merge into the message's.
+        Returns: as `accept`. Raises: CommandError: as `accept`, and if the source does not support this outcome.
         """
         if not self._receiver.takes_modified:
             raise CommandError("modified is not among the outcomes of the source: release the delivery, or reject it")
@@ -154,22 +161,23 @@ class Delivery:
         return self._receiver.decide(self._incoming, encode_composite(state))
 
     async def settled(self) -> bool:
-        """Wait until the sender has settled it, too: with rcv-settle-mode second, from there on it is exactly once.
+        """Wait until the sender has settled the delivery, too.
 
-        Returns: whether it has; False: the link is gone.
+        With rcv-settle-mode second, the delivery is exactly once from then on.
+        Returns: whether the sender has settled it; False: the link is gone.
         """
         return await self._incoming.until_settled()
 
     async def reply(self, message: Message | Value, *, settled: bool = True) -> Sent | None:
-        """Answer: to the message's reply-to, with its correlation-id, else its message-id.
+        """Reply to the message: to its reply-to, with its correlation-id, or else its message-id.
 
-        Args: settled: at most once, so that nobody who asks and then takes no answer can stop those who come after.
-            Else ask what is returned for the outcome.
-        Returns: None: it cannot be answered: there is no reply-to, or the peer refuses it, or one of the two is too
-            large for the peer. Then the delivery is rejected, unless it is decided, and the log says so once for each
-            receiver.
-        Raises: CommandError: the answer is no message; or router or connection were left. ConnectionClosedError: the
-            connection is over.
+        Args: settled: send the reply at most once, so that a client that asks and then takes no reply cannot stop
+            replies to others. Otherwise the returned `Sent` has the outcome.
+        Returns: None if no reply is possible: the message has no reply-to, the peer refuses that address, or the reply
+            or the address is too large for the peer. Then the delivery is rejected, unless it is decided, and the first
+            such failure of each receiver is logged.
+        Raises: CommandError: the reply is no valid message, or the program has left the router or connection.
+            ConnectionClosedError: the connection is over.
         """
         asked = self.message
         answer = replace(message) if isinstance(message, Message) else Message(message)
@@ -191,7 +199,7 @@ class Delivery:
             return None
 
     async def __aenter__(self) -> Message:
-        """The message. Cancelled here, the delivery is released as it would be inside."""
+        """Return the message. If this is cancelled, the delivery is released, as it would be inside the body."""
         try:
             await trio.lowlevel.checkpoint()
         except trio.Cancelled as cancelled:
@@ -202,7 +210,7 @@ class Delivery:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Decide, if that was not done."""
+        """Decide the delivery, unless the body has done so."""
         if self.is_decided:
             return
         if error is None:
@@ -210,12 +218,12 @@ class Delivery:
         elif _is_failure(error):
             self._receiver.fail(self._incoming)
         else:
-            # Cancelled, or the program ends: it was nobody's fault.
+            # Cancelled, or the program ends: the delivery did not fail.
             self.release()
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Whether something went wrong: not, if it was cancelled, and nothing else."""
+    """Return whether something went wrong: false for a cancellation and nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return any(map(_is_failure, error.exceptions))
     return isinstance(error, Exception)

@@ -1,4 +1,4 @@
-"""The three doors: `router.` and `connection.` offer the same senders, receivers and requesters."""
+"""The three methods that `Router` and `Connection` share: they make senders, receivers and requesters."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class LinkFactory(ABC):
-    """Makes links; each is attached by `async with`, and detached when that is left."""
+    """Makes links. `async with` attaches a link, and detaches it at the end."""
 
     @property
     @abstractmethod
     def _link_manager(self) -> LinkManager:
-        """What attaches them."""
+        """The manager that attaches the links."""
 
     def sender(
         self,
@@ -44,12 +44,12 @@ class LinkFactory(ABC):
         desired_capabilities: Sequence[str] = (),
         properties: Mapping[str, Value] | None = None,
     ) -> Sender:
-        """A link to send on; used as `async with connection.sender("orders") as orders`.
+        """Make a link to send on: `async with connection.sender("orders") as orders`.
 
-        Args: address: the target's; None: the anonymous terminus, where each message goes by its `to`.
-            name: of the link, for peers that remember links (§2.6.1); None: one of its own.
-            snd_settle_mode, rcv_settle_mode: as §2.8.2 and §2.8.3 say; with SECOND receivers wait for our settlement.
-            target: in the place of the one that names `address`, for all else that a target may say (§3.5.4).
+        Args: address: of the target; None: the anonymous terminus, where the `to` of each message is its address.
+            name: of the link, for peers that remember links (§2.6.1); None: a new name.
+            snd_settle_mode, rcv_settle_mode: see §2.8.2 and §2.8.3. With SECOND, receivers wait for our settlement.
+            target: replaces the target that names `address`, for the other fields of a target (§3.5.4).
             desired_capabilities, properties: of the attach (§2.7.3).
         """
         link = SenderLink(
@@ -82,21 +82,22 @@ class LinkFactory(ABC):
         desired_capabilities: Sequence[str] = (),
         properties: Mapping[str, Value] | None = None,
     ) -> Receiver:
-        """A link to receive from; used as `async with connection.receiver("orders") as incoming`.
+        """Make a link to receive from: `async with connection.receiver("orders") as incoming`.
 
-        Args: address: the source's; None: a dynamic node, whose address the peer chooses: `incoming.address`.
-            credit: deliveries that may be here or on their way and are not decided; 0: none but by `flow` and `drain`.
-            buffer: octets that may wait here before the program takes them (2 MiB). It is counted in whole frames: the
-                session's window (§2.5.6) is `buffer // max_frame_size` transfer frames, 4 at least, however full.
-            streaming: hand a delivery out at its first frames; its body comes by `async for`.
-            any_format: hand out what is of another message-format than 0, too, which has a `payload` and no `message`.
-                Else it is rejected (amqp:not-implemented), as what is no message is.
-            max_message_size: octets; larger ones are refused by the peer (§2.7.3). None: 16 MiB, and without limit
-                where they stream; 0: no limit.
-            max_values: values that a message may hold, each element of a list, map or array being one. Messages with
-                more are rejected undecoded: they would hold up all tasks of the thread. 0: no limit.
-            filter: of the source, by name, each value described (§3.5.8); a peer that does not apply one is not
-                received from. source: in the place of the one that names `address` and `filter`.
+        Args: address: of the source; None: a dynamic node. The peer chooses its address, which is `incoming.address`.
+            credit: the most undecided deliveries, here or on their way; 0: the program gives credit with `flow`.
+            buffer: octets that may wait here until the program takes them (2 MiB). They are counted in whole frames:
+                the session's window (§2.5.6) is `buffer // max_frame_size` transfer frames of any size, 4 at least.
+            streaming: return a delivery after its first frames; read its body with `async for`.
+            any_format: also return deliveries of a message-format other than 0; they have a `payload` and no `message`.
+                Without it they are rejected (amqp:not-implemented). Invalid messages are always rejected.
+            max_message_size: octets. The peer refuses larger messages (§2.7.3). None: 16 MiB, or no limit if
+                `streaming`. 0: no limit.
+            max_values: the most values of a message; each element of a list, map or array counts. Messages with more
+                are rejected undecoded, since decoding them would block all tasks of the thread. 0: no limit.
+            filter: filters of the source by name; each is a described value (§3.5.8). The attach fails if the peer does
+                not apply one of them.
+            source: replaces the source that names `address` and `filter`.
             name, snd_settle_mode, rcv_settle_mode, desired_capabilities, properties: as for `sender`.
         """
         if max_message_size is None:
@@ -131,10 +132,12 @@ class LinkFactory(ABC):
         max_message_size: int = MAX_MESSAGE_SIZE,
         max_values: int = MAX_VALUES,
     ) -> Requester:
-        """A link to ask on, and a dynamic node for the answers; used as `async with connection.requester("quotes")`.
+        """Make a link for requests and one for replies: `async with connection.requester("quotes") as quotes`.
 
-        Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way,
-            1 at least. max_message_size: octets of an answer. max_values: as for `receiver`.
+        Args: address: of the target; None: the `to` of each request is its address.
+            credit: the most replies on their way; at least 1.
+            max_message_size: octets of a reply.
+            max_values: as for `receiver`.
         """
         if whole("credit", credit) == 0:
             raise CommandError("without credit no answer can come")

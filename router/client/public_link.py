@@ -1,4 +1,4 @@
-"""What `Sender` and `Receiver` have in common: a name, and a life that `async with` begins and ends."""
+"""The common base of `Sender` and `Receiver`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ L = TypeVar("L", bound=ClientLink)
 
 
 class PublicLink(Generic[L]):
-    """A link as programs see it. The link's end, which the peer talks to, is behind it."""
+    """A link as a program uses it: `async with` attaches and detaches it."""
 
     __slots__ = ("__weakref__", "_link")
 
@@ -26,8 +26,8 @@ class PublicLink(Generic[L]):
     async def __aenter__(self) -> Self:
         """Attach, and wait for the peer's attach.
 
-        Raises: LinkDetachedError: the peer refused. ConnectionClosedError: there is no connection, and none will come.
-            CommandError: it was entered before.
+        Raises: LinkDetachedError: the peer refused the link. ConnectionClosedError: there is no connection, and none
+            will follow. CommandError: the link was entered before.
         """
         await self._link.enter()
         return self
@@ -35,7 +35,7 @@ class PublicLink(Generic[L]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Detach; the peer has a second to answer."""
+        """Detach. The peer has one second to answer."""
         await self._link.leave(clean=error is None)
 
     @property
@@ -45,15 +45,18 @@ class PublicLink(Generic[L]):
 
     @property
     def address(self) -> str | None:
-        """What the peer attached: of a dynamic node, the address that it was given; before that, what was asked for."""
+        """The address that the peer attached; before that, the address that was asked for.
+
+        A dynamic node has the address that the peer chose for it.
+        """
         return self._link.address
 
     @property
     def is_attached(self) -> bool:
-        """Whether the peer has attached, too; not, while there is no connection."""
+        """Whether both ends have attached. False as long as there is no connection."""
         return self._link.is_attached
 
     @property
     def credit(self) -> int:
-        """Deliveries that the sending end may send now, as far as it is known here (link-credit, §2.6.7)."""
+        """The number of deliveries that the sending end may send now, as known at this end (link-credit, §2.6.7)."""
         return self._link.credit

@@ -1,4 +1,4 @@
-"""`Receiver`: deliveries come in, one by one."""
+"""`Receiver`: receives deliveries one by one."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Receiver(PublicLink[ReceiverLink]):
 
     @property
     def undecided(self) -> int:
-        """Deliveries that have begun to come and are not decided."""
+        """The number of deliveries that have arrived, in part or whole, and are not decided."""
         return self._link.undecided
 
     def __aiter__(self) -> Self:
-        """Deliveries, until the receiver is left or fails."""
+        """Iterate over the deliveries, until the program leaves the receiver or the link fails."""
         return self
 
     async def __anext__(self) -> Delivery:
-        """As `receive`; where that says that the receiver was left, the iteration ends."""
+        """Return the next delivery, as `receive` does. The iteration ends when the program has left the receiver."""
         try:
             return await self.receive()
         except CommandError:
@@ -44,25 +44,27 @@ class Receiver(PublicLink[ReceiverLink]):
             raise
 
     async def receive(self) -> Delivery:
-        """The next delivery, waiting for one if need be. What is no message is rejected, and never seen here;
-        nor is what is of another message-format than 0, unless the receiver was made with `any_format`.
+        """Return the next delivery; wait for one if there is none.
 
-        Raises: LinkDetachedError, ConnectionClosedError: the link is over. CommandError: it was left. Cancelled,
-            nothing was taken.
+        A delivery that is no valid message is rejected and not returned. So is one of a message-format other than 0,
+        unless the receiver was made with `any_format`. If this call is cancelled, no delivery is taken.
+
+        Raises: LinkDetachedError, ConnectionClosedError: the link is over. CommandError: the program has left the
+            receiver.
         """
         return Delivery(self._link, await self._link.receive())
 
     def flow(self, credit: int) -> None:
-        """Give the peer credit for so many deliveries more (§2.6.7).
+        """Give the peer credit for this many more deliveries (§2.6.7). A task that waits in `drain` stops waiting.
 
-        Whoever waits in `drain` waits no longer.
-        Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
+        Raises: CommandError: the receiver manages its credit itself, or is over, or the credit would be too large.
         """
         self._link.flow(credit)
 
     async def drain(self) -> None:
-        """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
+        """Make the peer use up its credit: it sends what it has, and discards the rest of the credit (§2.6.7).
 
-        What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
+        Deliveries that arrive meanwhile are received as usual.
+        Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError: the link is over.
         """
         await self._link.drain()

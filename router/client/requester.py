@@ -1,4 +1,4 @@
-"""`Requester`: asking and being answered, by a link for requests and a dynamic node for the replies (§3.5.3)."""
+"""`Requester`: sends requests and returns their replies, by a link for each direction (§3.5.3)."""
 
 from __future__ import annotations
 
@@ -23,33 +23,35 @@ if TYPE_CHECKING:
 
 
 class Requester:
-    """Asks, and waits for the answers. Several tasks may share it: each gets its own."""
+    """Sends requests and waits for the replies. Several tasks may share it; each gets its own reply."""
 
     __slots__ = ("__weakref__", "_replies", "_requests")
 
-    def __init__(self, home: LinkManager, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
-        """Args: replies: name, credit, largest message and most values of one, of the link that answers come by."""
+    def __init__(
+        self, manager: LinkManager, name: str, address: str | None, replies: tuple[str, int, int, int]
+    ) -> None:
+        """Args: replies: name, credit, max-message-size and most values of a message, of the link for replies."""
         reply_name, credit, max_message_size, max_values = replies
         self._replies = ReplyLink(
-            home, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
+            manager, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
         )
-        self._requests = RequestLink(home, name, address, self._replies)
+        self._requests = RequestLink(manager, name, address, self._replies)
 
     def __repr__(self) -> str:
         return f"<Requester {self._requests.described()}, {len(self._replies.calls)} calls>"
 
     @property
     def reply_to(self) -> str | None:
-        """Where answers are sent to; None: it is not attached."""
+        """The address of the dynamic node that replies are sent to; None: it is not attached."""
         return self._replies.address if self._replies.is_attached else None
 
     @property
     def late_replies(self) -> int:
-        """Answers that came when nobody waited for them any more; they were accepted, and dropped."""
+        """The number of replies that came after their call had ended. They were accepted and dropped."""
         return self._replies.late
 
     async def __aenter__(self) -> Self:
-        """Attach both links. Raises: as `Sender`: the peer may have no dynamic nodes."""
+        """Attach both links. Raises: as `Sender`; the peer may refuse dynamic nodes."""
         await self._replies.enter()
         try:
             await self._requests.enter()
@@ -61,27 +63,28 @@ class Requester:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Detach both."""
+        """Detach both links."""
         try:
             await self._requests.leave(clean=error is None)
         finally:
             await self._replies.leave(clean=error is None)
 
     async def request(self, message: Message | Value) -> Message:
-        """Send a request, and wait for the answer to it.
+        """Send a request, and wait for its reply.
 
-        The answer is known by its correlation-id: the request's own, or its message-id, which is made where it is
-        missing. Cancelled, the call is forgotten, and a late answer is accepted and dropped.
+        A reply belongs to the request whose correlation-id it carries, or whose message-id if the request has no
+        correlation-id. A missing message-id is generated. If this call is cancelled, a late reply is accepted and
+        dropped.
 
-        Raises: RejectedError, ReleasedError, ModifiedError: nobody took the request. InDoubtError: a link was lost
-            before the answer came. ProtocolError: the answer is no message, or has too many values: it was rejected.
-            LinkDetachedError, ConnectionClosedError: it was not sent. CommandError: another call waits for an answer by
-            the same id.
+        Raises: RejectedError, ReleasedError, ModifiedError: the request was not accepted. InDoubtError: a link was lost
+            before the reply came. ProtocolError: the reply is no valid message, or has too many values; it was
+            rejected. LinkDetachedError, ConnectionClosedError: the request was not sent. CommandError: another call
+            with the same id waits for its reply.
         """
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:
             request.message_id = UUID(hex=environment().token(16), version=4)
-        payload = request.encode()  # whether it can be is to be known before it waits
+        payload = request.encode()  # fails now, and not only when there is credit
         key = request.message_id if request.correlation_id is None else request.correlation_id
         await trio.lowlevel.checkpoint_if_cancelled()
         self._replies.check()
@@ -104,7 +107,7 @@ class Requester:
             await self._requests.until_sent(call.request)
             await call.done.wait()
         finally:
-            # The answer takes it out; then another call may have its place.
+            # The reply has removed the call; another call may use the id by now.
             if calls.get(key) is call:
                 del calls[key]
             if call.request is not None:

@@ -1,4 +1,4 @@
-"""`Sender`: messages go out, and their outcomes come back."""
+"""`Sender`: sends messages, and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ if TYPE_CHECKING:
 
 
 class Sender(PublicLink[SenderLink]):
-    """A link to send on. Several tasks may share it; the order is that of their calls."""
+    """A link to send on. Several tasks may share it; messages leave in the order of the calls."""
 
     __slots__ = ()
 
     @property
     def waiting(self) -> int:
-        """Deliveries that wait for credit, or for the peer's window."""
+        """The number of deliveries that wait for credit, or for room in the peer's session window."""
         return self._link.waiting
 
     @property
     def unsettled(self) -> int:
-        """Deliveries that were sent and have no outcome yet."""
+        """The number of deliveries that were sent and have no outcome yet."""
         return self._link.unsettled
 
     async def send(self, message: Message | Value, *, settled: bool = False) -> None:
-        """Send a message, and wait until it is accepted: of a multicast by one receiver at least, and rejected by none.
+        """Send a message, and wait until it is accepted.
 
-        Args: message: a `Message`, or the body of one. settled: at most once: no outcome is waited for.
-        Raises: RejectedError, ReleasedError, ModifiedError: it was not accepted. InDoubtError: the link was lost before
-            the outcome came. LinkDetachedError, ConnectionClosedError: the link is over, and it was not sent.
-            CommandError: it cannot be sent: not a message, or larger than the peer takes. Cancelled while it waits for
-            credit, nothing was sent; while it waits for the outcome, that is in doubt.
+        A multicast message counts as accepted if at least one receiver accepts it and none rejects it. If this call is
+        cancelled while it waits for credit, nothing was sent. If it is cancelled later, the outcome is in doubt.
+
+        Args: message: a `Message`, or the body of one. settled: send at most once, and wait for no outcome.
+        Raises: RejectedError, ReleasedError, ModifiedError: the message was not accepted. InDoubtError: the link was
+            lost before the outcome came. LinkDetachedError, ConnectionClosedError: the link is over, and the message
+            was not sent. CommandError: the message cannot be sent: it is invalid, or larger than the peer accepts.
         """
         await self._until_accepted(await self._link.transfer(encode_message(message), settled=settled))
 
@@ -57,24 +59,25 @@ class Sender(PublicLink[SenderLink]):
         size: int | None = None,
         settled: bool = False,
     ) -> None:
-        """Send a message whose body is given in parts, and wait until it is accepted. It is never here as a whole.
+        """Send a message whose body is produced in parts, and wait until it is accepted.
 
-        The first part is asked for once there is credit, and each one goes as soon as it is there. Meanwhile other
-        messages of this sender wait, as transfers of a link do not interleave. The message is aborted, so that its
-        receiver drops it, where this is cancelled, the parts raise, or they are not what was announced. Parts are not
-        sent twice: where the link is lost in the middle, that is raised, and nothing was sent.
+        The whole message is never held in memory. The first part is requested once there is credit, and each part is
+        sent as soon as it is there. Until the last part, other messages of this sender wait, since the transfers of a
+        link do not interleave. The message is aborted, so that its receiver drops it, if this call is cancelled, if
+        `parts` raises, or if the parts do not match `size`. Parts are not sent twice: if the link is lost before the
+        last part, the call raises that error, and nothing was sent.
 
-        Args: parts: octets of the body, which is data; an async generator is closed. message: what is said about them,
-            without a body; its footer is read behind the last part. size: octets of all parts: the body is one data
-            section, else each part is one (§3.2.6). settled: as of `send`.
-        Raises: as `send`, and what `parts` raises. CommandError: also if there are other octets than `size` says.
+        Args: parts: octets of the body, which are data sections; an async generator is closed at the end. message: all
+            other sections, without a body; its footer is read after the last part. size: octets of all parts together.
+            With it the body is one data section; without it each part is one (§3.2.6). settled: as for `send`.
+        Raises: as `send`, and whatever `parts` raises. CommandError: also if the parts have another length than `size`.
         """
         await self._until_accepted(await self._stream(parts, message, size, settled))
 
     async def transfer(self, message: Message | Value, *, settled: bool = False) -> Sent:
-        """Send a message as soon as there is credit for it, and wait for nothing more.
+        """Send a message as soon as there is credit, and return without waiting for the outcome.
 
-        Returns: what tells the outcome, later. Args, Raises: as `send`, but for outcomes.
+        Returns: a `Sent`, which has the outcome later. Args, Raises: as `send`, except for outcomes.
         """
         return Sent(await self._link.transfer(encode_message(message), settled=settled))
 
@@ -86,14 +89,14 @@ class Sender(PublicLink[SenderLink]):
         size: int | None = None,
         settled: bool = False,
     ) -> Sent:
-        """Send a message whose body is given in parts, and wait for nothing more when the last one has gone.
+        """Send a message whose body is produced in parts, and return once the last part is sent.
 
-        Returns: what tells the outcome, later. Args, Raises: as `send_parts`, but for outcomes.
+        Returns: a `Sent`, which has the outcome later. Args, Raises: as `send_parts`, except for outcomes.
         """
         return Sent(await self._stream(parts, message, size, settled))
 
     async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
-        """As `transfer`, of a message that is encoded already, such as the `payload` of a delivery that came."""
+        """Send a message that is encoded already, such as the `payload` of a delivery; otherwise as `transfer`."""
         return Sent(await self._link.transfer(payload, settled=settled))
 
     async def _stream(
@@ -117,5 +120,5 @@ class Sender(PublicLink[SenderLink]):
 
 
 def link_of(sender: Sender) -> SenderLink:
-    """What is behind it, for those of this package that have to know when the first frame goes."""
+    """Return the link behind a sender, for code of this package that must know when the first frame is sent."""
     return sender._link

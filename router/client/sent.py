@@ -1,4 +1,4 @@
-"""`Sent`: what a program knows of a delivery that it has sent."""
+"""`Sent`: a delivery that a program has sent, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sent:
-    """A delivery that was sent: its outcome comes later."""
+    """A delivery that was sent. Its outcome arrives later."""
 
     __slots__ = ("__weakref__", "_outgoing")
 
@@ -32,20 +32,21 @@ class Sent:
 
     @property
     def settled(self) -> bool:
-        """It was sent settled: at most once, and nobody tells what became of it."""
+        """Whether the delivery was sent settled: at most once, and without an outcome."""
         return self._outgoing.settled
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is known, or that it will not be."""
+        """Whether the outcome is known, or will never be known."""
         return self._outgoing.decided.is_set()
 
     async def outcome(self) -> Outcome:
-        """Wait for the outcome. What was not accepted is no error here: look at what comes back.
+        """Wait for the outcome.
 
-        Cancelled, the delivery is settled all the same when the outcome comes.
-        Raises: InDoubtError: the link was lost before: it may or may not have been delivered. CommandError: it was sent
-            settled.
+        An outcome other than accepted raises nothing here: look at the returned value. If this call is cancelled, the
+        delivery is still settled when the outcome arrives.
+        Raises: InDoubtError: the link was lost before the outcome came, so the message may or may not have been
+            delivered. CommandError: the delivery was sent settled.
         """
         if self._outgoing.settled:
             raise CommandError("it was sent settled: there is no outcome")
@@ -53,5 +54,8 @@ class Sent:
 
     @property
     def error(self) -> AmqpMeshError | None:
-        """What `send` raises: it was not accepted, or is in doubt; None: it was accepted, or nothing is known yet."""
+        """The error that `send` would raise: the delivery was not accepted, or is in doubt.
+
+        None: it was accepted, or its outcome is not known yet.
+        """
         return self._outgoing.error

@@ -1,4 +1,4 @@
-"""One connection over its stream, from the first byte to the last."""
+"""`ConnectionTasks`: the tasks that serve one connection over its stream."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from amqpmesh.router.logs.frame_trace import FrameTracer
 
 BACKLOG_LIMIT: Final = 4 * 2**20
-"""Octets that may wait to be written before the peer is read no further: one that asks and asks and reads no answer.
-Deliveries stop at far less, so two ends cannot wait for each other here."""
+"""Octets that may wait to be written before nothing more is read from the peer.
+
+A peer may send requests and read no replies. Senders stop at far less, so two peers cannot wait for each other here.
+"""
 
 CLOSE_TIME: Final = 1.0
 """Seconds that the peer has to answer our `close`."""
 
 
 class ConnectionTasks:
-    """The tasks of one connection: one reads, one writes, one keeps the time."""
+    """The tasks of one connection: one reads, one writes, one handles timers."""
 
     def __init__(
         self,
@@ -40,8 +42,9 @@ class ConnectionTasks:
         opened: Callable[[ClientConnection], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> None:
-        """Args: tracer: of frames, if they are traced. unanswered: what is told if the peer goes before it said
-        anything. opened, ended: called once each, if it comes to that.
+        """Args: tracer: logs the frames; None: they are not logged. unanswered: the error message if the peer closes
+        the
+        stream before its first byte. opened, ended: called at most once each.
         """
         self._stream = stream
         self._tracer = tracer
@@ -51,14 +54,14 @@ class ConnectionTasks:
         self._wanted = trio.Event()
         self._written = trio.Event()
         self._alarm = trio.CancelScope()
-        #: Set when nothing of it is left.
+        #: Set when all tasks have ended.
         self.ended = trio.Event()
         self.client_connection = ClientConnection(engine, wake=self._wake, opened=self._is_open, ended=ended)
         engine.open()
-        self._wake()  # its protocol header was there before anybody could be told
+        self._wake()  # the engine has written its protocol header already
 
     async def run(self) -> ClientConnection:
-        """Serve until it ends. Raises: nothing of the peer's."""
+        """Serve the connection until it ends. Raises: no error of the peer's."""
         client_connection = self.client_connection
         try:
             async with trio.open_nursery() as nursery:
@@ -107,7 +110,7 @@ class ConnectionTasks:
                     written, self._written = self._written, trio.Event()
                     written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # What the peer sent before may still be here, a reason in its `close` among it.
+            # Bytes from the peer may still arrive, maybe a `close` with the reason.
             await trio.sleep(CLOSE_TIME)
             self.client_connection.lost(self._reason)
 

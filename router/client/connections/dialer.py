@@ -1,4 +1,4 @@
-"""Makes a connection, and makes it again when it is lost."""
+"""`Dialer`: makes a connection, and makes it again when it is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = event_log.EventLog("amqpmesh.client")
 
 
 class Dialer(LinkManager):
-    """What is behind a `Connection`: it dials one peer after the other, and serves whoever is there."""
+    """The link manager behind a `Connection`. It dials one place after another, and serves the connection it gets."""
 
     def __init__(
         self,
@@ -40,19 +40,20 @@ class Dialer(LinkManager):
         backoff: Backoff | None,
         following: Following | None,
     ) -> None:
-        """Args: places: tried in turn. backoff: None: a connection that is lost is not made again. following: None: no
-        redirect is followed. Raises: CommandError: there are no credentials for any mechanism.
+        """Args: places: tried in turn. backoff: pauses before each further attempt; None: a lost connection is not made
+            again. following: rules for redirects; None: none is followed.
+        Raises: CommandError: there are no credentials for any mechanism.
         """
         super().__init__()
         self._places = places
         self.client_identity = client_identity
         self.following = following
         self._backoff = backoff
-        #: Where the connection in use goes, or the one that is being made.
+        #: The place of the connection in use, or of the one that is being made.
         self._stop = Stop(places[0])
-        #: Where a redirect of the connection that is over leads; None: there was none, or it is not followed.
+        #: The place that the last connection was redirected to; None: there was no redirect, or it is not followed.
         self._next: Stop | None = None
-        #: Why that is over.
+        #: The error that ended the last connection.
         self._loss: AmqpMeshError | None = None
         self._redirect_dialers: list[RedirectDialer] = []
         self._failure: AmqpMeshError | None = CommandError("the connection was not opened: `async with` opens it")
@@ -63,10 +64,10 @@ class Dialer(LinkManager):
         self._made = 0
         self._opened_at = 0.0
         for place in places:
-            client_identity.sasl(place)  # what cannot work is said now
+            client_identity.sasl(place)  # raises now if no login is possible
 
     async def enter(self) -> None:
-        """As `Connection.__aenter__`."""
+        """Connect, as `Connection.__aenter__` does."""
         if self._entered:
             raise CommandError("a connection is entered once")
         self._entered = True
@@ -86,7 +87,7 @@ class Dialer(LinkManager):
             raise
 
     async def leave(self) -> None:
-        """Close; the peer has a second to answer, whoever is cancelled."""
+        """Close the connection, even if this task is cancelled. The peer has a second to answer."""
         self._closing = True
         if self._failure is None:
             self._failure = CommandError("the connection was left")
@@ -102,8 +103,8 @@ class Dialer(LinkManager):
                 await dialer.gone.wait()
         for dialer in dialers:
             dialer.scope.cancel()
-        # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
-        # were cancelled.
+        # The nursery is not told of the body's error, so it does not wrap it. Shielded, it does not raise that its
+        # tasks were cancelled.
         self._running.cancel()
         self._nursery.cancel_scope.shield = True
         self._nursery.cancel_scope.cancel()
@@ -111,12 +112,12 @@ class Dialer(LinkManager):
 
     @property
     def reconnections(self) -> int:
-        """How often it was made again."""
+        """The number of times that the connection was made again."""
         return max(0, self._made - 1)
 
     @property
     def peer(self) -> Open:
-        """As `Connection.peer`."""
+        """The `open` of the peer, as `Connection.peer`."""
         remote = self.client_connection.engine.remote if self.client_connection is not None else None
         if remote is None:
             failure = self._failure if isinstance(self._failure, ConnectionClosedError) else None
@@ -124,7 +125,7 @@ class Dialer(LinkManager):
         return remote
 
     def described(self) -> str:
-        """How it stands, for people."""
+        """Return the connection's state, for people."""
         urls = ", ".join(map(str, self._places))
         if self.client_connection is not None:
             stage = "connected"
@@ -138,24 +139,24 @@ class Dialer(LinkManager):
 
     @property
     def reconnects(self) -> bool:
-        """Whether a connection that is lost is followed by another."""
+        """Whether a lost connection is made again."""
         return self._backoff is not None and not self._closing
 
     @property
     def failure(self) -> AmqpMeshError | None:
-        """Why there is no connection, and none will come."""
+        """The error for which there is no connection, and none will follow; None: there is no such error."""
         return self._failure
 
     @property
     def max_frame_size(self) -> int:
-        """Octets of a frame that we take."""
+        """Octets of the largest frame that the peer may send."""
         return self.client_identity.max_frame_size
 
-    def wake(self) -> None:
-        """A connection is there, or on its way."""
+    def request_connection(self) -> None:
+        """Do nothing: there is a connection, or one is being made."""
 
     def attach_later(self, link: ClientLink, losses: int) -> None:
-        """Attach it again after a pause."""
+        """Attach a detached link again after a pause."""
         self._nursery.start_soon(self._attach_later, link, losses)
 
     async def _attach_later(self, link: ClientLink, losses: int) -> None:
@@ -164,14 +165,14 @@ class Dialer(LinkManager):
         link.attach_now()
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
-        """Where a link goes on that is redirected (§2.8.18): over this connection, or another one of its own."""
+        """Find the dialer and the place that a redirect of a link leads to (§2.8.18)."""
         if self.following is None:
             return None
         found = self.following.follow(stop or Stop(self._stop.place, address), redirect)
-        return self.to(found.place), found
+        return self.dialer_for(found.place), found
 
-    def to(self, place: Place) -> Dialer:
-        """A connection to there, made if there is none. Raises: NotFollowedError: none can be made."""
+    def dialer_for(self, place: Place) -> Dialer:
+        """Return the dialer for a place; make one if there is none. Raises: NotFollowedError: none can be made."""
         if self.client_connection is not None and place.is_same(self._stop.place):
             return self
         for dialer in self._redirect_dialers:
@@ -188,19 +189,19 @@ class Dialer(LinkManager):
         return dialer
 
     def cut_off(self, dialer: RedirectDialer) -> None:
-        """No link comes to it any more."""
+        """Forget a dialer for redirects: no further link is sent to it."""
         if dialer in self._redirect_dialers:
             self._redirect_dialers.remove(dialer)
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
     async def _run_on(self) -> None:
-        """Go on when the body is cancelled, until it has been left: links abort, release and detach."""
+        """Run even while the body is cancelled, until the program has left: links abort, release and detach first."""
         with self._running:
             await self._run()
 
     async def _run(self) -> None:
-        """Connect, serve, and again. Raises: nothing."""
+        """Connect, serve, and connect again. Raises: nothing."""
         position = failures = 0
         self._stop = Stop(self._places[position])
         while True:
@@ -235,7 +236,7 @@ class Dialer(LinkManager):
             lasted = was_open and trio.current_time() - began >= LASTING
             position = 0 if lasted else (position + 1) % len(self._places)
             failures = 0 if lasted else failures
-            # A whole round was made, or a connection: what follows is not the same try any more.
+            # Every place was tried, or a connection was open: that ends an attempt.
             is_over = was_open or position == 0
             if self._backoff is None and (is_over or isinstance(error, SaslError)):
                 self._fail(error)
@@ -244,7 +245,7 @@ class Dialer(LinkManager):
             if self._backoff is not None and is_over:
                 failures += 1
                 await trio.sleep(self._backoff.pause(failures))
-            # Wherever redirects had led to: it begins where the program said.
+            # Forget where redirects have led: start with the places that the program named.
             self._stop = Stop(self._places[position])
 
     def _began(self, tasks: ConnectionTasks) -> None:
@@ -253,14 +254,14 @@ class Dialer(LinkManager):
     # ---------------------------------------------------------------------------------------------------------- ending
 
     def lost(self, error: ConnectionClosedError) -> None:
-        """The connection is over: by a redirect that is followed another one takes its place (§2.8.16)."""
+        """End the connection. Another one takes its place after a redirect that is followed (§2.8.16)."""
         if isinstance(error, ConnectionRedirectError) and self.following is not None and not self._closing:
             error = self._redirected(error, self.following)
         self._loss = error
         self.ended(error, final=self._next is None and not self.reconnects)
 
     def _redirected(self, told: ConnectionRedirectError, following: Following) -> ConnectionRedirectError:
-        """Returns: what is told of it: if it is not followed, why."""
+        """Choose the next place by a redirect. Returns: the error for the links, with the reason for not following."""
         assert told.error is not None
         lasted = trio.current_time() - self._opened_at >= LASTING
         try:
@@ -272,7 +273,7 @@ class Dialer(LinkManager):
         return told
 
     def opened(self, client_connection: ClientConnection) -> None:
-        """There is a connection."""
+        """Attach all waiting links: the connection is open."""
         if not self._stop.is_redirected:
             self._made += 1
         self._opened_at = trio.current_time()
@@ -291,9 +292,9 @@ class Dialer(LinkManager):
 
 
 class RedirectDialer(Dialer):
-    """A connection to where links were redirected: as long as one of them is on it, and no longer than the first.
+    """A connection that links were redirected to. It lasts while links are on it, and ends with the first connection.
 
-    Attributes: `place`. `gone`: set when nothing of it is left. `scope`: of its task.
+    Attributes: `place`. `gone`: set when all of it has ended. `scope`: the cancel scope of its task.
     """
 
     def __init__(self, first: Dialer, place: Place) -> None:
@@ -308,7 +309,7 @@ class RedirectDialer(Dialer):
     async def run(self) -> None:
         """Connect, and serve until no link is left. Raises: nothing."""
         try:
-            with self.scope, suppress(AmqpMeshError):  # its links are told what that is
+            with self.scope, suppress(AmqpMeshError):  # its links raise it
                 await self.enter()
                 try:
                     while self._failure is None and not self._is_empty:
@@ -322,7 +323,7 @@ class RedirectDialer(Dialer):
             self.gone.set()
 
     def remove(self, link: ClientLink) -> None:
-        """`link` is over, or goes on elsewhere: the last one closes it."""
+        """Drop a link that is over, or has moved. The last one ends the connection."""
         super().remove(link)
         if self._is_empty:
             self._emptied.set()
@@ -331,16 +332,16 @@ class RedirectDialer(Dialer):
                 self.scope.cancel()
 
     def attach_later(self, link: ClientLink, losses: int) -> None:
-        """Attach it again after a pause of the first connection's."""
+        """Attach a detached link again after a pause, as the first connection does."""
         self._first.attach_later(link, losses)
 
-    def to(self, place: Place) -> Dialer:
-        """As the first connection finds it."""
-        return self._first.to(place)
+    def dialer_for(self, place: Place) -> Dialer:
+        """Return the dialer for a place, as the first connection does."""
+        return self._first.dialer_for(place)
 
     @property
     def _is_empty(self) -> bool:
-        """Whether nobody is on it but those who answer for others."""
+        """Whether no link is on it, except those for replies."""
         return all(link in self._reply_senders.values() for link in self._links)
 
     def _fail(self, error: AmqpMeshError) -> None:

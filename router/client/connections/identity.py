@@ -1,4 +1,4 @@
-"""How a client comes to a peer: who it says it is, and what it asks for. It is the same wherever redirects lead."""
+"""`ClientIdentity`: credentials and settings of a client's connections, the same wherever redirects lead."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from amqpmesh.router.io.dialing import Opener, PermanentError, secure
 from amqpmesh.router.logs.frame_trace import FrameTracer
 
 OPEN_TIME: Final = 10.0
-"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
+"""Seconds to open a stream with its TLS handshake; the peer's `open` has as many again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIdentity:
-    """As `connect` is told."""
+    """The arguments of `connect` that each connection needs."""
 
     id: str
-    #: Those that the user named: to any other a redirect has led.
+    #: The places that the program named. A redirect has led to any other.
     places: Sequence[Place]
     mechanisms: Sequence[str] | None
     user: str | None
@@ -54,10 +54,11 @@ class ClientIdentity:
         opened: Callable[[ClientConnection], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> ClientConnection:
-        """One connection, from its first byte to its last.
+        """Open one connection, and serve it until it ends.
 
-        Args: began: there is a stream, and what is tasks. opened, ended: as of `ConnectionTasks`.
-        Raises: OSError, BrokenResourceError, TooSlowError: none came about. PermanentError: none will.
+        Args: began: called with the tasks once there is a stream. opened, ended: as of `ConnectionTasks`.
+        Raises: OSError, BrokenResourceError, TooSlowError: no connection was made. PermanentError: no retry can
+            succeed.
         """
         endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
         deadline = trio.current_time() + OPEN_TIME
@@ -93,7 +94,7 @@ class ClientIdentity:
             await trio.aclose_forcefully(stream)
 
     def sasl(self, place: Place) -> SaslClient | None:
-        """The exchange for this place. Raises: CommandError: there are no credentials for any mechanism."""
+        """Return the SASL exchange for this place. Raises: CommandError: there are no credentials for any mechanism."""
         mechanisms = self.mechanisms
         if mechanisms is None:
             if self.user is not None:
@@ -121,7 +122,7 @@ class ClientIdentity:
         )
 
     def _refusal_of_plain(self, place: Place) -> str | None:
-        """Why the password is not told there; None: it may be."""
+        """Return the reason for not sending the password there; None: it may be sent."""
         if not any(each.is_same(place) for each in self.places):
             return None if place.secure and self._verifies else WITHHELD
         if place.secure or is_loopback(place.network_host) or self.insecure:
@@ -130,6 +131,6 @@ class ClientIdentity:
 
     @property
     def _verifies(self) -> bool:
-        """Whether TLS says for certain who is there."""
+        """Whether TLS verifies the peer's certificate and name."""
         context = self.context
         return context is not None and context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname

@@ -1,7 +1,7 @@
-"""Links within the process: an engine beside the router's core, and no socket between them.
+"""Links within the process of a router: an engine beside the router's core, without a socket between them.
 
-They are links of the router like any other, with its ledger and its credit: what an engine has to send is handed to
-the other in one step, and nothing waits between them.
+They are ordinary links of the router, with the same credit and settlement. All bytes that one side sends are handed to
+the other in one step, and none wait in between.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.client")
 
 NAME: Final = "in-process"
-"""What such a connection is called where others have a listener, a host and a container-id."""
+"""The name of such a connection in the place of a listener, a host and a container-id."""
 
 SLICE: Final = 4 * 2**10
 """Octets that are handed over between two looks at the clock: some milliseconds of small messages."""
@@ -42,13 +42,13 @@ FRAME_SIZE: Final = 32 * 2**10
 
 
 class InProcess(LinkManager):
-    """Makes the connection when the first link wants it; it lives as long as the router.
+    """The link manager within a router. It connects for the first link; the connection lasts as long as the router.
 
-    Where a fault of ours links it, its links fail, and the next link makes another.
+    If a fault of the library ends the connection, its links fail, and the next link makes another.
     """
 
     def __init__(self, listener: ListenerConfig, *, own: bool = False) -> None:
-        """Args: listener: whose limits hold. own: for the router's own nodes, which nobody else may consume."""
+        """Args: listener: its limits apply. own: the links are the router's own nodes, which no client may consume."""
         super().__init__()
         self._own = own
         self._listener = replace(
@@ -62,11 +62,11 @@ class InProcess(LinkManager):
         self._fault: Exception | None = None
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
-        """The router has started. Args: start: runs a task that ends with the router."""
+        """Allow links: the router has started. Args: start: runs a task that ends with the router."""
         self._driver, self._start, self._failure = driver, start, None
 
     def end(self) -> None:
-        """The router takes nobody in any more."""
+        """Allow no more links: the router stops."""
         if self._failure is None:
             self._failure = CommandError("the router has ended, or is about to")
 
@@ -74,27 +74,27 @@ class InProcess(LinkManager):
 
     @property
     def reconnects(self) -> bool:
-        """There is nothing that could be lost."""
+        """Whether a lost connection is made again: no, there is none that could be lost."""
         return False
 
     @property
     def failure(self) -> AmqpMeshError | None:
-        """Why no link can be attached any more."""
+        """The error for which no link can be attached any more; None: links can be attached."""
         return self._failure
 
     @property
     def max_frame_size(self) -> int:
-        """Octets of a frame that we take."""
+        """Octets of the largest frame that the peer may send."""
         return FRAME_SIZE
 
     def attach_later(self, link: ClientLink, losses: int) -> None:
-        """Nothing is attached again: the router that detached it had a reason."""
+        """Do nothing: the router had a reason to detach the link."""
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> None:
-        """Nowhere: within the process there is one router."""
+        """Follow no redirect: there is only one router in the process."""
 
-    def wake(self) -> None:
-        """Somebody wants a connection."""
+    def request_connection(self) -> None:
+        """Connect, if that is not done."""
         if self.client_connection is None and self._record is None:
             assert self._driver is not None
             assert self._start is not None
@@ -121,11 +121,11 @@ class InProcess(LinkManager):
 
     @property
     def is_acknowledged(self) -> bool:
-        """As of `Output`: what is let out is read at once."""
+        """Whether the other side has read all bytes: always, as it reads them at once."""
         return True
 
     def flush(self, now: float) -> None:
-        """Hand over what the core has to send. Never raises, never waits."""
+        """Hand the core's bytes to the links. Never raises, never waits."""
         assert self._driver is not None
         assert self._record is not None
         core = self._driver.core
@@ -134,13 +134,13 @@ class InProcess(LinkManager):
                 self._client_connection.receive_now(data)
                 core.sent(self._record, now)
         except Exception as error:
-            # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
+            # A fault of the library ends the links within the process, not the connection whose bytes led to it.
             log.error("internal error", exception=error, listener=NAME)
             self._fault = error
             self._wanted.set()
 
     async def _carry(self) -> None:
-        """Hand over what the links have to send, until the connection ends."""
+        """Hand the links' bytes to the core, until the connection ends."""
         driver, record, client_connection = self._driver, self._record, self._client_connection
         assert driver is not None
         assert record is not None
@@ -171,7 +171,7 @@ class InProcess(LinkManager):
             self._record = None
             driver.lost(record)
             if self._links and self._failure is None:
-                self.wake()  # for those who came when it was ending
+                self.request_connection()  # for links that were added while it ended
 
     def _wake_up(self) -> None:
         self._wanted.set()

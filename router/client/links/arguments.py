@@ -1,4 +1,4 @@
-"""What programs give, looked at before anything is done with it: what is wrong is said at the door it came in by."""
+"""Checks of arguments that programs pass, at the call that takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def demand_trio() -> None:
-    """Raises: CommandError: this is no task of Trio's, so nothing here would work."""
+    """Check that this is a task of Trio.
+
+    Raises: CommandError: it is not, so nothing of the client would work.
+    """
     try:
         trio.lowlevel.current_task()
     except RuntimeError:
@@ -25,7 +28,7 @@ def demand_trio() -> None:
 
 
 def whole(name: str, value: int, largest: int | None = None) -> int:
-    """A number of things. Raises: CommandError: it is no int, or not 0 to `largest`."""
+    """Return a whole number. Raises: CommandError: the value is no int, or not 0 to `largest`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0 or (largest is not None and value > largest):
         limits = "0 or more" if largest is None else f"0 to {largest}"
         raise CommandError(f"{name} is a whole number, {limits}, not {shown(value)}")
@@ -33,26 +36,26 @@ def whole(name: str, value: int, largest: int | None = None) -> int:
 
 
 def text(name: str, value: str | None) -> str | None:
-    """A name or an address. Raises: CommandError: it is no text, and not None."""
+    """Return a name or an address. Raises: CommandError: the value is neither text nor None."""
     if value is not None and not isinstance(value, str):
         raise CommandError(f"{name} is text or None, not {shown(value)}")
     return value
 
 
 def symbol(name: str) -> Symbol:
-    """The name as a symbol. Raises: CommandError: it is none."""
+    """Return a name as a symbol (§1.6.21). Raises: CommandError: it is no ASCII text."""
     if not isinstance(name, str) or not name.isascii():
         raise CommandError(f"{shown(name)} is no symbol: it is text of ASCII characters")
     return Symbol(name)
 
 
 def symbols(names: Iterable[str]) -> tuple[Symbol, ...]:
-    """The names as symbols. Raises: CommandError: one is none; or it is one name, where several are asked for."""
+    """Return names as symbols. Raises: CommandError: one is no ASCII text, or there is one name in place of a list."""
     if isinstance(names, str):
         raise CommandError(f"{shown(names)} is one name: give a list of them")
     return tuple(map(symbol, names))
 
 
 def by_symbol(fields: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """The fields with symbols as keys. Raises: CommandError: a key is none."""
+    """Return the fields with symbols as keys. Raises: CommandError: a key is no ASCII text."""
     return None if fields is None else {symbol(key): value for key, value in fields.items()}

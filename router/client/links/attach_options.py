@@ -1,4 +1,4 @@
-"""What a receiver asks for in its attach, and whether it got it (§2.7.3, §3.5.3)."""
+"""`ReceiverOptions`: the fields of a receiver's `attach`, and a check of the peer's answer (§2.7.3, §3.5.3)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
 
 BUFFER: Final = 2 * 2**20
-"""Octets that may wait before the program takes them, if it says nothing else: 128 frames of 16 KiB."""
+"""The default of `buffer`, in octets: 128 frames of 16 KiB."""
 
 MAX_MESSAGE_SIZE: Final = 16 * 2**20
-"""Octets of a message, if the program says nothing else."""
+"""The default of the largest message, in octets."""
 
 MAX_ULONG: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverOptions:
-    """As of `LinkFactory.receiver`. Raises: CommandError: the size is none."""
+    """Options of `LinkFactory.receiver` for its `attach`. Raises: CommandError: the size is invalid."""
 
     snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
@@ -43,14 +43,14 @@ class ReceiverOptions:
         whole("max_message_size", self.max_message_size, MAX_ULONG)
 
     def source_for(self, address: str | None) -> Source:
-        """The source that is asked for. Args: address: unless `source` says all of it; None: a dynamic node."""
+        """Return the source to ask for. Args: address: used unless `source` is given; None: a dynamic node."""
         if self.source is not None:
             return self.source
         filters = None if self.filter is None else dict(self.filter)
         return Source(address=address, dynamic=address is None, filter=filters)
 
     def attach(self, session: Session, name: str, source: Source) -> Link:
-        """Send the attach."""
+        """Send the `attach`."""
         return session.attach(
             Terminus(name, Role.RECEIVER),
             source=source,
@@ -63,10 +63,10 @@ class ReceiverOptions:
         )
 
     def missing_from(self, attach: Attach, asked: Source) -> str | None:
-        """What the peer's source leaves out (§3.5.3), for people; None: nothing.
+        """Return a description of what the peer's source lacks (§3.5.3), for people; None: nothing.
 
-        That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what
-        comes would be something else.
+        A dynamic node must have an address, or no sender could reach it. A filter must be applied, or other messages
+        would arrive.
         """
         assert isinstance(attach.source, Source)
         if asked.dynamic and attach.source.address is None:

@@ -1,8 +1,4 @@
-"""Receiving by the ten thousand: deliveries come as octets, undecoded, and are decided many at a time.
-
-For a program that keeps what it received until somebody else has it, such as a job on a cluster. A `Receiver` makes an
-object for each delivery, reads its message, and wakes a task; here a delivery is an entry of two lists.
-"""
+"""`BatchLink`: receives whole deliveries in batches, undecoded, and decides them in batches."""
 
 from __future__ import annotations
 
@@ -33,18 +29,25 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.links.link_manager import LinkManager
 
 STEP: Final = 2048
-"""Deliveries that may be on their way at once, however much credit there is in all. What a peer cannot get rid of at
-once it has to keep, and look at again; and of small ones so many are a hundredth of a second's."""
+"""The most deliveries on their way at once, however much credit there is in all.
+
+A peer has to hold, and look again at, all that it cannot send at once. This many small messages take a hundredth of a
+second.
+"""
 
 WINDOW: Final = 2 * STEP
-"""Transfer frames that the peer may send before it hears that some were taken (§2.5.6). So many may come beyond
-`memory`."""
+"""Transfer frames that the peer may send before it learns that some were taken (§2.5.6).
+
+So many may arrive beyond `memory`.
+"""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Deliveries in the order in which they came: the octets of each, and what the kernel knows of it (its tag, its
-    message-format). `link` is the endpoint that they came by: where that is gone, they cannot be decided any more."""
+    """Deliveries in the order of their arrival: octets, and the kernel's record of each (tag, message-format).
+
+    `link` is the link endpoint that received them. Once it is gone, they cannot be decided any more.
+    """
 
     link: Link | None = None
     payloads: list[bytes] = field(default_factory=list)
@@ -54,7 +57,7 @@ class Batch:
         return len(self.payloads)
 
     def cut(self, count: int) -> Batch:
-        """Take the first `count` out of it."""
+        """Remove the first `count` deliveries, and return them."""
         first = Batch(self.link, self.payloads[:count], self.deliveries[:count])
         del self.payloads[:count]
         del self.deliveries[:count]
@@ -62,14 +65,14 @@ class Batch:
 
 
 class BatchLink(RedirectedLink):
-    """The receiving end of a link whose deliveries are taken and decided in bulk."""
+    """The receiving end of a link whose deliveries are taken and decided in batches."""
 
     kind = "receiver"
     _direction = "from"
 
     def __init__(
         self,
-        home: LinkManager,
+        manager: LinkManager,
         name: str,
         address: str | None,
         options: ReceiverOptions,
@@ -78,26 +81,26 @@ class BatchLink(RedirectedLink):
         memory: int,
         most: int | None,
     ) -> None:
-        """Args: as of `batch_receiver`."""
-        super().__init__(home, name, address)
+        """Args: credit, memory, most: as of `batch_receiver`."""
+        super().__init__(manager, name, address)
         self._options = options
         self._requested = options.source_for(address)
         self._credit = whole("credit", credit, MAX_CREDIT)
         self._memory = memory
         self._most = most
         self._window_share: WindowShare | None = None
-        #: Whole, and not taken yet.
+        #: Whole deliveries that are not taken yet.
         self._came = Batch()
-        #: The frames so far of the delivery that is coming.
+        #: The frames of the delivery that is arriving.
         self._pieces: list[bytes] = []
-        #: Octets and number of all that came whole and is not decided, taken or not.
+        #: Octets and number of all whole deliveries that are not decided, taken or not.
         self._octets = 0
         self._undecided = 0
-        #: Frames that hold the peer's window.
+        #: Frames that are not yet returned to the session's window.
         self._frames = 0
-        #: The peer is to tell its flow state.
+        #: Whether the answer to our last `flow` is awaited.
         self._awaits_flow = False
-        #: How many came in all, and how often it was lost.
+        #: The number of all deliveries so far, and of losses of the link.
         self.received = 0
         self.losses = 0
 
@@ -105,21 +108,21 @@ class BatchLink(RedirectedLink):
 
     @property
     def waiting(self) -> int:
-        """Deliveries that can be taken now."""
+        """The number of deliveries that can be taken now."""
         return len(self._came)
 
     @property
     def undecided(self) -> int:
-        """Deliveries that are here and not decided."""
+        """The number of deliveries that have arrived and are not decided."""
         return self._undecided
 
     @property
     def is_full(self) -> bool:
-        """Whether no more will come before something is decided."""
+        """Whether no more deliveries arrive until some are decided."""
         return self._undecided >= self._credit or self._octets > self._memory
 
     def take(self, count: int, octets: int) -> Batch:
-        """Up to `count` deliveries and so many octets, but one if there is any, however large."""
+        """Take up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size."""
         payloads = self._came.payloads
         number = min(count, len(payloads))
         total = sum(map(len, payloads[:number]))
@@ -129,8 +132,10 @@ class BatchLink(RedirectedLink):
         return self._came.cut(number)
 
     def decide(self, bulk: Batch, state: bytes) -> bool:
-        """Settle deliveries that were taken, each at most once. Returns: whether the peer is told; not, if the link
-        that they came by is gone."""
+        """Settle deliveries that were taken, each at most once.
+
+        Returns: whether the peer is told; False if the link that received them is gone.
+        """
         told = bulk.link is not None and bulk.link is self._link and self.is_attached
         if told:
             for delivery in bulk.deliveries:
@@ -156,7 +161,7 @@ class BatchLink(RedirectedLink):
         link = self._options.attach(session, self.name, at_redirect(self._requested, self._stop))
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
-            link.forgiven = FORGIVEN  # it is no router of ours
+            link.forgiven = FORGIVEN  # the peer is no amqpmesh router
         return link
 
     def _accepts(self, attach: Attach) -> bool:
@@ -176,8 +181,8 @@ class BatchLink(RedirectedLink):
         self._enable_fast_path()
         self._replenish()
 
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - nobody waits for a delivery here
-        """What was not taken comes again, if its sender has not settled it; then it is here for good."""
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - no task waits for a delivery here
+        """Drop the deliveries that are not taken. Those that were sent settled stay: the sender has no copy."""
         self.losses += 1
         kept = Batch()
         for payload, delivery in zip(self._came.payloads, self._came.deliveries, strict=True):
@@ -193,15 +198,15 @@ class BatchLink(RedirectedLink):
         if self._window_share is not None:
             self._window_share.close()
 
-    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
-        """No new deliveries; what is not decided goes back, whoever has it."""
+    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - its waits are bounded in any case
+        """Stop the credit, and release all deliveries that are not decided."""
         link = self._link
         self._credit = 0
         if not isinstance(link, EngineReceiver) or not self.is_attached:
             return
         with trio.move_on_after(ANSWER_TIME, shield=True):
             if link.credit:
-                # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
+                # After the answer no delivery follows. A drain would do the same, but RabbitMQ fails on it.
                 self._awaits_flow = True
                 link.flow(0, echo=True)
                 while self._awaits_flow and self.is_attached:
@@ -212,7 +217,7 @@ class BatchLink(RedirectedLink):
                 kernel.dispose(delivery, RELEASED_STATE, True)
 
     def transfer_received(self, event: TransferReceived) -> None:
-        """A frame of a delivery came (§2.7.5)."""
+        """Handle a frame of a delivery (§2.7.5)."""
         came = event.delivery
         assert self._window_share is not None, "it was attached"
         self._window_share.take()
@@ -235,7 +240,7 @@ class BatchLink(RedirectedLink):
         self._replenish()
 
     def batch_received(self, event: DeliveriesGathered) -> None:
-        """Whole deliveries came, of a frame each (§2.7.5)."""
+        """Handle a batch of whole deliveries, one frame each (§2.7.5)."""
         assert self._window_share is not None, "it was attached"
         number = len(event.deliveries)
         self._window_share.take(number)
@@ -251,28 +256,28 @@ class BatchLink(RedirectedLink):
     def disposition_received(
         self,
         delivery: kernel.Delivery,
-        state: bytes | None,  # noqa: ARG002 - what counts is what the receiver says
+        state: bytes | None,  # noqa: ARG002 - the receiver's state counts
         settled: bool,
     ) -> None:
-        """The sender's state of a delivery (§2.7.6)."""
+        """Handle the sender's settlement of a delivery (§2.7.6)."""
         if settled:
-            # It remembers nothing of it, whatever the program will think of it.
+            # The sender has forgotten the delivery, whatever the program decides.
             kernel.dispose(delivery, None, True)
 
     def flow_received(self) -> None:
-        """The sender's flow state (§2.6.7)."""
+        """Handle the sender's `flow` (§2.6.7)."""
         if self._awaits_flow:
             self._awaits_flow = False
             self._changed()
         self._replenish()
 
     def resume_sending(self) -> None:
-        """A receiver sends nothing that would have to wait."""
+        """Do nothing: a receiver sends nothing that has to wait."""
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
     def _enable_fast_path(self) -> None:
-        """Have the kernel receive whole deliveries in batches, without an event for each."""
+        """Let the kernel receive whole deliveries in batches, without an event for each."""
         link, client_connection = self._link, self._client_connection
         assert link is not None, "both have attached"
         assert link.input_handle is not None, "both have attached"
@@ -282,13 +287,13 @@ class BatchLink(RedirectedLink):
         kernel.enable_fast_path(link.flow_state, link.input_handle, None)
 
     def _open_window(self) -> None:
-        """The peer may send as long as there is memory; and the rest of the one delivery that is larger than that."""
+        """Return frames to the window while there is memory, or while one delivery alone is larger than the memory."""
         if self._frames and self._window_share is not None and (self._octets <= self._memory or not self._undecided):
             frames, self._frames = self._frames, 0
             self._window_share.release(frames)
 
     def _replenish(self) -> None:
-        """Tell the peer of more credit: when half of what may be on its way has gathered, or when it has none."""
+        """Send more credit to the peer, if half of a step is free or the peer has none."""
         link = self._link
         if not isinstance(link, EngineReceiver) or not self.is_attached or self._octets > self._memory:
             return

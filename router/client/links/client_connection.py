@@ -1,4 +1,4 @@
-"""One connection of a client, from its first byte to its last: what the peer did goes to the links that it concerns."""
+"""`ClientConnection`: the engine of one connection, and the links that its events go to."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.client")
 
 BACKLOG: Final = 256 * 2**10
-"""Octets that may wait to be written before senders stand still."""
+"""Octets that may wait to be written before senders stop."""
 
 MIN_WINDOW: Final = 4
-"""Transfer frames that a session takes, however small the buffer; to those of senders nobody transfers."""
+"""The smallest session window, in transfer frames, however small the buffer. Sessions of senders have it, too."""
 
 TLS_RECORDS: Final = range(20, 24)
-"""The octets that records of TLS begin with (RFC 8446, 5.1)."""
+"""The first octets of TLS records (RFC 8446, 5.1)."""
 
 
 class ClientConnection:
-    """The engine and the links on it. Whoever owns the transport feeds it, and takes what it has to send."""
+    """The engine and its links. The owner of the transport passes on received bytes, and writes the bytes to send."""
 
     def __init__(
         self,
@@ -54,19 +54,21 @@ class ClientConnection:
         opened: Callable[[], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> None:
-        """Args: wake: there is something to send. opened: links can be attached. ended: it is over, and why; once."""
+        """Args: wake: there are bytes to send. opened: links can be attached. ended: the connection is over, with the
+        error; called once.
+        """
         self.engine = engine
         engine.on_wake = wake
         self.is_open = False
-        #: It was, once.
+        #: Whether it has been open, now or before.
         self.was_open = False
-        #: Why it is over; None: it is not.
+        #: The error that ended it; None: it is not over.
         self.failure: ConnectionClosedError | None = None
-        #: Set when it is over.
+        #: Set at the end of the connection.
         self.over = trio.Event()
-        #: Octets that were taken to be written, and are not written yet.
+        #: Octets that the transport has taken and not written yet.
         self.writing = 0
-        #: What the SASL exchange waits for.
+        #: The hashing that the SASL exchange waits for.
         self._work: Work | None = None
         self._opened = opened
         self._ended = ended
@@ -77,7 +79,7 @@ class ClientConnection:
     # ------------------------------------------------------------------------------------------------ for the transport
 
     async def receive(self, data: bytes) -> None:
-        """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
+        """Process bytes from the peer, and let other tasks run now and then. Raises nothing but `Cancelled`."""
         began = stopwatch_seconds()
         while True:
             for event in self.engine.receive(data, trio.current_time()):
@@ -94,24 +96,24 @@ class ClientConnection:
         self._report_answers()
 
     def receive_now(self, data: bytes | bytearray) -> None:
-        """Take bytes of the peer, all at once: whoever sends them gives the thread back."""
+        """Process bytes from the peer without a pause, for a caller that lets other tasks run."""
         for event in self.engine.receive(data, trio.current_time()):
             self._handle(event)
         self._report_answers()
 
     def handle_timer(self) -> None:
-        """The engine's time may have come."""
+        """Let the engine handle its timers."""
         for event in self.engine.handle_timer(trio.current_time()):
             self._handle(event)
 
     def data_to_send(self) -> bytearray:
-        """What is to be written now."""
+        """Return the bytes to write now."""
         data = self.engine.data_to_send(trio.current_time())
         self.writing = len(data)
         return data
 
     def written(self) -> None:
-        """What was taken is written."""
+        """Resume stopped senders: the transport has written what it took."""
         self.writing = 0
         if self._stalled:
             stalled, self._stalled = self._stalled, {}
@@ -119,12 +121,12 @@ class ClientConnection:
                 link.resume_sending()
 
     def lost(self, reason: str) -> None:
-        """The transport is gone."""
+        """End the connection: its transport is gone."""
         self._closed(ConnectionClosedError(reason))
         self.engine.receive_eof()
 
     def close(self) -> None:
-        """Send `close`; `over` is set once the peer has answered."""
+        """Send `close`. `over` is set once the peer has answered."""
         if self.engine.can_send:
             self.engine.close()
         elif not self.engine.finished:
@@ -133,14 +135,14 @@ class ClientConnection:
     # ---------------------------------------------------------------------------------------------------- for the links
 
     def session_for(self, link: ClientLink, window: int = MIN_WINDOW) -> Session:
-        """A session for a link, its own if the peer has a channel for it.
+        """Return a session for a link: its own if the peer has a free channel.
 
-        So what waits in a receiver stops nobody else; and a peer that links the session for what one link did, as
-        RabbitMQ does for each address that it does not have, links that one.
+        Then a receiver with a full buffer stops no other link. And a peer that ends the session for what one link did,
+        as RabbitMQ does for each unknown address, ends only that link.
 
-        Args: window: transfer frames that may be here and not taken. A session that is shared has the largest window
-            that one of its links asked for.
-        Raises: CommandError: the peer takes no more.
+        Args: window: transfer frames that may be here and not taken. A shared session has the largest window that one
+            of its links asked for.
+        Raises: CommandError: the peer allows no more sessions.
         """
         session = self._begin(window)
         if window > session.flow_state.window_size:
@@ -149,8 +151,8 @@ class ClientConnection:
         self._links[session][link] = None
         return session
 
-    def drop(self, link: ClientLink, session: Session) -> None:
-        """`link` is no longer on `session`, which is ended if nobody else is."""
+    def release_session(self, link: ClientLink, session: Session) -> None:
+        """Take `link` off its session. The session ends if no other link is on it."""
         self._stalled.pop(link, None)
         links = self._links.get(session)
         if links is not None:
@@ -159,25 +161,25 @@ class ClientConnection:
                 del self._links[session]
                 session.end()
 
-    def leave(self, link: ClientLink, session: Session) -> None:
-        """`link` was detached on `session`; tell it once the peer has answered."""
+    def await_detach(self, link: ClientLink, session: Session) -> None:
+        """Tell `link`, which was detached on `session`, once the peer has answered."""
         self._leaving[link] = session
 
-    def give_up(self, link: ClientLink) -> None:
-        """The peer does not answer the detach of `link`: its session is ended, unless other links are on it."""
+    def abandon_detach(self, link: ClientLink) -> None:
+        """End the session of `link`, whose `detach` the peer does not answer, unless other links are on it."""
         session = self._leaving.pop(link, None)
         if session is not None:
-            self.drop(link, session)
+            self.release_session(link, session)
 
-    def stall(self, link: ClientLink) -> bool:
-        """Whether `link` has to wait until more is written; then its `resume_sending` is called."""
+    def must_wait(self, link: ClientLink) -> bool:
+        """Return whether `link` must stop sending until more is written; then its `resume_sending` is called."""
         if self.writing + len(self.engine.out) <= BACKLOG:
             return False
         self._stalled[link] = None
         return True
 
     def refused(self, error: ProtocolError) -> None:
-        """What the peer sent cannot be read: it is told, and the connection is over."""
+        """Close the connection: the peer has sent bytes that break the standard."""
         told = Error(condition=error.condition, description=error.description)
         if self.engine.can_send:
             self.engine.close(told)
@@ -187,7 +189,7 @@ class ClientConnection:
         try:
             session = self.engine.begin(window)
         except CommandError:
-            # No channel is left: what there is is shared.
+            # No channel is free: share the session with the fewest links.
             if not self._links:
                 raise
             return min(self._links, key=lambda each: len(self._links[each]))
@@ -202,7 +204,7 @@ class ClientConnection:
         except ProtocolError as error:
             self.refused(error)
         except CommandError as error:
-            # What the peer did could not be answered within the limits that it set.
+            # The limits that the peer has set leave no room for our answer.
             log.warning("peer left no room for an answer", peer=self.engine.hostname or "", reason=str(error))
 
     def _connection_opened(self, _: events.ConnectionOpened) -> None:
@@ -216,7 +218,7 @@ class ClientConnection:
         sasl = self.engine.negotiation.sasl
         refusal = self.engine.negotiation.refusal
         if isinstance(sasl, SaslClient) and not sasl.succeeded and refusal:
-            self._closed(SaslError(f"not let in: {refusal}"))  # the error of the event says the same, and is our own
+            self._closed(SaslError(f"not let in: {refusal}"))  # the event only has the engine's own error
             return
         who = "the peer closed the connection" if event.by_peer else "the connection was closed"
         self._closed(connection_closed(who, event.error))
@@ -279,7 +281,7 @@ class ClientConnection:
         self._work = event.work
 
     def _relayed(self, _: events.Relayed) -> None:
-        """Between two events `receive` looks at the clock anyway."""
+        """Ignore the event: `receive` looks at the clock between any two events."""
 
     _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
         events.ConnectionOpened: _connection_opened,
@@ -301,9 +303,9 @@ class ClientConnection:
     }
 
     def _report_answers(self) -> None:
-        """Tell those whose detach the peer has answered."""
+        """Tell the links whose `detach` the peer has answered."""
         for link in [link for link in self._leaving if link.engine_state is LinkEndpointState.DETACHED]:
-            self.give_up(link)
+            self.abandon_detach(link)
             link.detach_answered()
 
     def _closed(self, error: ConnectionClosedError) -> None:
@@ -321,7 +323,7 @@ class ClientConnection:
 
 
 def foreign_protocol(header: bytes) -> str:
-    """What is said of a peer that begins so."""
+    """Return an error message for a peer whose first bytes are not AMQP."""
     if header[0] in TLS_RECORDS:
         return "the peer answers in TLS: does it want amqps://?"
     return f"the peer does not speak AMQP 1.0: it begins with {header!r}"

@@ -1,6 +1,6 @@
-"""The endings of a client's link: a table of its stages, and of what ends a link endpoint.
+"""Endings of a client's link: a table of its stages, the causes that end it, and the actions that follow.
 
-Tables only: they say which action follows an ending. `ClientLink` carries it out, for senders and receivers alike.
+The module decides nothing but the action. `ClientLink` takes it, for senders and receivers alike.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Action(Enum):
 
     #: Be over, with an error for the program.
     FAIL = auto()
-    #: Attach again after a pause, where the program said. `FAIL` instead, if the connection is not to be made again.
+    #: Attach again after a pause, where the program said. Without reconnection: `FAIL`.
     RETRY = auto()
     #: Attach again as soon as the manager has the next connection.
     AWAIT = auto()
-    #: Attach where the redirect leads. `FAIL` instead, if the redirect is not followed.
+    #: Attach where the redirect leads. If it is not followed: `FAIL`.
     FOLLOW = auto()
     #: Detach, and attach where the companion is.
     ACCOMPANY = auto()
@@ -113,7 +113,7 @@ ENDINGS: Mapping[Stage, Mapping[Ending, Action]] = {
     Stage.NEW: {E.LEFT: A.CLOSE},
     Stage.DETACHED: {**_UNFINISHED, E.UNATTACHABLE: A.FAIL, E.LEFT: A.CLOSE},
     Stage.ATTACHING: {**_WITH_ENDPOINT, E.UNSUITABLE: A.FAIL, E.SESSION_FAILED: A.FAIL},
-    # Once attached, the link was not refused: whatever failed on its session may work on the next one.
+    # Once attached, the link is not refused: it may work on another session.
     Stage.ATTACHED: {**_WITH_ENDPOINT, E.SESSION_FAILED: A.RETRY},
     # The peer's `detach` is its answer here, or crosses ours: either is `ANSWERED`.
     Stage.LEAVING: {

@@ -1,4 +1,4 @@
-"""A delivery on its way in: its frames, its message, and what the receiver has to know of it (§2.6.12)."""
+"""Deliveries on their way in: their frames, their messages, and their state at the receiver (§2.6.12)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 SECTION_MAX: Final = 64 * 2**10
-"""Octets of each section before and behind the body of a message that streams."""
+"""The most octets of a section before or after the body of a message that streams."""
 
 WHOLE_MAX: Final = 16 * 2**20
-"""Octets of a message that streams and whose body is no data, so that it has to be there whole."""
+"""The most octets of a message that streams and whose body is no data, so that it must be held whole."""
 
 FAILED: Final = encode_composite(Modified(delivery_failed=True))
 
 
 class DeliveryAbortedError(AmqpMeshError):
-    """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
+    """The sender aborted the delivery before its last frame (§2.6.14). There is nothing to decide."""
 
 
 class WindowShare:
@@ -48,22 +48,22 @@ class WindowShare:
         self._frames = 0
 
     def take(self, frames: int = 1) -> None:
-        """A frame came, or several."""
+        """Count frames that have arrived."""
         self._frames += frames
 
     def release(self, frames: int) -> None:
-        """The octets of so many frames are gone from here."""
+        """Return frames to the window: their octets are freed."""
         if self._frames:  # else the link was over before, and `close` has returned all
             self._frames -= frames
             self._session.release(frames)
 
     def close(self) -> None:
-        """The link is over: what it holds is in the way of nobody."""
+        """Return all frames: the link is over."""
         self.release(self._frames)
 
 
 class Incoming:
-    """What came of a delivery, and what the receiver has to know of it."""
+    """A delivery as far as it has arrived, and its state at the receiver."""
 
     __slots__ = (
         "_came",
@@ -87,50 +87,50 @@ class Incoming:
     )
 
     def __init__(self, kernel: KernelDelivery, share: WindowShare, *, streaming: bool, max_values: int) -> None:
-        #: The engine's.
+        #: The engine's delivery.
         self.kernel = kernel
         self._window_share = share
         self._streaming = streaming
         self._max_values = max_values
         self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
-        #: Of a delivery that streams: body octets that came and were not taken, a frame each.
+        #: Of a delivery that streams: body octets that the program has not taken, one entry a frame.
         self._came: deque[bytes] = deque()
         self._pieces: list[bytes] = []
         self._message: Message | None = None
         self._change = trio.Event()
         self._failure: AmqpMeshError | None = None
-        #: Frames of the session's window that it holds; those among them without anything that is taken by itself.
+        #: Frames of the session's window that it holds. Of these, the frames without body octets that stream.
         self.frames = 0
         self._unstreamed = 0
-        #: It was put where programs take deliveries from.
+        #: Whether it is, or was, in the queue that programs take deliveries from.
         self.is_queued = False
-        #: A program has it.
+        #: Whether a program has taken it.
         self.is_taken = False
-        #: It counts against the receiver's credit.
+        #: Whether it counts against the receiver's credit.
         self.uses_credit = True
-        #: It was decided.
+        #: Whether it is decided.
         self.is_decided = False
-        #: Its link is gone: nobody can be told.
+        #: Whether its link is gone, so that the sender cannot be told a decision.
         self.is_lost = False
-        #: The sender has settled it.
+        #: Set when the sender has settled it, or when its link is gone.
         self.settlement = trio.Event()
         if kernel.remote_settled:
             self.settlement.set()
 
     def described(self) -> str:
-        """What there is of it, for people: nothing of what is in it."""
+        """Return its tag, state and size, for people; nothing of its content."""
         kernel = self.kernel
         state = "decided" if self.is_decided else "settled" if self.is_settled else "undecided"
         return f"{kernel.tag.hex()} {state}, {kernel.size} octets{'' if kernel.complete else ' so far'}"
 
     @property
     def is_settled(self) -> bool:
-        """The sender has settled it, maybe before it was sent: nobody waits for a decision."""
+        """Whether the sender has settled it, and so waits for no decision. It may have sent it settled."""
         return self.kernel.remote_settled
 
     @property
     def payload(self) -> bytes:
-        """As `Delivery.payload`."""
+        """All octets, as `Delivery.payload`."""
         if self._parts is not None:
             raise CommandError("a delivery that streams is read by `async for`, or by `read()`")
         if len(self._pieces) != 1:
@@ -139,7 +139,7 @@ class Incoming:
 
     @property
     def message(self) -> Message:
-        """As `Delivery.message`."""
+        """The message, as `Delivery.message`."""
         if self._message is None:
             if self.kernel.message_format != MESSAGE_FORMAT:
                 raise CommandError(f"message-format {self.kernel.message_format} is not known here: there is `payload`")
@@ -150,7 +150,7 @@ class Incoming:
         return self._message
 
     async def octets(self) -> AsyncIterator[bytes]:
-        """As iterating over a `Delivery`."""
+        """Iterate over the octets of the body, as a `Delivery` does."""
         if self._parts is None:
             await trio.lowlevel.checkpoint()
             for part in _data(self.message.body):
@@ -171,7 +171,7 @@ class Incoming:
             yield part
 
     async def read(self) -> Message:
-        """As `Delivery.read`."""
+        """Return the whole message, as `Delivery.read` does."""
         await trio.lowlevel.checkpoint()
         if self._parts is None or self._message is not None:
             return self.message
@@ -189,7 +189,7 @@ class Incoming:
         return message
 
     async def until_settled(self) -> bool:
-        """As `Delivery.settled`."""
+        """Wait until the sender has settled it, as `Delivery.settled` does."""
         await trio.lowlevel.checkpoint()
         await self.settlement.wait()
         return not self.is_lost
@@ -198,11 +198,11 @@ class Incoming:
 
     @property
     def is_ready(self) -> bool:
-        """All of it is there, or of one that streams as much as is read before its body."""
+        """Whether a program can have it: it is complete, or it streams and the sections before its body are there."""
         return self.kernel.complete if self._parts is None else self._parts.head is not None
 
     def add(self, payload: bytes) -> None:
-        """A frame came. Raises: ProtocolError: it is no message, or too large to be kept."""
+        """Add a frame. Raises: ProtocolError: it is no valid message, or too large to be held."""
         self.frames += 1
         parts = self._parts
         if parts is None:
@@ -227,21 +227,21 @@ class Incoming:
             )
 
     def end(self, failure: AmqpMeshError) -> None:
-        """Nothing more of it is to be had."""
+        """End it with an error, and free its octets: the rest will not arrive, or is not wanted."""
         self._failure = failure
         self._came.clear()
         self.release_frames()
         self._changed()
 
     def lose(self, failure: AmqpMeshError) -> None:
-        """Its link is gone."""
+        """Mark it as lost with its link."""
         self.is_lost = True
         self.settlement.set()
         if not self.kernel.complete:
             self.end(failure)
 
     def decode(self) -> ProtocolError | None:
-        """Look whether it is a message, before somebody has it. Returns: why not."""
+        """Decode the message, before a program takes it. Returns: the error if it is no valid message."""
         if self.kernel.message_format == MESSAGE_FORMAT and self._parts is None:
             try:
                 self._message = Message.decode(self.payload, max_values=self._max_values)
@@ -250,20 +250,20 @@ class Incoming:
         return None
 
     def decided(self) -> None:
-        """What is left of it is for nobody."""
+        """Mark it as decided, and free what the program has not taken."""
         self.is_decided = True
         if self._parts is not None and self._failure is None and (self._came or not self.kernel.complete):
             self.end(CommandError("the delivery was decided before all of it was taken"))
         self.release_frames()
 
     def release_frames(self) -> None:
-        """It holds nothing of the session's window any more."""
+        """Return all frames that it holds to the session's window."""
         self._unstreamed = 0
         if self.frames:
             self._release(self.frames)
 
     def release_unstreamed(self) -> None:
-        """What the program does not take part by part, and has to be there before it can go on."""
+        """Return the frames that the program does not take one by one, so that the rest can arrive."""
         beside, self._unstreamed = self._unstreamed, 0
         if beside:
             self._release(beside)
@@ -278,6 +278,7 @@ class Incoming:
 
 
 def _data(body: object) -> list[bytes]:
+    """Return the octets of a body of data sections. Raises: CommandError: the body is no data."""
     if isinstance(body, bytes):
         return [body]
     if isinstance(body, tuple) and isinstance(body[0], Data):

@@ -1,4 +1,4 @@
-"""What senders and receivers have in common: attached as long as `async with` lasts, over one connection or several."""
+"""`ClientLink`: the common base of sending and receiving links, attached over one connection or several in turn."""
 
 from __future__ import annotations
 
@@ -31,51 +31,51 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 LEAVE_TIME: Final = 1.0
-"""Seconds that the peer has to answer when a link is left."""
+"""Seconds that the peer has to answer our `detach` when the program leaves a link."""
 
 E = TypeVar("E", bound=AmqpMeshError)
 
 
 def without_traceback(error: E) -> E:
-    """The same error for one more raising, without the traceback of the one before."""
+    """Return a copy of the error to raise once more, without the traceback of its last raise."""
     return type(error)(*error.args)
 
 
 class ClientLink(ABC):
-    """A link of a program's. It outlives the engine's link endpoint, as a connection may be lost and come back."""
+    """A link of a program. It outlives the engine's link endpoint, since a connection may be lost and made again."""
 
-    #: What programs call it.
+    #: The word for it in messages to programs.
     kind: ClassVar[str]
-    #: Of its address.
+    #: The preposition before its address: "to" or "from".
     _direction: ClassVar[str]
 
-    def __init__(self, home: LinkManager, name: str, address: str | None) -> None:
-        self._manager = home
+    def __init__(self, manager: LinkManager, name: str, address: str | None) -> None:
+        self._manager = manager
         #: The link's name (§2.6.1).
         self.name = name
-        #: What the peer attached; before that, what was asked for.
+        #: The address that the peer attached; before that, the address that was asked for.
         self.address = text("address", address)
         self._stage = Stage.NEW
         self._failure: AmqpMeshError | None = None
         self._client_connection: ClientConnection | None = None
         self._session: Session | None = None
         self._link: Link | None = None
-        #: Where the peer's answer to our detach is to come.
+        #: The connection on which the peer is to answer our `detach`.
         self._leaving: ClientConnection | None = None
-        #: When it was attached, and how often in a row it did not stay so for long.
+        #: The time of the last attach, and the number of quick losses in a row.
         self._since = 0.0
         self._losses = 0
-        #: Replaced when something changed that somebody may wait for.
+        #: Set and replaced at each change that a task may wait for.
         self._change = trio.Event()
 
     def described(self) -> str:
-        """How it stands, for people."""
+        """Return the link's state, for people."""
         return f"{shown(self.name)} {self._direction} {shown(self.address)} {self._stage.name.lower()}"
 
     # -------------------------------------------------------------------------------------------------- for the program
 
     async def enter(self) -> None:
-        """Attach, and wait for the peer's attach. Raises: as `Attached.__aenter__`."""
+        """Attach, and wait for the peer's `attach`. Raises: as `PublicLink.__aenter__`."""
         self.start()
         try:
             await trio.lowlevel.checkpoint()
@@ -87,9 +87,12 @@ class ClientLink(ABC):
             raise
 
     async def leave(self, *, clean: bool) -> None:
-        """Detach. Args: clean: nothing failed and nobody was cancelled: what is due before may take its time."""
+        """Detach.
+
+        Args: clean: there was no error and no cancellation, so waiting deliveries may take their time.
+        """
         if self._stage is Stage.OVER:
-            if clean:  # else there is an error that goes on from here, and Cancelled must not take its place
+            if clean:  # else an error is on its way out, and Cancelled must not replace it
                 await trio.lowlevel.checkpoint()
             return
         try:
@@ -104,7 +107,7 @@ class ClientLink(ABC):
         if clean:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    # ------------------------------------------------------------------------------------------------- for the package
+    # -------------------------------------------------------------------------------------------------- for the package
 
     def start(self) -> None:
         """Attach, now or when there is a connection. Raises: CommandError, ConnectionClosedError: as `enter`."""
@@ -112,17 +115,17 @@ class ClientLink(ABC):
             raise CommandError(f"a {self.kind} is entered once")
         self._manager.add(self)
         self._stage = Stage.DETACHED
-        self._manager.wake()
+        self._manager.request_connection()
         self.attach_now()
 
     def attach_now(self) -> None:
-        """Attach, if there is a connection where it is to be attached now."""
+        """Attach, if the link's manager has an open connection."""
         client_connection = self._manager.client_connection
         if client_connection is not None and client_connection.is_open:
             self.attach_to(client_connection)
 
     def attach_to(self, client_connection: ClientConnection) -> None:
-        """Attach over this connection."""
+        """Attach over this connection, if the link waits for one."""
         if self._stage is not Stage.DETACHED:
             return
         self._client_connection = client_connection
@@ -136,7 +139,10 @@ class ClientLink(ABC):
         self._stage = Stage.ATTACHING
 
     def check(self) -> None:
-        """Raises: AmqpMeshError: it is over, and why; CommandError: it was not entered, or was left."""
+        """Check that the link is usable.
+
+        Raises: AmqpMeshError: the error that ended it. CommandError: the program has not entered it, or has left it.
+        """
         if self._failure is not None:
             raise without_traceback(self._failure)
         if self._stage is Stage.NEW:
@@ -146,46 +152,46 @@ class ClientLink(ABC):
 
     @property
     def is_attached(self) -> bool:
-        """Whether the peer has attached, too."""
+        """Whether both ends have attached."""
         return self._stage is Stage.ATTACHED
 
     @property
     def credit(self) -> int:
-        """Deliveries that the sending end may send now, as far as it is known here (link-credit, §2.6.7)."""
+        """The number of deliveries that the sending end may send now, as known at this end (link-credit, §2.6.7)."""
         return self._link.credit if self._link is not None and self.is_attached else 0
 
     @property
     def is_over(self) -> bool:
-        """Whether it failed for good, or was left."""
+        """Whether the link failed for good, or the program has left it."""
         return self._stage in (Stage.LEAVING, Stage.OVER)
 
     @property
     def was_left(self) -> bool:
-        """Whether the program left it."""
+        """Whether the program has left the link."""
         return self.is_over and self._failure is None
 
     @property
     def peer(self) -> str:
-        """The container-id of whoever it is attached to, for logs; empty: it is not attached."""
+        """The container-id of the peer, for logs; empty: the link is not attached."""
         remote = self._client_connection.engine.remote if self._client_connection is not None else None
         return remote.container_id if remote is not None else ""
 
     @property
     def engine_state(self) -> LinkEndpointState:
-        """Of the link endpoint (figure 2.33)."""
+        """The state of the link endpoint (figure 2.33)."""
         return LinkEndpointState.DETACHED if self._link is None else self._link.state
 
     # ----------------------------------------------------------------------------------------------- the peer, the wire
 
     def attach_received(self, attach: Attach) -> None:
-        """The peer's attach came (§2.6.3)."""
+        """Handle the peer's `attach` (§2.6.3)."""
         if self._stage is not Stage.ATTACHING or not self._accepts(attach):
-            return  # left before this was handled; or refused: the peer's detach says why
-        wanting = self._missing_from(attach)
-        if wanting is not None:
+            return  # the program has left meanwhile, or the peer refuses and its `detach` follows with the reason
+        missing = self._missing_from(attach)
+        if missing is not None:
             assert self._link is not None
-            self._link.detach(error=Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=wanting))
-            self._end(Ending.UNSUITABLE, LinkDetachedError(wanting))
+            self._link.detach(error=Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=missing))
+            self._end(Ending.UNSUITABLE, LinkDetachedError(missing))
             return
         self._stage = Stage.ATTACHED
         self._since = trio.current_time()
@@ -230,55 +236,55 @@ class ClientLink(ABC):
 
     @abstractmethod
     def transfer_received(self, event: TransferReceived) -> None:
-        """A frame of a delivery came."""
+        """Handle a frame of a delivery."""
 
-    def batch_received(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of those who have
-        """Whole deliveries came: only to those who have asked the kernel for it."""
+    def batch_received(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of batch links
+        """Handle a batch of whole deliveries. Only links that enabled the kernel's fast path get any."""
         raise AssertionError("the fast path is not enabled")
 
     @abstractmethod
     def disposition_received(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:
-        """The peer told its state of a delivery, or settled it."""
+        """Handle the peer's state of a delivery, or its settlement."""
 
     @abstractmethod
     def flow_received(self) -> None:
-        """The peer's flow state of the link came, or credit was used without a delivery."""
+        """Handle the peer's `flow` of the link, or credit that was used up without a delivery."""
 
     @abstractmethod
     def resume_sending(self) -> None:
-        """Frames can be sent again."""
+        """Send frames again: the session's window has opened, or the connection has written its backlog."""
 
-    # -------------------------------------------------------------------------------------------- of senders, receivers
+    # ---------------------------------------------------------------------------------------- for senders and receivers
 
     @abstractmethod
     def _choose_session(self, client_connection: ClientConnection) -> Session:
-        """The session to attach on."""
+        """Return the session to attach on."""
 
     @abstractmethod
     def _attach(self, session: Session) -> Link:
-        """Send our attach."""
+        """Send our `attach`."""
 
     @abstractmethod
     def _accepts(self, attach: Attach) -> bool:
-        """Whether the peer's attach has what was asked for; without, its detach follows (§2.6.3)."""
+        """Return whether the peer's `attach` names our terminus; if not, its `detach` follows (§2.6.3)."""
 
     def _missing_from(self, attach: Attach) -> str | None:  # noqa: ARG002 - of receivers
-        """What the peer's attach leaves out and the program cannot do without; None: nothing."""
+        """Return a description of what the peer's `attach` lacks and the program needs; None: nothing."""
         return None
 
     @abstractmethod
     def _begin_use(self, attach: Attach) -> None:
-        """Both have attached."""
+        """Start to use the link, which both ends have attached."""
 
     @abstractmethod
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        """The link endpoint is gone: what becomes of its deliveries, and of those who wait."""
+        """Settle the fate of the deliveries and wake waiting tasks: the link endpoint is gone."""
 
     @abstractmethod
     async def _finish(self, *, clean: bool) -> None:
-        """What is due before the detach. It may wait; what it waits for is bounded unless `clean`."""
+        """Do what is due before our `detach`. Only if `clean` may it wait without a limit."""
 
-    # ----------------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------------------ its changes
 
     def _changed(self) -> None:
         change, self._change = self._change, trio.Event()
@@ -290,9 +296,9 @@ class ClientLink(ABC):
     # ---------------------------------------------------------------------------------------------------------- endings
 
     def _end(self, ending: Ending, error: AmqpMeshError) -> None:
-        """Carry out the action that the table has for an ending in this stage.
+        """Take the action that the table has for an ending in this stage.
 
-        Args: error: for those who use the link, and for the deliveries that are lost with it.
+        Args: error: for the tasks that use the link, and for the deliveries that are lost with it.
         """
         action = ENDINGS[self._stage].get(ending)
         if action is Action.RETRY and not self._reconnects:
@@ -309,17 +315,17 @@ class ClientLink(ABC):
             case Action.ACCOMPANY:
                 self._accompany(error)
             case Action.CLOSE:
-                self._go_on(Action.CLOSE, error)
+                self._apply(Action.CLOSE, error)
             case Action.DETACH:
                 self._detach(error)
             case Action.FINISH:
                 self._forget(Action.FINISH)
             case Action.ABANDON:
                 assert self._leaving is not None, "our `detach` was sent"
-                self._leaving.give_up(self)
+                self._leaving.abandon_detach(self)
                 self._forget(Action.ABANDON)
 
-    def _go_on(self, action: Action, error: AmqpMeshError) -> None:
+    def _apply(self, action: Action, error: AmqpMeshError) -> None:
         """Enter the stage after an action, and settle the fate of the deliveries."""
         self._stage = AFTER[action]
         if self.is_over:
@@ -330,22 +336,22 @@ class ClientLink(ABC):
     def _fail(self, error: AmqpMeshError) -> None:
         self._drop_endpoint()
         self._failure = error
-        self._go_on(Action.FAIL, error)
+        self._apply(Action.FAIL, error)
 
     def _retry(self, error: AmqpMeshError) -> None:
         self._losses = 1 if self._has_lasted else self._losses + 1
         self._drop_endpoint()
-        self._go_on(Action.RETRY, error)
+        self._apply(Action.RETRY, error)
         self._return_to_origin()
         if not self.is_over:
             self._manager.attach_later(self, self._losses)
 
     def _detach(self, error: AmqpMeshError) -> None:
         link, session, client_connection = self._link, self._session, self._client_connection
-        assert link is not None, "it is attached, or about to be"
-        assert session is not None, "it is attached, or about to be"
-        assert client_connection is not None, "it is attached, or about to be"
-        self._go_on(Action.DETACH, error)
+        assert link is not None, "it has a link endpoint"
+        assert session is not None, "it has a link endpoint"
+        assert client_connection is not None, "it has a link endpoint"
+        self._apply(Action.DETACH, error)
         self._session = self._client_connection = None
         if client_connection.failure is not None or not session.can_send:
             self.detach_answered()
@@ -353,11 +359,11 @@ class ClientLink(ABC):
         try:
             if link.state in (LinkEndpointState.ATTACHED, LinkEndpointState.ATTACH_SENT):
                 link.detach()
-        except CommandError:  # too much waits to be sent
+        except CommandError:  # the output is full
             self.detach_answered()
             return
         self._leaving = client_connection
-        client_connection.leave(self, session)
+        client_connection.await_detach(self, session)
 
     def _forget(self, action: Action) -> None:
         """Forget the link endpoint that our `detach` ends."""
@@ -370,7 +376,7 @@ class ClientLink(ABC):
         session, client_connection = self._session, self._client_connection
         self._link = self._session = self._client_connection = None
         if client_connection is not None and session is not None:
-            client_connection.drop(self, session)
+            client_connection.release_session(self, session)
 
     @property
     def _has_lasted(self) -> bool:
@@ -387,7 +393,7 @@ class ClientLink(ABC):
     @property
     @abstractmethod
     def _at_origin(self) -> bool:
-        """Whether it is attached by the manager that the program asked."""
+        """Whether the manager that the program asked for the link attaches it now."""
 
     @abstractmethod
     def _return_to_origin(self) -> None:

@@ -1,4 +1,4 @@
-"""Attaches links, and attaches them again: what the connection of a client and the inside of a router share."""
+"""`LinkManager`: attaches links, and attaches them again; the base of a client's connection and a router's own."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 
 REPLY_SENDERS: Final = 64
-"""Links for replies that are kept, where the peer has no anonymous terminus and each reply address needs one.
+"""The number of links for replies that are kept, for peers without an anonymous terminus: each address needs a link.
 
-There are more only as long as more of them have answers that wait to be sent, or for their outcomes."""
+There are more only as long as they have replies that wait to be sent or for their outcomes.
+"""
 
 
 class LinkManager(ABC):
-    """Knows the links that are in use, and attaches them to what connection there is."""
+    """The links in use, and the connection that they are attached to."""
 
     def __init__(self) -> None:
-        #: The connection in use; None: there is none now.
+        #: The open connection; None: there is none now.
         self.client_connection: ClientConnection | None = None
         self._links: dict[ClientLink, None] = {}
         self._names = count(1)
@@ -43,50 +44,51 @@ class LinkManager(ABC):
     @property
     @abstractmethod
     def reconnects(self) -> bool:
-        """Whether a connection that is lost is followed by another."""
+        """Whether a lost connection is made again."""
 
     @property
     @abstractmethod
     def failure(self) -> AmqpMeshError | None:
-        """Why no link can be attached any more; None: they can."""
+        """The error for which no link can be attached any more; None: links can be attached."""
 
     @property
     @abstractmethod
     def max_frame_size(self) -> int:
-        """Octets of a frame that we take."""
+        """Octets of the largest frame that the peer may send."""
 
     @abstractmethod
     def attach_later(self, link: ClientLink, losses: int) -> None:
-        """Attach `link`, which was detached, again after a pause. Args: losses: in a row."""
+        """Attach a detached link again after a pause. Args: losses: the number of its losses in a row."""
 
     @abstractmethod
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
-        """Where a link goes on that the peer has redirected (§2.8.18).
+        """Find the manager and the place that a redirect of a link leads to (§2.8.18).
 
-        Args: stop: where redirects had led it; None: this is the first one of a row. address: that it asked for.
-        Returns: who attaches it from now on, and where to; None: no redirects are followed here.
-        Raises: NotFollowedError: this one is not, and why.
+        Args: stop: the end of the redirects before; None: this is the first one of a row.
+            address: the address that the link asked for.
+        Returns: the manager that attaches it from now on, and the place; None: this manager follows no redirects.
+        Raises: NotFollowedError: this redirect is not followed, with the reason.
         """
 
     @abstractmethod
-    def wake(self) -> None:
-        """Somebody wants a connection."""
+    def request_connection(self) -> None:
+        """Make a connection, if there is none and none is being made: a link needs it."""
 
     def add(self, link: ClientLink) -> None:
-        """`link` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
+        """Take in a link that is to be attached. Raises: AmqpMeshError: no link can be attached, with the reason."""
         if self.failure is not None:
             raise without_traceback(self.failure)
         self._links[link] = None
 
     def remove(self, link: ClientLink) -> None:
-        """`link` is over."""
+        """Drop a link that is over."""
         self._links.pop(link, None)
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
-        """Send an answer, over a link that all answers share, or all those to one address.
+        """Send a reply over the link that all replies share, or over one for its address.
 
-        Raises: LinkDetachedError, SessionEndedError: there is no way there, for the peer or by the limits that it set.
-            ConnectionClosedError, CommandError: there is no way anywhere any more.
+        Raises: LinkDetachedError, SessionEndedError: the peer does not accept the address, or its limits forbid the
+            reply. ConnectionClosedError, CommandError: no reply can be sent at all any more.
         """
         remote = self.client_connection.engine.remote if self.client_connection is not None else None
         anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
@@ -103,38 +105,38 @@ class LinkManager(ABC):
         except CommandError as error:
             if self.failure is not None:
                 raise
-            # The address does not fit into an attach, or the answer is larger than the peer takes.
+            # The address does not fit into an `attach`, or the reply is larger than the peer accepts.
             raise LinkDetachedError(str(error)) from None
 
     def _make_room(self) -> None:
-        """Leave links for answers that have nothing to do, those first that were used the longest ago."""
+        """Leave idle links for replies, the least recently used first."""
         for key, sender in list(self._reply_senders.items()):
             if len(self._reply_senders) < REPLY_SENDERS:
                 return
             if sender.waiting == sender.unsettled == 0:
                 del self._reply_senders[key]
                 sender.stop()
-                sender.detach_unanswered()  # nobody waits for it
+                sender.detach_unanswered()  # no task waits for the answer
 
     def opened(self, client_connection: ClientConnection) -> None:
-        """There is a connection: attach all that wait for one."""
+        """Attach all waiting links: a connection is open."""
         self.client_connection = client_connection
         for link in list(self._links):
             link.attach_to(client_connection)
 
     def ended(self, error: AmqpMeshError, *, final: bool) -> None:
-        """There is none any more; `final`: and there will be no other."""
+        """Tell all links that the connection is over. Args: final: no other follows."""
         self.client_connection = None
         for link in list(self._links):
-            if link in self._links:  # one that goes elsewhere may take another along
+            if link in self._links:  # a link that moves may have taken its companion along
                 link.connection_lost(error, final=final)
 
     def stop_all(self) -> None:
-        """Whoever left the connection left its links, too."""
+        """Detach all links: the program has left the connection."""
         for link in list(self._links):
             link.stop()
 
     def name_for(self, name: str | None) -> str:
-        """The name of a link: `name`, or one that no other link has. Raises: CommandError: it is no text."""
+        """Return `name`, or a new link name if it is None. Raises: CommandError: the name is no text."""
         name = text("name", name)
         return f"{self._prefix}-{next(self._names)}" if name is None else name

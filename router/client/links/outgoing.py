@@ -1,4 +1,4 @@
-"""A delivery on its way out: it waits for credit, goes in frames, then waits for its outcome (§2.6.12)."""
+"""Deliveries on their way out: they wait for credit, are sent in frames, then wait for their outcomes (§2.6.12)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Outgoing:
-    """What becomes of one delivery that a program sends."""
+    """A delivery that a program sends, and its outcome."""
 
-    #: The payload is whole, or this is its last piece.
+    #: Whether `payload` is the whole message, or its last piece.
     is_last: bool = True
 
     __slots__ = (
@@ -48,32 +48,36 @@ class Outgoing:
         prepare: Callable[[], bytes] | None = None,
         watch: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        """Args: prepare: makes the payload when its first frame can be sent, where it depends on the connection.
-        watch: called when the outcome is known, or that it will not be.
+        """Args: prepare: makes the payload when its first frame can be sent, for a payload that depends on the
+        connection.
+        watch: called once the outcome is known, or will never be known.
         """
         self.payload: bytes | memoryview = payload
         self.settled = settled
         self.prepare = prepare
         self.watch = watch
-        #: The engine's, as soon as part of it was sent.
+        #: The engine's delivery, once part of it is sent.
         self.delivery: kernel.Delivery | None = None
-        #: Octets of the payload that are in frames.
+        #: Octets of the payload that are in frames already.
         self.at = 0
-        #: Nobody wants it any more, and part of it was sent.
+        #: Part of it was sent, and it is to be aborted.
         self.aborting = False
-        #: Part of it was sent, and the payload is to be made anew.
+        #: Part of it was sent; it is to be aborted and sent again with a new payload.
         self.outdated = False
-        #: Set when its last frame is written, or `failure` says why it never will.
+        #: Set when its last frame is written, or when `failure` tells why it never will be.
         self.done = trio.Event()
         self.failure: AmqpMeshError | None = None
-        #: Set when the outcome is known, or `doubt` says why it will not be.
+        #: Set when the outcome is known, or when `doubt` tells why it never will be.
         self.decided = trio.Event()
         self.outcome: Outcome | None = None
         self.doubt: AmqpMeshError | None = None
 
     @property
     def error(self) -> AmqpMeshError | None:
-        """What `send` raises: it was not accepted, or is in doubt; None: it was accepted, or nothing is known yet."""
+        """The error that `send` raises: the delivery was not accepted, or is in doubt.
+
+        None: it was accepted, or its outcome is not known yet.
+        """
         if self.doubt is not None:
             return without_traceback(self.doubt)
         if self.outcome is None or isinstance(self.outcome, Accepted):
@@ -82,21 +86,21 @@ class Outgoing:
 
     @property
     def length(self) -> int:
-        """Octets of the whole payload, or as many as it has at least."""
+        """Octets of the whole payload, or the least that it will have."""
         return len(self.payload)
 
     def sent(self) -> None:
-        """Its last frame is written: the octets are needed no more."""
+        """Free the octets: the last frame is written."""
         self.payload, self.prepare = b"", None
         self.done.set()
 
     def fail(self, error: AmqpMeshError) -> None:
-        """It will not be sent."""
+        """Fail the delivery: it will not be sent."""
         self.failure = error
         self.done.set()
 
     def decide(self, outcome: Outcome | None, doubt: AmqpMeshError | None = None) -> None:
-        """The outcome is known, or why there is none."""
+        """Set the outcome, or the error for which there is none."""
         self.outcome, self.doubt = outcome, doubt
         self.decided.set()
         watch, self.watch = self.watch, None
@@ -116,16 +120,16 @@ class Outgoing:
 
 
 class OutgoingStream(Outgoing):
-    """A delivery whose payload comes in pieces: one is here at a time, and parts of those before cannot be had again.
+    """A delivery whose payload comes in pieces. One piece is here at a time, and earlier ones cannot be had again.
 
-    Attributes: `reading`: of the task that makes the pieces, cancelled when no more are wanted. `taken`: set when the
-    piece that is here is in frames, or will never be.
+    Attributes: `reading`: the cancel scope of the task that produces the pieces. `taken`: set when the present piece is
+        in frames, or never will be.
     """
 
     __slots__ = ("_announced", "_fed", "is_last", "reading", "taken")
 
     def __init__(self, first: bytes, announced: int | None, *, settled: bool) -> None:
-        """Args: first: piece. announced: octets of the whole payload; None: not known."""
+        """Args: first: the first piece. announced: octets of the whole payload; None: unknown."""
         super().__init__(first, settled=settled)
         self.reading = trio.CancelScope()
         self.taken = trio.Event()
@@ -135,27 +139,27 @@ class OutgoingStream(Outgoing):
 
     @property
     def length(self) -> int:
-        """Octets of the whole payload, or as many as there were so far."""
+        """Octets of the whole payload if that is known, else of the pieces so far."""
         return max(self._announced or 0, self._fed)
 
     def feed(self, piece: bytes | memoryview, *, is_last: bool) -> None:
-        """The next piece, once the one before is taken."""
+        """Set the next piece, once the one before is taken."""
         self.payload, self.at, self.is_last = piece, 0, is_last
         self._fed += len(piece)
         self.taken = trio.Event()
 
     def sent(self) -> None:
-        """Its last frame is written."""
+        """Stop the stream: its last frame is written."""
         super().sent()
         self._stop()
 
     def fail(self, error: AmqpMeshError) -> None:
-        """It will not be sent, or not to its end."""
+        """Stop the stream: it will not be sent, or not to its end."""
         super().fail(error)
         self._stop()
 
     def decide(self, outcome: Outcome | None, doubt: AmqpMeshError | None = None) -> None:
-        """The outcome is known, maybe before all of it was sent, or why there is none."""
+        """Set the outcome, maybe before the last frame, and stop the stream."""
         super().decide(outcome, doubt)
         self._stop()
 

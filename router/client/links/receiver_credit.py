@@ -1,4 +1,4 @@
-"""Credit: a sender may send what the program has not decided, or as many as the program says (§2.6.7)."""
+"""Credit of a receiver: renewed as deliveries are decided, or given by the program (§2.6.7)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class CreditingLink(RedirectedLink):
-    """The receiving end of a link, as far as its sender waits for it."""
+    """A receiving link that gives its sender credit."""
 
-    def __init__(self, home: LinkManager, name: str, address: str | None, credit: int) -> None:
-        super().__init__(home, name, address)
+    def __init__(self, manager: LinkManager, name: str, address: str | None, credit: int) -> None:
+        super().__init__(manager, name, address)
         self._credit = whole("credit", credit, MAX_CREDIT)
         self._is_manual = credit == 0
         self._undecided = 0
-        #: By hand: what was given and is not used up.
+        #: If the program gives credit: as much of it as is not used up.
         self._granted = 0
         self._draining = False
 
     @property
     def undecided(self) -> int:
-        """Deliveries that have begun to come and are not decided."""
+        """The number of deliveries that have arrived, in part or whole, and are not decided."""
         return self._undecided
 
     def flow(self, credit: int) -> None:
-        """As `Receiver.flow`."""
+        """Give more credit, as `Receiver.flow` does."""
         self._check_manual()
         if whole("credit", credit) > MAX_CREDIT - self._granted:
             raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
@@ -47,7 +47,7 @@ class CreditingLink(RedirectedLink):
             link.flow(link.credit + credit)
 
     async def drain(self) -> None:
-        """As `Receiver.drain`."""
+        """Make the peer use up its credit, as `Receiver.drain` does."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_manual()
         link = self._link
@@ -55,46 +55,46 @@ class CreditingLink(RedirectedLink):
             self._granted = 0
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        # Nothing is awaited since the `flow` before: one frame says both.
+        # No await since the last `flow`: one frame carries both.
         self._draining = True
         link.flow(link.credit, drain=True)
         while self._draining:
             await self._change.wait()
             self.check()
 
-    # ----------------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------------ for the subclass
 
     def _give_credit(self) -> None:
-        """Both have attached."""
+        """Give the first credit: both ends have attached."""
         if not self._is_manual:
             self._replenish()
         elif self._granted and isinstance(self._link, Receiver):
             self._link.flow(self._granted)
 
     def _stop_credit(self) -> None:
-        """The link is to be left."""
+        """Give no more credit: the program leaves the link."""
         self._credit = self._granted = 0
         self._is_manual = False
 
     def _stop_drain(self) -> None:
-        """The link endpoint is gone, and what was to be used up with it."""
+        """End a drain whose link endpoint is gone."""
         if self._draining:
             self._draining = False
             self._granted = 0
 
     def _use_credit(self) -> None:
-        """A delivery has begun to come."""
+        """Count a delivery whose first frame has arrived."""
         self._undecided += 1
         self._granted = max(0, self._granted - 1)
 
     def _free_credit(self, delivery: Incoming) -> None:
-        """It does not count against the credit any more."""
+        """Stop counting a delivery against the credit."""
         if delivery.uses_credit:
             delivery.uses_credit = False
             self._undecided -= 1
 
     def _refund_credit(self) -> None:
-        """What no program ever sees uses none of the credit that it gave by hand."""
+        """Renew the program's credit for a delivery that the program never sees."""
         if not self._is_manual or self._draining or self._granted == MAX_CREDIT:
             return
         self._granted += 1
@@ -103,7 +103,7 @@ class CreditingLink(RedirectedLink):
             link.flow(link.credit + 1)
 
     def _replenish(self) -> None:
-        """Tell the peer of more credit: when half of it has gathered, or when it has none."""
+        """Send more credit to the peer, if half of it is free or the peer has none."""
         link = self._link
         if not self._credit or not isinstance(link, Receiver) or not self.is_attached:
             return

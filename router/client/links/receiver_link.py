@@ -1,4 +1,4 @@
-"""Receiving: credit for what is not decided yet, a window for what is not taken yet (§2.6.7, §2.5.6)."""
+"""`ReceiverLink`: credit for undecided deliveries, and a session window for deliveries not taken (§2.6.7, §2.5.6)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ log = event_log.EventLog("amqpmesh.client")
 MODIFIED: Final = "amqp:modified:list"
 
 MAX_WINDOW: Final = 2**31 - 1
-"""However large: transfer-ids are serial numbers (§2.8.10)."""
+"""The largest session window, since transfer-ids are serial numbers (§2.8.10)."""
 
 ANSWER_TIME: Final = 0.25
-"""Seconds that a sender has, when the link is left, to say that it knows of no credit, and to settle (mode second)."""
+"""Seconds that a sender has, when the program leaves the link, to stop at zero credit, and to settle (mode second)."""
 
 
 class ReceiverLink(CreditingLink):
@@ -57,7 +57,7 @@ class ReceiverLink(CreditingLink):
 
     def __init__(
         self,
-        home: LinkManager,
+        manager: LinkManager,
         name: str,
         address: str | None,
         options: ReceiverOptions,
@@ -68,42 +68,42 @@ class ReceiverLink(CreditingLink):
         any_format: bool = False,
         max_values: int = MAX_VALUES,
     ) -> None:
-        super().__init__(home, name, address, credit)
+        super().__init__(manager, name, address, credit)
         #: The filters that the peer applies (§3.5.8).
         self.filter: Mapping[Symbol, Value] = {}
         self._options = options
-        #: Asked for again over each connection, whatever the peer then called it.
+        #: The source to ask for over each connection, whatever address the peer gave it on the last one.
         self._requested = options.source_for(address)
-        self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
+        self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // manager.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._any_format = any_format
         self._max_values = whole("max_values", max_values)
         self._ready: deque[Incoming] = deque()
         self._arriving: Incoming | None = None
-        #: Of the session that it is attached on, or was.
+        #: Its part of the window of the session that it is attached on, or was last.
         self._window_share: WindowShare | None = None
-        #: Deliveries that the peer was not told the end of, by the engine's.
+        #: Unsettled deliveries, by the engine's delivery.
         self._open: dict[kernel.Delivery, Incoming] = {}
-        #: Whether the source has the outcome modified; brokers that have not (RabbitMQ 3) end the session for it.
+        #: Whether the source supports the outcome modified. Brokers without it (RabbitMQ 3) end the session for it.
         self.takes_modified = True
-        #: The peer is to tell its flow state.
+        #: Whether the answer to our last `flow` is awaited.
         self._awaits_flow = False
-        #: That replies cannot be sent was logged.
+        #: Whether the log has told of a reply that cannot be sent.
         self._has_warned = False
         self._takers = trio.lowlevel.ParkingLot()
-        #: Those of them who were woken, and have not run yet.
+        #: The number of tasks of `_takers` that were woken and have not run yet.
         self._woken = 0
 
     def described(self) -> str:
-        """How it stands, for people."""
+        """Return the link's state, for people."""
         return f"{super().described()}, credit {self.credit}, {self.undecided} undecided"
 
     async def receive(self) -> Incoming:
-        """As `Receiver.receive`."""
+        """Return the next delivery, as `Receiver.receive` does."""
         await trio.lowlevel.checkpoint_if_cancelled()
         parked = False
         while True:
-            # Whoever was woken and has not run yet called before.
+            # A task that was woken and has not run yet goes first: it called earlier.
             while not self._ready or (self._woken and not parked and not self.is_over):
                 self.check()
                 await self._takers.park()
@@ -113,7 +113,7 @@ class ReceiverLink(CreditingLink):
             error = delivery.decode()
             if error is None:
                 break
-            self._refuse(delivery, error)
+            self._reject(delivery, error)
             self._refund_credit()
         if not parked:
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -122,7 +122,7 @@ class ReceiverLink(CreditingLink):
     # ------------------------------------------------------------------------------------------------- for deliveries
 
     def decide(self, delivery: Incoming, state: bytes) -> bool:
-        """As `Delivery.accept`, of any terminal state."""
+        """Decide a delivery with any terminal state, as `Delivery.accept` does."""
         if delivery.is_decided:
             raise CommandError("the delivery was decided already")
         delivery.decided()
@@ -140,17 +140,17 @@ class ReceiverLink(CreditingLink):
         return told
 
     def fail(self, delivery: Incoming) -> None:
-        """Decide for the program, which began and did not end well: modified (delivery-failed), or what comes next."""
+        """Decide a delivery that failed: modified (delivery-failed), or released if the source lacks modified."""
         self.decide(delivery, FAILED if self.takes_modified else RELEASED_STATE)
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
-        """As `Delivery.reply`. Raises: LinkDetachedError, SessionEndedError: the peer refuses the way."""
+        """Send a reply. Raises: LinkDetachedError, SessionEndedError: the peer refuses the address."""
         return await self._manager.reply(to, payload, settled=settled)
 
     def reject_unanswerable(self, delivery: Incoming, condition: Symbol, why: str) -> None:
-        """It cannot be replied to: whoever sent it is told, if nothing else was decided."""
+        """Reject a delivery that cannot be replied to, unless it is decided, so that its sender learns the reason."""
         if not self._has_warned:
-            self._has_warned = True  # whoever sends one such request may send a million
+            self._has_warned = True  # a client that sends one such request may send a million
             log.warning("request cannot be answered", link=self.name, address=self.address or "", reason=why)
         if not delivery.is_decided:
             self.decide(delivery, encode_composite(Rejected(error=Error(condition=condition, description=why))))
@@ -170,7 +170,7 @@ class ReceiverLink(CreditingLink):
         link = self._options.attach(session, self.name, at_redirect(self._requested, self._stop))
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
-            link.forgiven = FORGIVEN  # it is no router of ours
+            link.forgiven = FORGIVEN  # the peer is no amqpmesh router
         return link
 
     def _accepts(self, attach: Attach) -> bool:
@@ -183,12 +183,12 @@ class ReceiverLink(CreditingLink):
         assert isinstance(attach.source, Source)
         self.address = attach.source.address
         self.filter = attach.source.filter or {}
-        # A source that lists none has them all: the list is of what may be chosen (§3.5.3).
+        # A source without a list of outcomes supports them all (§3.5.3).
         self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
         self._give_credit()
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        # What was sent settled is here for good, if it is whole; what was not, its sender has.
+        # Whole deliveries that were sent settled stay here. Of all others the sender still has a copy.
         ready, self._ready = self._ready, deque()
         coming = () if self._arriving is None else (self._arriving,)
         waiting = set(ready)
@@ -208,13 +208,13 @@ class ReceiverLink(CreditingLink):
         if final:
             self._woken += len(self._takers.unpark_all())
 
-    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
-        """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
+    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - its waits are bounded in any case
+        """Stop the credit, release deliveries that are not taken, and fail those that are taken and not decided."""
         link = self._link
         self._stop_credit()
         with trio.move_on_after(ANSWER_TIME, shield=True):
             if isinstance(link, EngineReceiver) and self.is_attached and link.credit:
-                # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
+                # After the answer no delivery follows. A drain would do the same, but RabbitMQ fails on it.
                 self._awaits_flow = True
                 link.flow(0, echo=True)
                 while self._awaits_flow and self.is_attached:
@@ -231,7 +231,7 @@ class ReceiverLink(CreditingLink):
                 await self._change.wait()
 
     def transfer_received(self, event: TransferReceived) -> None:
-        """A frame of a delivery came (§2.7.5)."""
+        """Handle a frame of a delivery (§2.7.5)."""
         came, share = event.delivery, self._window_share
         assert share is not None, "it was attached"
         share.take()
@@ -247,7 +247,7 @@ class ReceiverLink(CreditingLink):
         if came.complete:
             self._arriving = None
         if came.remote_settled and not delivery.settlement.is_set():
-            # A later frame of it said so (§2.7.5, settled).
+            # A later frame of the delivery has `settled` set (§2.7.5).
             self._open.pop(came, None)
             delivery.settlement.set()
         if came.aborted:
@@ -266,7 +266,7 @@ class ReceiverLink(CreditingLink):
                     )
             except ProtocolError as error:
                 self._withdraw(delivery)
-                self._refuse(delivery, error)
+                self._reject(delivery, error)
                 if not delivery.is_taken:
                     self._refund_credit()
             else:
@@ -275,27 +275,27 @@ class ReceiverLink(CreditingLink):
         self._open_window()
         self._check_drained()
         if event.link.credit == 0:
-            # What is free and was too little for a flow of its own: now the sender waits for it.
+            # Credit that was too little for a `flow` of its own: now the sender waits for it.
             self._replenish()
 
     def disposition_received(
         self,
         delivery: kernel.Delivery,
-        state: bytes | None,  # noqa: ARG002 - what counts is what the receiver said
+        state: bytes | None,  # noqa: ARG002 - the receiver's state counts
         settled: bool,
     ) -> None:
-        """The sender's state of a delivery (§2.7.6)."""
+        """Handle the sender's settlement of a delivery (§2.7.6)."""
         known = self._open.get(delivery)
         if known is None or not settled:
             return
-        # It remembers nothing of it, whether it has heard what the program thinks of it or not.
+        # The sender has forgotten the delivery, whether it knows our decision or not.
         kernel.dispose(delivery, None, True)
         del self._open[delivery]
         self._changed()
         known.settlement.set()
 
     def flow_received(self) -> None:
-        """The sender's flow state (§2.6.7)."""
+        """Handle the sender's `flow` (§2.6.7)."""
         if self._awaits_flow:
             self._awaits_flow = False
             self._changed()
@@ -303,12 +303,12 @@ class ReceiverLink(CreditingLink):
         self._replenish()
 
     def resume_sending(self) -> None:
-        """A receiver sends nothing that would have to wait."""
+        """Do nothing: a receiver sends nothing that has to wait."""
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
     def _enqueue(self, delivery: Incoming) -> None:
-        """It can be handed out."""
+        """Queue a delivery for the program, and wake a task that waits for one."""
         delivery.is_queued = True
         self._ready.append(delivery)
         self._woken += len(self._takers.unpark())
@@ -321,17 +321,17 @@ class ReceiverLink(CreditingLink):
             delivery.release_frames()
         delivery.is_taken = True
         if delivery.is_settled and not self._streaming:
-            # Nobody waits for what the program thinks of it.
+            # Sent settled: the sender waits for no decision.
             self._free_credit(delivery)
             self._replenish()
         self._open_window()
         if self._ready and not self._woken:
-            # Who came while somebody was being woken waits, whatever there is.
+            # Tasks that called while another was being woken still wait.
             self._woken += len(self._takers.unpark())
         return delivery
 
     def _open_window(self) -> None:
-        """What is coming and nothing is before it may be larger than the window: it holds nothing of it."""
+        """Free the frames of the first delivery, which may be larger than the window: it must not stop itself."""
         first = self._ready[0] if self._ready else self._arriving
         if first is None:
             return
@@ -345,19 +345,19 @@ class ReceiverLink(CreditingLink):
         delivery.end(DeliveryAbortedError("the sender aborted the delivery"))
         delivery.settlement.set()
         self._withdraw(delivery)
-        # There is nothing to decide, whoever has it.
+        # An aborted delivery needs no decision.
         self._free_credit(delivery)
         self._replenish()
         if not (delivery.is_taken or delivery.is_decided):
             self._refund_credit()
 
     def _withdraw(self, delivery: Incoming) -> None:
-        """It is coming, so that nothing can be behind it; nobody is to see it who has not yet."""
+        """Remove a delivery that is still arriving from the queue, where it can only be the last."""
         if self._ready and self._ready[-1] is delivery:
             self._ready.pop()
 
-    def _refuse(self, delivery: Incoming, error: ProtocolError) -> None:
-        """It is no message, or of a format that the program did not ask for."""
+    def _reject(self, delivery: Incoming, error: ProtocolError) -> None:
+        """Reject a delivery that is no valid message, or of a format that the program did not ask for."""
         log.warning("message rejected", peer=self.peer, link=self.name, address=self.address or "", reason=str(error))
         delivery.end(error)
         if not delivery.is_decided:

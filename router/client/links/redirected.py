@@ -1,4 +1,4 @@
-"""Links that go on elsewhere when the peer says so: over the same connection, or another one (§2.8.18)."""
+"""Links that follow redirects, over the same connection or another one (§2.8.18)."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ T = TypeVar("T", Source, Target)
 
 
 def at_redirect(asked: T, stop: Stop | None) -> T:
-    """What a link asks for where redirects led it: the same, by the address there. A dynamic node has none."""
+    """Return the terminus to ask for at the end of a redirect, with the address there. Dynamic nodes have none."""
     if stop is None or stop.address is None or asked.dynamic:
         return asked
     return replace(asked, address=stop.address)
 
 
 class RedirectedLink(ClientLink):
-    """A link that is where the program asked for it, or where redirects have led it from there."""
+    """A link that is attached where the program asked for it, or where redirects have led it."""
 
-    def __init__(self, home: LinkManager, name: str, address: str | None) -> None:
-        super().__init__(home, name, address)
-        #: What the program asked to attach it.
-        self._origin = home
-        #: Where redirects have led it to; None: it is attached to what the program asked for.
+    def __init__(self, manager: LinkManager, name: str, address: str | None) -> None:
+        super().__init__(manager, name, address)
+        #: The manager that the program asked for the link.
+        self._origin = manager
+        #: The end of the redirects that it followed; None: it is at the place that the program asked for.
         self._stop: Stop | None = None
-        #: A link of the program's that is of use only where this one is.
+        #: The other link of a requester, which must be at the same peer.
         self._companion: RedirectedLink | None = None
 
     @property
@@ -62,7 +62,7 @@ class RedirectedLink(ClientLink):
         return self._manager is self._origin
 
     def accompany(self) -> None:
-        """Attach where the companion is from now on."""
+        """Move to the companion's manager, if this link is elsewhere."""
         assert self._companion is not None
         if self._manager is not self._companion._manager:
             error = LinkDetachedError("the link follows another one, which was redirected")
@@ -72,7 +72,7 @@ class RedirectedLink(ClientLink):
         if self._at_origin:
             self._stop = None
         self._drop_endpoint()
-        self._go_on(Action.AWAIT, error)
+        self._apply(Action.AWAIT, error)
 
     def _follow(self, error: AmqpMeshError) -> None:
         assert isinstance(error, LinkRedirectError)
@@ -88,13 +88,13 @@ class RedirectedLink(ClientLink):
         if found is None:
             self._fail(error)
             return
-        home, stop = found
+        manager, stop = found
         log.info(
             "redirect followed", peer=self.peer, link=self.name, to=stop.place.described, address=stop.address or ""
         )
         self._drop_endpoint()
-        self._go_on(Action.FOLLOW, error)
-        self._move(home, stop)
+        self._apply(Action.FOLLOW, error)
+        self._move(manager, stop)
 
     def _accompany(self, error: AmqpMeshError) -> None:
         assert self._companion is not None
@@ -102,10 +102,10 @@ class RedirectedLink(ClientLink):
         pauses = self._stage is Stage.DETACHED and self._losses > 0
         if link is not None and session is not None and session.can_send:
             link.context = None
-            with suppress(CommandError):  # too much waits to be sent: the session that ends says the same
+            with suppress(CommandError):  # the output is full; the end of the session detaches the link, too
                 link.detach()
         self._drop_endpoint()
-        self._go_on(Action.ACCOMPANY, error)
+        self._apply(Action.ACCOMPANY, error)
         self._move(self._companion._manager, None)
         if self.is_over:
             return
@@ -119,13 +119,13 @@ class RedirectedLink(ClientLink):
         if not self._at_origin:
             self._move(self._origin, None)
 
-    def _move(self, home: LinkManager, stop: Stop | None) -> None:
-        """Be attached by `home` from now on."""
-        if home is not self._manager:
+    def _move(self, manager: LinkManager, stop: Stop | None) -> None:
+        """Let `manager` attach the link from now on."""
+        if manager is not self._manager:
             self._manager.remove(self)
-            self._manager = home
+            self._manager = manager
             try:
-                home.add(self)
+                manager.add(self)
             except AmqpMeshError as error:
                 self._fail(error)
                 return

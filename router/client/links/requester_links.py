@@ -1,4 +1,4 @@
-"""The two links of a requester, and the calls that wait for answers."""
+"""The two links of a requester, and the calls that wait for replies."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _PROPERTIES: Final = declaration(Properties).code
 
 _BEFORE: Final = frozenset(declaration(kind).code for kind in (Header, DeliveryAnnotations, MessageAnnotations))
-"""Sections that may come before the properties: gone over, whatever is in them."""
+"""Sections that may come before the properties. They are skipped unread."""
 
 Key = Any
 """A message-id: a str, bytes, a UUID, or an int."""
 
 
 class Call:
-    """A request that waits for its answer."""
+    """A request that waits for its reply."""
 
     __slots__ = ("answer", "done", "error", "request")
 
@@ -44,17 +44,17 @@ class Call:
         self.request: Outgoing | None = None
 
     def fail(self, error: AmqpMeshError) -> None:
-        """There will be no answer."""
+        """Fail the call: no reply will come."""
         self.error = error
         self.done.set()
 
 
 class ReplyLink(ReceiverLink):
-    """Gives each answer to the call that waits for it, as it comes."""
+    """The link for replies. It hands each reply to the call that waits for it."""
 
-    def __init__(self, home: LinkManager, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
+    def __init__(self, manager: LinkManager, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
         super().__init__(
-            home,
+            manager,
             name,
             None,
             ReceiverOptions(max_message_size=max_message_size),
@@ -63,7 +63,7 @@ class ReplyLink(ReceiverLink):
             max_values=max_values,
         )
         self.calls: dict[Key, Call] = {}
-        #: Answers that nobody waited for any more.
+        #: The number of replies whose call had ended.
         self.late = 0
         self.requests: SenderLink | None = None
 
@@ -72,7 +72,7 @@ class ReplyLink(ReceiverLink):
         answered = self._take()
         error = answered.decode()
         if error is not None:
-            self._refuse(answered, error)
+            self._reject(answered, error)
             return
         answer = answered.message
         self.decide(answered, ACCEPTED_STATE)
@@ -83,9 +83,9 @@ class ReplyLink(ReceiverLink):
         call.answer = answer
         call.done.set()
 
-    def _refuse(self, delivery: Incoming, error: ProtocolError) -> None:
-        """No call waits for ever for what has come and cannot be read, if it says at least whose it is."""
-        super()._refuse(delivery, error)
+    def _reject(self, delivery: Incoming, error: ProtocolError) -> None:
+        """Reject an invalid reply, and fail its call if the reply's properties can be read."""
+        super()._reject(delivery, error)
         call = self.calls.pop(correlation_of(delivery.payload), None)
         if call is not None:
             call.fail(ProtocolError(error.scope, error.condition, f"the reply was rejected: {error.description}"))
@@ -96,7 +96,7 @@ class ReplyLink(ReceiverLink):
             self.requests.resume_sending()
 
     def _follow(self, error: AmqpMeshError) -> None:
-        # A node for the answers is of use only where the requests go.
+        # A node for replies is of use only at the peer that the requests go to.
         self._fail(error)
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
@@ -105,30 +105,30 @@ class ReplyLink(ReceiverLink):
             if call.request is not None and call.request.done.is_set() and not call.done.is_set():
                 call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
         if self.requests is not None:
-            # They name the address that is no more.
+            # The requests that wait name an address that is gone.
             if final:
-                self.requests.give_up(error)
+                self.requests.fail_waiting(error)
             else:
                 self.requests.restart_delivery()
 
 
 class RequestLink(SenderLink):
-    """Sends nothing while there is no address for the answer."""
+    """The link for requests. It sends none while there is no address for the reply."""
 
-    def __init__(self, home: LinkManager, name: str, address: str | None, replies: ReplyLink) -> None:
-        super().__init__(home, name, address)
+    def __init__(self, manager: LinkManager, name: str, address: str | None, replies: ReplyLink) -> None:
+        super().__init__(manager, name, address)
         self._replies = replies
         replies.requests = self
-        # Where the requests go, the node for the answers has to be.
+        # The node for replies must be at the peer that the requests go to.
         self._companion, replies._companion = replies, self
 
     def _may_send(self) -> bool:
-        # What is half sent is finished or aborted in any case.
+        # A request that is half sent is finished or aborted in any case.
         return super()._may_send() and (self._replies.is_attached or self._half_sent() is not None)
 
 
 def correlation_of(payload: bytes) -> Any:
-    """The correlation-id in a payload, maybe of a message that is none; None: there is none that could be read."""
+    """Return the correlation-id of a payload, which may be no valid message (§3.2.4); None: none can be read."""
     at, size = 0, len(payload)
     try:
         while at < size:

@@ -1,4 +1,4 @@
-"""Sending: deliveries wait for credit in the order of the calls, then for their outcomes (§2.6.7, §2.6.12)."""
+"""`SenderLink`: deliveries wait for credit in the order of the calls, then for their outcomes (§2.6.7, §2.6.12)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.client")
 
 NOTICE_TIME: Final = 1.0
-"""Seconds that leaving waits for outcomes without a word."""
+"""Seconds of waiting for outcomes, when the program leaves a sender, before the log says so."""
 
 CHUNK: Final = 128 * 2**10
-"""Octets of a message that are put into frames at once, before a look at how much waits to be written."""
+"""Octets of a message that are put into frames at once, before the next look at the connection's backlog."""
 
 
 class SenderLink(RedirectedLink):
@@ -53,7 +53,7 @@ class SenderLink(RedirectedLink):
 
     def __init__(
         self,
-        home: LinkManager,
+        manager: LinkManager,
         name: str,
         address: str | None,
         *,
@@ -63,16 +63,16 @@ class SenderLink(RedirectedLink):
         desired_capabilities: Sequence[Symbol] = (),
         properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
-        super().__init__(home, name, address)
+        super().__init__(manager, name, address)
         self._requested = target if target is not None else Target(address=address)
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
         self._desired_capabilities = desired_capabilities
         self._properties = properties
-        #: In the order of the calls; whoever is cancelled is taken out of it, wherever it stands.
+        #: Deliveries to send, in the order of the calls. A cancelled one is removed from any position.
         self._waiting: OrderedDict[Outgoing, None] = OrderedDict()
         self._unsettled: dict[kernel.Delivery, Outgoing] = {}
-        #: Those of them whose outcome somebody may still ask for.
+        #: Unsettled deliveries whose outcome the program may still ask for.
         self._awaited: dict[Outgoing, None] = {}
         self._tags = count()
         self._largest = 0
@@ -80,16 +80,16 @@ class SenderLink(RedirectedLink):
 
     @property
     def waiting(self) -> int:
-        """Deliveries that wait for credit, or for the peer's window."""
+        """The number of deliveries that wait for credit, or for room in the peer's session window."""
         return len(self._waiting)
 
     @property
     def unsettled(self) -> int:
-        """Deliveries that were sent and have no outcome yet."""
+        """The number of deliveries that were sent and have no outcome yet."""
         return len(self._unsettled)
 
     def described(self) -> str:
-        """How it stands, for people."""
+        """Return the link's state, for people."""
         return f"{super().described()}, credit {self.credit}, {self.waiting} waiting, {self.unsettled} unsettled"
 
     async def transfer(self, payload: bytes, *, settled: bool) -> Outgoing:
@@ -107,7 +107,7 @@ class SenderLink(RedirectedLink):
         prepare: Callable[[], bytes] | None = None,
         watch: Callable[[Outgoing], None] | None = None,
     ) -> Outgoing:
-        """Have a delivery sent in its turn; `until_sent` is to be called next.
+        """Queue a delivery to be sent in its turn. The caller must call `until_sent` next.
 
         Args: prepare, watch: as of `Outgoing`. Raises: as `transfer`.
         """
@@ -117,7 +117,7 @@ class SenderLink(RedirectedLink):
         return outgoing
 
     async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
-        """Send a message whose body comes in parts, each as soon as it comes. Raises: as `Sender.transfer_parts`."""
+        """Send a message whose body comes in parts, each at once. Raises: as `Sender.transfer_parts`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         outgoing = OutgoingStream(sections.head, sections.length, settled=self._settles(settled))
         self._waiting[outgoing] = None
@@ -136,26 +136,26 @@ class SenderLink(RedirectedLink):
             self._withdraw(outgoing)
             raise
         if outgoing.decided.is_set() and not outgoing.done.is_set():
-            self._withdraw(outgoing)  # the receiver does not want it: the rest is not sent
+            self._withdraw(outgoing)  # the receiver has refused it: the rest is not sent
         else:
             await self.until_sent(outgoing)
         return outgoing
 
     def _feed(self, outgoing: OutgoingStream, piece: bytes | memoryview, *, is_last: bool = False) -> None:
-        """Send the next piece of a stream. Raises: CommandError: with it, it is larger than the peer takes."""
+        """Send the next piece of a stream. Raises: CommandError: the message is then larger than the peer accepts."""
         outgoing.feed(piece, is_last=is_last)
         self._check_size(outgoing)
         self._send_waiting()
 
     def _settles(self, settled: bool) -> bool:
-        """Whether a delivery is sent settled. Raises: CommandError: it cannot be; as `check`."""
+        """Return whether a delivery is sent settled. Raises: CommandError: it cannot be; also as `check`."""
         self.check()
         if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
             raise CommandError("the sender was made with snd-settle-mode unsettled")
         return settled or self._snd_settle_mode is SenderSettleMode.SETTLED
 
     async def until_sent(self, outgoing: Outgoing) -> None:
-        """Wait until the last frame of what was submitted is written. Raises: as `transfer`."""
+        """Wait until the last frame of a submitted delivery is written. Raises: as `transfer`."""
         if outgoing.done.is_set():
             await trio.lowlevel.cancel_shielded_checkpoint()
         else:
@@ -163,15 +163,15 @@ class SenderLink(RedirectedLink):
                 await outgoing.done.wait()
             except trio.Cancelled:
                 if outgoing.done.is_set() and outgoing.failure is None:
-                    # It went before this task had its turn: not to be told as cancelled, which says that it did not.
+                    # The delivery was sent before this task ran. Cancelled would tell the program that it was not.
                     return
                 self._withdraw(outgoing)
                 raise
         if outgoing.failure is not None:
             raise without_traceback(outgoing.failure)
 
-    def give_up(self, error: AmqpMeshError) -> None:
-        """Nothing that waits will be sent; half a delivery is to be aborted."""
+    def fail_waiting(self, error: AmqpMeshError) -> None:
+        """Fail all deliveries that wait. A delivery that is half sent is aborted."""
         waiting, self._waiting = self._waiting, OrderedDict()
         for outgoing in waiting:
             outgoing.fail(error)
@@ -181,15 +181,15 @@ class SenderLink(RedirectedLink):
         self._send_waiting()
 
     def restart_delivery(self) -> None:
-        """What is half sent is to be aborted, and made and sent anew."""
+        """Abort the delivery that is half sent, and send it again with a new payload."""
         first = self._half_sent()
         if first is not None:
             first.outdated = True
             self._send_waiting()
 
     def forget(self, outgoing: Outgoing) -> None:
-        """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
-        outgoing.watch = None  # it knows the call, which knows it
+        """Stop watching an outcome that no caller waits for: leaving the link does not wait for it any more."""
+        outgoing.watch = None  # a cycle of references: it holds the call, which holds the delivery
         self._awaited.pop(outgoing, None)
         self._idle.set()
 
@@ -230,7 +230,7 @@ class SenderLink(RedirectedLink):
         first = self._half_sent()
         if first is not None:
             self._abort(first)
-            # Its last frame was never sent, so nobody can have taken it: it can begin anew, if all of it is here.
+            # Its last frame was never sent, so no receiver can have taken it. It is sent again, unless it is a stream.
             first.delivery, first.at, first.outdated = None, 0, False
             is_stream = isinstance(first, OutgoingStream)
             if is_stream and not first.aborting:
@@ -238,11 +238,11 @@ class SenderLink(RedirectedLink):
             if is_stream or first.aborting:
                 del self._waiting[first]
         if final:
-            self.give_up(error)
+            self.fail_waiting(error)
         self._idle.set()
 
     async def _finish(self, *, clean: bool) -> None:
-        """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
+        """Wait for the outcomes, if the program leaves in good order."""
         with trio.move_on_after(NOTICE_TIME):
             await self._until_idle(clean=clean)
             return
@@ -261,17 +261,17 @@ class SenderLink(RedirectedLink):
             self._idle = trio.Event()
             await self._idle.wait()
 
-    def transfer_received(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
-        """Nobody sends on a link that we send on: the engine has refused it."""
+    def transfer_received(self, event: TransferReceived) -> None:  # noqa: ARG002 - no event gets here
+        """Fail: the engine refuses a transfer on a link that we send on."""
         raise AssertionError("a transfer on a link that we send on")
 
     def disposition_received(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
-        """The receiver's state of a delivery (§2.7.6)."""
+        """Handle the receiver's state of a delivery (§2.7.6)."""
         outgoing = self._unsettled.get(delivery)
         outcome = outcome_of(state)
         if outgoing is None:
-            # It is in the middle of its frames, and looked at when those are sent. The rest of a stream that is refused
-            # is not even asked for.
+            # It is half sent; its state is read again after its last frame. But the rest of a refused stream is not
+            # produced.
             first = self._half_sent()
             is_refused = outcome is not None and not isinstance(outcome, Accepted)
             if is_refused and isinstance(first, OutgoingStream) and first.delivery is delivery:
@@ -283,18 +283,18 @@ class SenderLink(RedirectedLink):
             outcome = NOTHING_SAID
         del self._unsettled[delivery]
         self._awaited.pop(outgoing, None)
-        # A receiver of mode second waits for this.
+        # A receiver in mode second waits for our settlement.
         kernel.dispose(delivery, delivery.remote_state, True)
         outgoing.decide(outcome)
         if not self._awaited:
             self._idle.set()
 
     def flow_received(self) -> None:
-        """The receiver's flow state (§2.6.7)."""
+        """Send what the receiver's new credit allows (§2.6.7)."""
         self._send_waiting()
 
     def resume_sending(self) -> None:
-        """The peer's window has opened, or bytes were written."""
+        """Send again: the peer's window has opened, or bytes were written."""
         self._send_waiting()
 
     # ----------------------------------------------------------------------------------------------------------- inside
@@ -303,19 +303,19 @@ class SenderLink(RedirectedLink):
         return self.is_attached and self._session is not None and self._session.can_send
 
     def _half_sent(self) -> Outgoing | None:
-        """What is in the middle of its frames."""
+        """Return the delivery that is in the middle of its frames."""
         first = next(iter(self._waiting), None)
         return None if first is None or first.delivery is None else first
 
     def _abort(self, outgoing: Outgoing) -> None:
-        """Drop half a delivery, where its link is left and was not lost. A full window keeps that back."""
+        """Abort a delivery that is half sent, if the link is still attached. A full session window prevents that."""
         link = self._link
         if isinstance(link, EngineSender) and link.state is LinkEndpointState.ATTACHED and link.session.can_send:
             assert outgoing.delivery is not None
             link.transfer(outgoing.delivery, aborted=True)
 
     def _send_waiting(self) -> None:
-        """Send what can be sent, in order."""
+        """Send as much as credit, window and backlog allow, in order."""
         waiting = self._waiting
         while waiting and self._may_send():
             outgoing = next(iter(waiting))
@@ -336,13 +336,13 @@ class SenderLink(RedirectedLink):
             self._idle.set()
 
     def _send_more(self, outgoing: Outgoing) -> bool:
-        """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
+        """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be sent."""
         link, client_connection = self._link, self._client_connection
         assert isinstance(link, EngineSender)
         assert client_connection is not None
         delivery = outgoing.delivery
         if delivery is None:
-            self._check_size(outgoing)  # credit would not help
+            self._check_size(outgoing)  # too large: it must not wait for credit
             if link.credit <= 0:
                 return False
             if outgoing.prepare is not None:
@@ -360,7 +360,7 @@ class SenderLink(RedirectedLink):
             return False  # the next piece has not come
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
-            if client_connection.stall(self):
+            if client_connection.must_wait(self):
                 return False
             part = payload[outgoing.at : outgoing.at + CHUNK]
             end = outgoing.at + len(part)
@@ -378,7 +378,7 @@ class SenderLink(RedirectedLink):
             self._unsettled[delivery] = outgoing
             self._awaited[outgoing] = None
             if delivery.remote_state is not None or delivery.remote_settled:
-                # The receiver knew what it thinks of it before it had all.
+                # The receiver has decided before the last frame.
                 self.disposition_received(delivery, delivery.remote_state, delivery.remote_settled)
         return True
 
@@ -387,9 +387,9 @@ class SenderLink(RedirectedLink):
             raise CommandError(f"a message of {outgoing.length} octets: the peer takes {self._largest}")
 
     def _withdraw(self, outgoing: Outgoing) -> None:
-        """Whoever waited for `outgoing` was cancelled."""
+        """Take back a delivery whose caller was cancelled."""
         if outgoing.delivery is None:
-            self._waiting.pop(outgoing, None)  # it may have failed at the same time
+            self._waiting.pop(outgoing, None)  # absent if it has failed at the same time
         else:
             outgoing.aborting = True
         self._send_waiting()
