@@ -38,7 +38,7 @@ class ThereAlreadyError(AmqpMeshError):
     """A file is there already, and nobody said that it may go."""
 
 
-class Folder:
+class AuthorityFolder:
     """The folder with an authority's files."""
 
     def __init__(self, path: Path) -> None:

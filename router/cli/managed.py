@@ -20,7 +20,7 @@ _URLS: Final = 3
 """Listeners of a router that are named in advice."""
 
 
-class Managed:
+class ManagementClients:
     """Asks routers, each by its id. A router changes costs for those alone who are connected to it itself."""
 
     def __init__(self, first: Connection, stack: AsyncExitStack) -> None:
@@ -32,12 +32,12 @@ class Managed:
     @staticmethod
     async def connected(
         first: Connection, others: Mapping[str, Connection], stack: AsyncExitStack, wait: Callable[[str], None]
-    ) -> "Managed":
+    ) -> "ManagementClients":
         """Connect to all. Args: wait: is told who is waited for.
 
         Raises: CommandError: one is another router than it was said to be. AmqpMeshError: one is not reached.
         """
-        managed = Managed(await stack.enter_async_context(first), stack)
+        managed = ManagementClients(await stack.enter_async_context(first), stack)
         await managed._add(first, None)
         for router, connection in others.items():
             wait(f"router {router}, at the URL of --at")

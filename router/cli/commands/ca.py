@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.folder import NAME, Folder, write_certificate, write_key
+from amqpmesh.router.cli.folder import NAME, AuthorityFolder, write_certificate, write_key
 from amqpmesh.router.cli.output.terminal import table
 from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
 from amqpmesh.topology.certificates import CertificateError, RouterCertificate, mesh_refusal
@@ -134,7 +134,7 @@ def _add_directory(command: argparse.ArgumentParser) -> None:
 
 def make(given: argparse.Namespace) -> int:
     """Make an authority. Returns: 0. Raises: CommandError, ThereAlreadyError, OSError."""
-    folder = Folder(given.directory)
+    folder = AuthorityFolder(given.directory)
     passphrase = _passphrase(given)
     with folder.locked():
         if not given.force:
@@ -149,7 +149,7 @@ def make(given: argparse.Namespace) -> int:
 
 def issue_one(given: argparse.Namespace) -> int:
     """Issue a certificate. Returns: 0. Raises: CommandError, ConfigError, ThereAlreadyError, OSError."""
-    folder = Folder(given.directory)
+    folder = AuthorityFolder(given.directory)
     file, key_file = folder.of_router(given.router)
     authority = _authority(folder, given)
     with folder.locked():
@@ -169,7 +169,7 @@ def issue_one(given: argparse.Namespace) -> int:
 
 def renew_one(given: argparse.Namespace) -> int:
     """Renew certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
-    folder = Folder(given.directory)
+    folder = AuthorityFolder(given.directory)
     authority = _authority(folder, given)
     if given.authority:
         return _renew_authority(folder, authority, given)
@@ -193,7 +193,7 @@ def renew_one(given: argparse.Namespace) -> int:
 
 def revoke_some(given: argparse.Namespace) -> int:
     """Revoke certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
-    folder = Folder(given.directory)
+    folder = AuthorityFolder(given.directory)
     authority = _authority(folder, given)
     with folder.locked():
         issued, last = folder.certificates(), folder.revocations()
@@ -216,7 +216,7 @@ def revoke_some(given: argparse.Namespace) -> int:
 
 def show_all(given: argparse.Namespace) -> int:
     """List certificates. Returns: 0. Raises: ConfigError."""
-    folder = Folder(given.directory)
+    folder = AuthorityFolder(given.directory)
     certificate, revocations, issued = folder.certificate(), folder.revocations(), folder.certificates()
     state = "ended" if certificate.not_after < time.time() else f"until {_date(certificate.not_after)}"
     listed = "nothing revoked" if revocations is None else f"list of revocations {revocations.number}"
@@ -231,7 +231,7 @@ def show_all(given: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _renew_authority(folder: Folder, authority: Authority, given: argparse.Namespace) -> int:
+def _renew_authority(folder: AuthorityFolder, authority: Authority, given: argparse.Namespace) -> int:
     with folder.locked():
         try:
             renewed = authority.renewed(time.time(), given.days or AUTHORITY_DAYS)
@@ -246,7 +246,7 @@ def _renew_authority(folder: Folder, authority: Authority, given: argparse.Names
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _authority(folder: Folder, given: argparse.Namespace) -> Authority:
+def _authority(folder: AuthorityFolder, given: argparse.Namespace) -> Authority:
     passphrase = _passphrase(given)
     if passphrase is None and folder.has_passphrase() and sys.stdin.isatty():
         passphrase = passwords.from_person(f"passphrase of {folder.key}: ").encode()
@@ -277,7 +277,7 @@ def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
                 raise CommandError(f"{worker} is a worker of {one}, whose certificate is good for both")
 
 
-def _register(folder: Folder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
+def _register(folder: AuthorityFolder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
     """Keep certificates that are valid, the last one of each router, and those in the list of revocations."""
     last = {each.router: each.serial for each in certificates}
     folder.write_certificates(

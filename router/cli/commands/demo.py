@@ -13,10 +13,10 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.commands.status import entities_of
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.output.demo_screen import Stage, View, Way
+from amqpmesh.router.cli.output.demo_screen import DemoScreen, MiddleRouter, View
 from amqpmesh.router.cli.output.summary import duration
 from amqpmesh.router.cli.process.daemons import CLIENTS, NEIGHBOURS, Daemon, Daemons, daemons
-from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
 from amqpmesh.router.cli.traffic import IN_DOUBT, NOT_ACCEPTED, Traffic
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.management.entities import PREFIX
@@ -96,9 +96,9 @@ class _Middle:
         self.rate = 0.0
 
     @property
-    def way(self) -> Way:
+    def view(self) -> MiddleRouter:
         """The router's state, for the screen."""
-        return Way(self.id, self.state, self.relayed, self.rate)
+        return MiddleRouter(self.id, self.state, self.relayed, self.rate)
 
     async def watch(self, url: str) -> None:
         """Poll its `$management` until the router is killed. Raises: AmqpMeshError: polling failed before."""
@@ -132,8 +132,8 @@ class _Demo:
 
     def __init__(self, count: int, timeout: float) -> None:
         self._traffic = Traffic(count)
-        self._stage = Stage(sys.stdout)
-        self._patience = Patience(timeout)
+        self._stage = DemoScreen(sys.stdout)
+        self._patience = PeerTimeout(timeout)
         self._middle = {router: _Middle(router) for router in MIDDLE}
         self._neighbours: dict[str, str] = {}
         self._failure: AmqpMeshError | OSError | None = None
@@ -141,7 +141,7 @@ class _Demo:
     async def run(self) -> int:
         """Run, and print the result. Returns, Raises: as `demo`."""
         try:
-            await attempt(self._show, self._patience)
+            await run_interruptible(self._show, self._patience)
         except BaseException:
             self._stage.clear()
             raise
@@ -251,10 +251,10 @@ class _Demo:
 
     def _view(self) -> View:
         upper, lower = self._middle.values()
-        return View(upper.way, lower.way, self._traffic.accepted, self._traffic.count)
+        return View(upper.view, lower.view, self._traffic.accepted, self._traffic.count)
 
 
-def conclude(traffic: Traffic, stage: Stage) -> int:
+def conclude(traffic: Traffic, stage: DemoScreen) -> int:
     """Print the summary. Returns: 0 if no message is lost, and only messages in doubt came twice, else 1."""
     for sentence in sentences(traffic):
         stage.say(sentence)

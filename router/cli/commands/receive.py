@@ -14,7 +14,7 @@ from amqpmesh.router.cli.exit_status import EPILOG, Exit, StoppedError
 from amqpmesh.router.cli.output import bodies
 from amqpmesh.router.cli.output.progress import Progress, reconnects_reported
 from amqpmesh.router.cli.output.summary import Summary
-from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
 from amqpmesh.router.cli.process.stdio import Output
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.delivery import Delivery
@@ -82,14 +82,14 @@ class _Receiving:
         self._summary = Summary("received")
         self._output = Output()
         self._progress = Progress("received", given.count, shown=not (given.json or sys.stdout.isatty()))
-        self._patience = Patience(given.timeout)
+        self._patience = PeerTimeout(given.timeout)
         self._credited = 0
 
     async def run(self, connection: Connection) -> int:
         """Receive, and print the summary. Returns, Raises: as `receive`."""
         try:
             with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
-                await attempt(lambda: self._receive_all(connection), self._patience)
+                await run_interruptible(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
             self._tell()
             if self._given.count is not None:

@@ -14,10 +14,10 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.commands.status import TIME_OUT, width
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
-from amqpmesh.router.cli.managed import Managed
+from amqpmesh.router.cli.managed import ManagementClients
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.terminal import printable, table
-from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
 from amqpmesh.router.cli.process.stdio import lines
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.management.apply_plan import ChangeState, ReroutingError, UnwillingError, change_states, set_cost
@@ -136,11 +136,11 @@ class _Run:
         self.in_force: list[dict[str, Any]] = []
         self._given = given
         self._plan = plan
-        self._patience = Patience(given.timeout)
+        self._patience = PeerTimeout(given.timeout)
 
     async def main(self, first: Connection, others: Mapping[str, Connection]) -> None:
         """Look, show, ask, change. Args: first: to the router at --url. others: by the routers that they are to."""
-        await attempt(lambda: self._work(first, others), self._patience)
+        await run_interruptible(lambda: self._work(first, others), self._patience)
 
     async def _work(self, first: Connection, others: Mapping[str, Connection]) -> None:
         changes = self._plan.changes
@@ -148,7 +148,7 @@ class _Run:
             changes = tuple(each.reverse() for each in reversed(changes))
         async with AsyncExitStack() as stack:
             self._wait("the router at --url")
-            mesh = await Managed.connected(first, others, stack, self._wait)
+            mesh = await ManagementClients.connected(first, others, stack, self._wait)
             found = await self._look(changes, mesh)
             self._say(*_head(self._plan, found, back=self._given.take_back))
             todo = [each for each in found if not each.is_done]
@@ -169,7 +169,7 @@ class _Run:
                 self._say(*_lasting(found, back=self._given.take_back))
             self._patience.rest()
 
-    async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[ChangeState]:
+    async def _look(self, changes: Sequence[Change], mesh: ManagementClients) -> list[ChangeState]:
         """Return the state of all changes, in their order."""
         by_router: dict[str, list[Change]] = defaultdict(list)
         for each in changes:
@@ -195,7 +195,7 @@ class _Run:
         if answer.strip().lower() not in (b"y", b"yes"):
             raise DeclinedError("nothing was changed")
 
-    async def _change(self, todo: Sequence[ChangeState], mesh: Managed) -> None:
+    async def _change(self, todo: Sequence[ChangeState], mesh: ManagementClients) -> None:
         """Change one after the other. Raises: what hinders it; then what was changed is taken back."""
         begun: list[ChangeState] = []
         try:
@@ -223,7 +223,7 @@ class _Run:
             print("\n".join(map(printable, told)), flush=True)
 
 
-async def _taken_back(begun: Sequence[ChangeState], mesh: Managed) -> list[str]:
+async def _taken_back(begun: Sequence[ChangeState], mesh: ManagementClients) -> list[str]:
     """Take back what was begun. Returns: of each change what is in force, as far as that is known."""
     if not begun:
         return ["nothing was changed"]

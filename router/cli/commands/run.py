@@ -34,10 +34,10 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DaemonHooks:
     """The surroundings of a router that runs as a daemon."""
 
-    read_again: Callable[[], RouterConfig]
+    reload_config: Callable[[], RouterConfig]
     """Reads the configuration again after SIGHUP; may raise ConfigError."""
     begun: Callable[[Router], object]
     """Called when it listens."""
@@ -45,7 +45,7 @@ class Stage:
     """Called when it has been told to end."""
     ended: Callable[[bool], object]
     """Called at the end, with whether it has drained."""
-    hurry: Collection[int] = ENDING
+    end_now: Collection[int] = ENDING
     """The signals of which one ends it at once, when it has been told to end."""
 
 
@@ -74,8 +74,8 @@ def run(given: argparse.Namespace) -> int:
         from amqpmesh.router.cli.process.supervisor import supervise  # here: one process needs none of it
 
         return supervise(config, given.workers, partial(_work, given), partial(_tell, config, workers=given.workers))
-    stage = Stage(
-        read_again=partial(configuration.effective, given),
+    stage = DaemonHooks(
+        reload_config=partial(configuration.effective, given),
         begun=lambda router: _tell(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
@@ -86,17 +86,17 @@ def run(given: argparse.Namespace) -> int:
 
 def _work(given: argparse.Namespace, worker: "Worker") -> int:
     """Run as one of several workers. Returns: the exit status; errors are printed as those of any command."""
-    from amqpmesh.router.cli.process.supervisor import DRAINED, HURRY, READY
+    from amqpmesh.router.cli.process.supervisor import DRAINED, END_NOW, READY
 
     config = worker.config
     system.collect_garbage_less_often()
     event_log.configure(config.log.level, config.log.format, sys.stderr, worker=config.id)
-    stage = Stage(
-        read_again=lambda: worker.part_of(configuration.effective(given)),
+    stage = DaemonHooks(
+        reload_config=lambda: worker.part_of(configuration.effective(given)),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,
         ended=lambda drained: worker.say(DRAINED) if drained else None,
-        hurry={HURRY},
+        end_now={END_NOW},
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
 
@@ -111,10 +111,10 @@ def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]],
     system.notify("READY=1")
 
 
-async def serve(config: RouterConfig, stage: Stage) -> int:
+async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
-    taken = {*ENDING, signal.SIGHUP, *stage.hurry}
+    taken = {*ENDING, signal.SIGHUP, *stage.end_now}
     with (
         # Taken before anything listens, so that a process that sees the first line may already send one.
         trio.open_signal_receiver(*taken) as signals,
@@ -129,7 +129,7 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
                 nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_at_once, signals, stage.hurry, at_once)
+                nursery.start_soon(_at_once, signals, stage.end_now, at_once)
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("stopped", drained=drained)
@@ -137,13 +137,15 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
 
-async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: Stage) -> None:
+async def _until_told_to_end(
+    signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: DaemonHooks
+) -> None:
     async for number in signals:
         if number != signal.SIGHUP:
             log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
             return
         try:
-            changed = router.reload(stage.read_again())
+            changed = router.reload(stage.reload_config())
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
             continue
@@ -155,8 +157,8 @@ async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config
             log.warning("restart required", key=key)
 
 
-async def _at_once(signals: AsyncIterator[int], hurry: Collection[int], scope: trio.CancelScope) -> None:
+async def _at_once(signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope) -> None:
     async for number in signals:
-        if number in hurry:
+        if number in end_now:
             scope.cancel()
             return

@@ -18,7 +18,7 @@ from amqpmesh.router.cli.output.bodies import from_octets
 from amqpmesh.router.cli.output.progress import Progress, reconnects_reported
 from amqpmesh.router.cli.output.summary import Summary, duration
 from amqpmesh.router.cli.process import stdio
-from amqpmesh.router.cli.process.interruptible import Patience, accompanied, attempt
+from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible, run_with_companion
 from amqpmesh.router.cli.source import Source
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.links.outgoing import Outgoing
@@ -117,7 +117,7 @@ class _Sending:
         self._summary = Summary("sent")
         self._is_typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
         self._progress = Progress("sent", total, shown=not (given.json or self._is_one or self._is_typed))
-        self._patience = Patience(given.timeout)
+        self._patience = PeerTimeout(given.timeout)
         self._decided = trio.Event()
         self._connection: Connection
         self._explained = False
@@ -127,7 +127,7 @@ class _Sending:
         """Send, and print the summary. Returns, Raises: as `send`."""
         try:
             with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
-                await attempt(lambda: self._send_all(connection), self._patience)
+                await run_interruptible(lambda: self._send_all(connection), self._patience)
         except (AmqpMeshError, OSError):
             if self._summary.count:
                 self._tell()
@@ -236,7 +236,7 @@ class _Sending:
 
         message, settled = Message(to=self._given.to), self._given.settled
         since = summary.begin()
-        sent = await accompanied(
+        sent = await run_with_companion(
             lambda: sender.transfer_parts(parts(), message=message, size=source.size, settled=settled),
             lambda: self._wait_for_credit(link_of(sender), begun),
         )

@@ -16,7 +16,7 @@ from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.listing import OWN, Entities, Entity, lines
 from amqpmesh.router.cli.output.terminal import printable
-from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.management import queries
 from amqpmesh.router.management.entities import PREFIX, TYPES
@@ -102,7 +102,7 @@ def _object(entities: Entities) -> dict[str, Any]:
 async def _ask(connection: Connection, router: str | None, timeout: float) -> Entities:
     """Ask a router. Args: router: anywhere in the mesh; None: the router that we are connected to."""
     address = ADDRESS if router is None else f"{ADDRESS}@{router}"
-    patience = Patience(timeout)
+    patience = PeerTimeout(timeout)
     entities: dict[str, list[Entity]] = {}
 
     async def ask() -> None:
@@ -124,7 +124,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
                     who = "the router" if router is None else router
                     raise RefusedError(f"{who} is not reached: the request was {error}") from None
 
-    await attempt(ask, patience)
+    await run_interruptible(ask, patience)
     return entities
 
 

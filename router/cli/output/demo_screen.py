@@ -18,7 +18,7 @@ _PLAIN: Final = "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MiddleRouter:
     """The state of one of the two routers in the middle."""
 
     router: str
@@ -45,13 +45,13 @@ class Way:
 class View:
     """The state of the demo."""
 
-    upper: Way
-    lower: Way
+    upper: MiddleRouter
+    lower: MiddleRouter
     done: int
     total: int
 
 
-class Stage:
+class DemoScreen:
     """Lines on a stream, each with the seconds since the beginning. On a terminal the picture moves below them."""
 
     def __init__(self, stream: TextIO) -> None:

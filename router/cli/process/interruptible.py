@@ -13,7 +13,7 @@ from amqpmesh.router.cli.exit_status import StoppedError, TimedOutError
 T = TypeVar("T")
 
 
-class Patience:
+class PeerTimeout:
     """The time limit of waiting for the peer: it starts again with each of its actions, and stops on our turn."""
 
     def __init__(self, seconds: float | None) -> None:
@@ -43,7 +43,7 @@ class Patience:
         return TimedOutError(f"timed out: waited {self._seconds:g} s for {self._what}")
 
 
-async def attempt(work: Callable[[], Awaitable[None]], patience: Patience) -> None:
+async def run_interruptible(work: Callable[[], Awaitable[None]], patience: PeerTimeout) -> None:
     """Do it. Raises: StoppedError: SIGINT or SIGTERM came before it was done. TimedOutError. What `work` raises."""
     failure: AmqpMeshError | OSError | None = None
     stopping = trio.CancelScope()
@@ -64,7 +64,7 @@ async def attempt(work: Callable[[], Awaitable[None]], patience: Patience) -> No
         raise patience.error
 
 
-async def accompanied(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[None]]) -> T:
+async def run_with_companion(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[None]]) -> T:
     """Do it, and something else meanwhile, which is cancelled at its end. Raises: what `work` raises, as it is."""
     result: list[T] = []
     failure: Exception | None = None

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.run")
 
-TOLD: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that a daemon obeys."""
 
-HURRY: Final = signal.SIGQUIT
+END_NOW: Final = signal.SIGQUIT
 """The signal that ends a worker at once. A second SIGTERM does not: a service manager may have sent
 one to each process, and the supervisor has passed on its own."""
 
@@ -127,7 +127,7 @@ class Supervisor:
             self._start(each, apart)
         while not self._ending or any(each.runs for each in self._processes):
             for number in self._wait(signals):
-                self._take(number)
+                self._handle_signal(number)
             self._reap()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
@@ -144,7 +144,7 @@ class Supervisor:
         read, write = os.pipe()
         above = os.getpid()
         # Those that come before it can take them it takes then.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {*TOLD, HURRY})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW})
         try:
             pid = os.fork()
         except OSError:
@@ -152,9 +152,9 @@ class Supervisor:
             raise
         else:
             if not pid:
-                self._begin(process, above, [read, *apart], write)
+                self._run_child(process, above, [read, *apart], write)
         finally:  # it is the supervisor that goes on here
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*TOLD, HURRY})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW})
             os.close(write)
         process.pid, process.pipe, process.said = pid, read, b""
         process.began, process.again_at = time.monotonic(), None
@@ -164,24 +164,24 @@ class Supervisor:
         try:
             self._start(process, apart)
         except OSError as error:  # the system has nothing left for another process
-            pause = self._put_off(process)
+            pause = self._schedule_restart(process)
             reason = error.strerror or str(error)
             log.warning("worker restart delayed", worker=process.id, reason=reason, seconds=round(pause, 3))
 
-    def _put_off(self, process: Process) -> float:
+    def _schedule_restart(self, process: Process) -> float:
         """Have it started again, later each time. Returns: seconds until then."""
         process.failures += 1
         pause = self._backoff.pause(process.failures)
         process.again_at = time.monotonic() + pause
         return pause
 
-    def _begin(self, process: Process, above: int, apart: Sequence[int], pipe: int) -> NoReturn:
+    def _run_child(self, process: Process, above: int, apart: Sequence[int], pipe: int) -> NoReturn:
         """Be a worker, to its end. Args: above: the supervisor's process. apart: files of which none is ours."""
         status = int(Exit.FAILED)
         try:
             for each in (*apart, *(each.pipe for each in self._processes if each.runs)):
                 os.close(each)
-            status = self._be(process.number, above, pipe)
+            status = self._run_worker(process.number, above, pipe)
         except Exception as error:
             log.error("internal error", exception=error, worker=process.id)
         finally:
@@ -189,13 +189,13 @@ class Supervisor:
                 sys.stderr.flush()
             os._exit(status)  # nothing of what the supervisor has begun is for us to end
 
-    def _be(self, number: int, above: int, pipe: int) -> int:
+    def _run_worker(self, number: int, above: int, pipe: int) -> int:
         """Be a worker. Returns: its exit status."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (*TOLD, HURRY):
+        for each in (*SIGNALS, END_NOW):
             # When it takes them no longer, it has as good as ended. To ignore them would lose those that wait already.
-            signal.signal(each, _let_pass)
+            signal.signal(each, _ignore)
         os.setsid()  # Ctrl-C is for the supervisor
         if self._set_death_signal is not None:
             self._set_death_signal()
@@ -220,7 +220,7 @@ class Supervisor:
             if each.pid is not None:
                 pid, status = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
-                    self._hear(each)
+                    self._read_message(each)
                     self._ended(each, os.waitstatus_to_exitcode(status))
 
     def _ended(self, process: Process, code: int) -> None:
@@ -240,7 +240,9 @@ class Supervisor:
             return
         if time.monotonic() - process.began >= LASTING:
             process.failures = 0
-        log.warning("worker exited", worker=process.id, pid=pid, **how, seconds=round(self._put_off(process), 3))
+        log.warning(
+            "worker exited", worker=process.id, pid=pid, **how, seconds=round(self._schedule_restart(process), 3)
+        )
 
     def _kill(self) -> None:
         self._kill_at = None
@@ -266,12 +268,12 @@ class Supervisor:
             if descriptor == signals:
                 numbers = os.read(signals, 4096)
             elif events & select.POLLIN:
-                self._hear(silent[descriptor])
+                self._read_message(silent[descriptor])
             else:  # it has ended, or is about to: SIGCHLD says so
                 silent[descriptor].said = b"-"
         return numbers
 
-    def _hear(self, process: Process) -> None:
+    def _read_message(self, process: Process) -> None:
         os.set_blocking(process.pipe, False)
         with suppress(BlockingIOError):
             process.said += os.read(process.pipe, 64)
@@ -279,14 +281,14 @@ class Supervisor:
             self._all_began = True
             self._begun([(each.url, each) for each in self._config.listeners])
 
-    def _take(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._tell(signal.SIGHUP)
-        elif number in TOLD and self._ending:
-            self._tell(HURRY)
+            self._pass_on(signal.SIGHUP)
+        elif number in SIGNALS and self._ending:
+            self._pass_on(END_NOW)
             at = time.monotonic() + LATE
             self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
-        elif number in TOLD:
+        elif number in SIGNALS:
             log.info("draining", signal=signal.Signals(number).name, seconds=self._config.drain)
             system.notify("STOPPING=1")
             self._end()
@@ -294,9 +296,9 @@ class Supervisor:
     def _end(self) -> None:
         self._ending = True
         self._kill_at = time.monotonic() + self._config.drain + LATE
-        self._tell(signal.SIGTERM)
+        self._pass_on(signal.SIGTERM)
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _pass_on(self, number: signal.Signals) -> None:
         for each in self._processes:
             if each.pid is not None:
                 os.kill(each.pid, number)
@@ -338,7 +340,7 @@ def _private_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _let_pass(_number: int, _frame: FrameType | None) -> None:
+def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the wakeup file has the signal."""
 
 
@@ -355,7 +357,7 @@ def _signals() -> Iterator[tuple[int, int]]:
     """Catch signals. Yields: a file to read their numbers from, and the file where they are written."""
     read, write = os.pipe()
     os.set_blocking(write, False)
-    before = {each: signal.signal(each, _let_pass) for each in (*TOLD, signal.SIGCHLD)}
+    before = {each: signal.signal(each, _ignore) for each in (*SIGNALS, signal.SIGCHLD)}
     wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
         yield read, write

@@ -21,7 +21,7 @@ import pytest
 from amqpmesh.router.cli.commands import demo
 from amqpmesh.router.cli.commands.demo import conclude
 from amqpmesh.router.cli.exit_status import Exit
-from amqpmesh.router.cli.output.demo_screen import Stage
+from amqpmesh.router.cli.output.demo_screen import DemoScreen
 from amqpmesh.router.cli.traffic import Traffic
 from tests.support.processes.demo_story import SUMMARY, check
 from tests.support.processes.router_thread import Command
@@ -215,7 +215,7 @@ def test_too_few_messages_are_refused(command: Command) -> None:
 def told(traffic: Traffic) -> tuple[int, list[str]]:
     """The exit status, and the lines."""
     stream = io.StringIO()
-    status = conclude(traffic, Stage(stream))
+    status = conclude(traffic, DemoScreen(stream))
     return status, [line.partition(" s  ")[2] or line for line in stream.getvalue().splitlines()]
 
 

@@ -216,11 +216,11 @@ async def test_a_fault_while_it_reads_again_ends_nothing(caplog: pytest.LogCaptu
     def next_signal(_: object = None) -> None:
         os.kill(os.getpid(), left.pop(0))
 
-    def read_again() -> RouterConfig:
+    def reload_config() -> RouterConfig:
         next_signal()
         raise RuntimeError("of ours")
 
-    stage = run.Stage(read_again=read_again, begun=next_signal, ending=lambda: None, ended=ended.append)
+    stage = run.DaemonHooks(reload_config=reload_config, begun=next_signal, ending=lambda: None, ended=ended.append)
     with trio.fail_after(PATIENCE):
         assert await run.serve(RouterConfig(id="A", drain=0.0), stage) == 0
     faults = [each.exc_info[1] for each in caplog.records if each.exc_info is not None]

@@ -10,7 +10,7 @@ import trio
 
 from amqpmesh.router.cli.commands.status import all_pages
 from amqpmesh.router.cli.exit_status import RefusedError
-from amqpmesh.router.cli.process.interruptible import Patience
+from amqpmesh.router.cli.process.interruptible import PeerTimeout
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig
 from amqpmesh.router.message.content import Message
@@ -228,12 +228,12 @@ def test_a_router_that_has_more_than_an_answer_is_asked_again(
         monkeypatch.setattr(f"amqpmesh.{name}", 2)
     heard = []
 
-    class Watched(Patience):
+    class Watched(PeerTimeout):
         def progress(self) -> None:
             heard.append(self)
             super().progress()
 
-    monkeypatch.setattr("amqpmesh.router.cli.commands.status.Patience", Watched)
+    monkeypatch.setattr("amqpmesh.router.cli.commands.status.PeerTimeout", Watched)
     told = json.loads(command("status", "--json").out)
     assert len(heard) > 2, "each answer is waited for anew"
     addresses = [link["address"] for link in told["links"]]

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from amqpmesh.router.cli.output.demo_screen import WIDTH, Stage, View, Way, picture
+from amqpmesh.router.cli.output.demo_screen import WIDTH, DemoScreen, MiddleRouter, View, picture
 
-VIEW = View(Way("B", "killed", 6_712), Way("C", "", 13_288, 2_104.4), done=9_000, total=20_000)
+VIEW = View(MiddleRouter("B", "killed", 6_712), MiddleRouter("C", "", 13_288, 2_104.4), done=9_000, total=20_000)
 
 
 class Terminal(io.StringIO):
@@ -39,21 +39,26 @@ def test_the_picture_shows_both_ways_and_what_goes_by_each() -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 10**12])
 def test_the_picture_is_never_wider_than_it_may_be(done: int) -> None:
-    ways = Way("B", "starts", 10**9), Way("C", "", 10**9, 10**6)
+    ways = MiddleRouter("B", "starts", 10**9), MiddleRouter("C", "", 10**9, 10**6)
     assert max(len(text) for text, _ in picture(View(*ways, done, 10**12))) <= WIDTH
 
 
 @pytest.mark.parametrize(
     ("way", "style"),
-    [(Way("B"), "faint"), (Way("B", "", 5, 0.9), "faint"), (Way("B", "", 5, 1.0), "good"), (Way("B", "killed"), "bad")],
+    [
+        (MiddleRouter("B"), "faint"),
+        (MiddleRouter("B", "", 5, 0.9), "faint"),
+        (MiddleRouter("B", "", 5, 1.0), "good"),
+        (MiddleRouter("B", "killed"), "bad"),
+    ],
 )
-def test_a_way_is_drawn_as_it_stands(way: Way, style: str) -> None:
-    view = View(way, Way("C"), 0, 1)
+def test_a_way_is_drawn_as_it_stands(way: MiddleRouter, style: str) -> None:
+    view = View(way, MiddleRouter("C"), 0, 1)
     assert dict(picture(view))[next(text for text, _ in picture(view) if " B " in text)] == style
 
 
 def test_lines_stand_above_the_picture_which_moves(terminal: Terminal) -> None:
-    stage = Stage(terminal)
+    stage = DemoScreen(terminal)
     stage.draw(VIEW)
     height = len(picture(VIEW))
     first = terminal.getvalue()
@@ -65,7 +70,7 @@ def test_lines_stand_above_the_picture_which_moves(terminal: Terminal) -> None:
 
 
 def test_the_picture_stays_above_the_last_line(terminal: Terminal) -> None:
-    stage = Stage(terminal)
+    stage = DemoScreen(terminal)
     stage.draw(VIEW)
     shown = terminal.getvalue()
     stage.conclude("all is well", good=True)
@@ -73,7 +78,7 @@ def test_the_picture_stays_above_the_last_line(terminal: Terminal) -> None:
 
 
 def test_the_picture_can_be_taken_away(terminal: Terminal) -> None:
-    stage = Stage(terminal)
+    stage = DemoScreen(terminal)
     stage.draw(VIEW)
     shown = terminal.getvalue()
     stage.clear()
@@ -84,7 +89,7 @@ def test_the_picture_can_be_taken_away(terminal: Terminal) -> None:
 
 def test_no_colour_is_wanted_where_the_environment_says_so(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    stage = Stage(terminal)
+    stage = DemoScreen(terminal)
     stage.draw(VIEW)
     stage.say("something happens", "good")
     assert "\x1b[3" not in terminal.getvalue()
@@ -97,7 +102,7 @@ def test_a_terminal_that_has_no_room_for_it_has_lines_alone(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    stage = Stage(terminal)
+    stage = DemoScreen(terminal)
     stage.draw(VIEW)
     stage.say("something happens", "bad")
     stage.conclude("it was bad", good=False)
@@ -106,7 +111,7 @@ def test_a_terminal_that_has_no_room_for_it_has_lines_alone(
 
 def test_what_is_no_terminal_has_lines_alone() -> None:
     stream = io.StringIO()
-    stage = Stage(stream)
+    stage = DemoScreen(stream)
     stage.draw(VIEW)
     stage.say("something happens", "bad")
     stage.conclude("it was bad", good=False)
