@@ -1,1 +1,1 @@
-"""The command line, a file per command: arguments in, exit status out."""
+"""The command line: one file for each command, options and files that several commands share."""

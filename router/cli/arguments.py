@@ -16,13 +16,13 @@ URL_VARIABLE: Final = "AMQPMESH_URL"
 """The environment variable with the peer's URL, for commands without `--url`."""
 
 MAX_COUNT: Final = 10**12
-"""Some weeks at full speed."""
+"""Messages at most: some weeks at full speed."""
 
 MAX_CREDIT: Final = 2**31 - 1
-"""Half of what the standard's counters hold: there they are compared by their difference (§2.8.10)."""
+"""Credit at most: half of the range of the standard's counters, which are compared by their difference (§2.8.10)."""
 
 MAX_SIZE: Final = 256 * 2**20
-"""Octets: it is made, encoded and sent in one piece."""
+"""Octets of a generated message at most: it is made, encoded and sent in one piece."""
 
 
 UNITS: Final[Mapping[str, timedelta]] = {
@@ -32,7 +32,7 @@ UNITS: Final[Mapping[str, timedelta]] = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-"""Of a time that is told from now on backwards."""
+"""Units of a duration before now."""
 
 
 def seconds(text: str) -> float:
@@ -71,7 +71,7 @@ def name(text: str) -> str:
         raise argparse.ArgumentTypeError("must not be empty")
     try:
         text.encode()
-    except UnicodeEncodeError:  # octets that are no UTF-8 stand in it as lone surrogates
+    except UnicodeEncodeError:  # octets that are not UTF-8 appear as lone surrogates
         raise argparse.ArgumentTypeError("must be UTF-8") from None
     return text
 

@@ -75,8 +75,8 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
 def connection(given: argparse.Namespace, command: str) -> Connection:
     """Return a connection to the peer; the caller enters it by `async with`.
 
-    Args: command: stands in our container-id, so that others see who it is.
-    Raises: CommandError: the options make no sense, or a file is not what it should be.
+    Args: command: part of our container-id, so that others can identify the client.
+    Raises: CommandError: the options contradict each other, or a file is not valid.
     """
     url = _url(given)
     try:
@@ -107,7 +107,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
 
 
 def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
-    """Return advice to print behind an error: on logins, or on redirects; often empty."""
+    """Return advice to print after an error about logins or redirects; often empty."""
     if isinstance(error, ConnectionRedirectError | LinkRedirectError) and "is not allowed" in str(error):
         return "; allow it with --redirect"
     if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):

@@ -1,4 +1,4 @@
-"""The configuration that a command works with: the file, checked as far as it can be without listening."""
+"""The configuration of a command: the file, checked as far as possible without listening."""
 
 import argparse
 from dataclasses import replace
@@ -9,7 +9,7 @@ from amqpmesh.router.config.file import DEFAULT_URL, RouterConfig, load
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 
 MOST_WORKERS = 64
-"""Each of them is connected to each other one."""
+"""Workers at most: each is connected to each other one."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -42,8 +42,8 @@ def _workers(text: str) -> int:
 def effective(given: argparse.Namespace) -> RouterConfig:
     """Return the effective configuration, with a listener on the default port of loopback if there is no other.
 
-    All that keeps a router from running is found here, but for ports and hosts that cannot be listened at.
-    Raises: ConfigError: the file, the key and the reason.
+    It finds every error that would stop a router from starting, except ports and hosts that it cannot listen at.
+    Raises: ConfigError: with the file, the key and the reason.
     """
     config = _read(given.config)
     if given.id is not None:
@@ -99,7 +99,7 @@ def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:
 
 
 def _traced(config: RouterConfig) -> RouterConfig:
-    """Return the configuration with every frame of every connection in the log, whatever its level was."""
+    """Return the configuration with every frame of every connection in the log, at level info or debug."""
     level = config.log.level if config.log.level == "debug" else "info"
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""Exit statuses, the same for every command, and the errors that lead to them."""
+"""Exit statuses, the same for every command, and the errors that cause them."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -24,7 +24,7 @@ class Exit(IntEnum):
     USAGE = 2
     """The arguments or the configuration are wrong."""
     UNREACHABLE = 3
-    """The peer cannot be reached, does not let us in, or has ended the connection or the link."""
+    """The peer cannot be reached, refuses our login, or has ended the connection or the link."""
     TIMED_OUT = 4
     """Nothing happened for as long as `--timeout` allows."""
 
@@ -33,7 +33,7 @@ EPILOG: Final = (
     "Exit status: 0: done. 1: failed, for example a message was not accepted, or a port is in use. 2: the arguments or "
     "the configuration are wrong. 3: the peer cannot be reached, or refused. 4: timed out."
 )
-"""Below the help of every command."""
+"""The last lines of every command's help."""
 
 
 class TimedOutError(AmqpMeshError):
@@ -41,11 +41,11 @@ class TimedOutError(AmqpMeshError):
 
 
 class RefusedError(AmqpMeshError):
-    """The peer does not do what is asked of it."""
+    """The peer refuses a request."""
 
 
 class StoppedError(AmqpMeshError):
-    """A signal ended the command before all was done."""
+    """A signal ended the command before its work was done."""
 
 
 _STATUSES: Final[Mapping[type[AmqpMeshError], Exit]] = {

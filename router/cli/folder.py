@@ -1,8 +1,9 @@
-"""The folder of a mesh's authority: its files, read and written one at a time, each at once or not at all.
+"""The folder of a mesh's certificate authority; each file is replaced in one step.
 
-`mesh-ca.key` is the authority's key. `mesh-ca.pem` is what routers trust: its certificate, and what it has revoked.
-`mesh-ca.issued.pem` holds the certificates that it issued: of each router those that have not ended, and the last.
-A router's own are `ID.pem` and `ID.key`. The key files are for their owner's eyes only, from the first octet on.
+`mesh-ca.key` is the authority's key. `mesh-ca.pem` is for routers to trust: its certificate, and its revocations.
+`mesh-ca.issued.pem` holds the issued certificates: the valid ones, and the last one of each router. A router's own
+files
+are `ID.pem` and `ID.key`. Only their owner can read the key files, at any time.
 """
 
 import fcntl
@@ -35,7 +36,7 @@ _PUBLIC: Final = 0o644
 
 
 class ThereAlreadyError(AmqpMeshError):
-    """A file is there already, and nobody said that it may go."""
+    """A file exists already, and `--force` was not given."""
 
 
 class AuthorityFolder:
@@ -53,7 +54,7 @@ class AuthorityFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder: two commands at a time must not overwrite each other's files. Raises: OSError."""
+        """Lock the folder: two simultaneous commands must not overwrite each other's files. Raises: OSError."""
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -87,18 +88,18 @@ class AuthorityFolder:
         return max(lists, key=lambda each: each.number, default=None)
 
     def certificates(self) -> list[RouterCertificate]:
-        """Read the issued certificates, in that order. Raises: ConfigError: the file is not valid."""
+        """Read the issued certificates, in the order of issue. Raises: ConfigError: the file is not valid."""
         if not self.issued.exists():
             return []
         return _understood(self.issued, lambda pem: [read_router(each) for each in certificates_in(pem)])
 
     def write_authority(self, certificate: AuthorityCertificate, revocations: Revocations | None) -> None:
-        """Write what routers trust. Raises: OSError."""
+        """Write the file for routers to trust. Raises: OSError."""
         lists = b"" if revocations is None else revocations_pem(revocations)
         _write(self.trust, certificate_pem(certificate) + lists, _PUBLIC)
 
     def write_certificates(self, certificates: Iterable[RouterCertificate]) -> None:
-        """Write what was issued. Raises: OSError."""
+        """Write the issued certificates. Raises: OSError."""
         _write(self.issued, b"".join(map(certificate_pem, certificates)), _PUBLIC)
 
 
@@ -108,7 +109,7 @@ def write_certificate(file: Path, certificate: RouterCertificate) -> None:
 
 
 def write_key(file: Path, pem: bytes) -> None:
-    """Write a key, which nobody else can read at any time. Raises: OSError."""
+    """Write a key that no other user can read at any time. Raises: OSError."""
     _write(file, pem, _SECRET)
 
 

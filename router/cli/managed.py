@@ -1,4 +1,4 @@
-"""The `$management` of several routers: of all through one, and of those that change something by their own doors."""
+"""Clients of `$management` of several routers: all through one connection, or each over its own."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
@@ -17,11 +17,11 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import OutcomeError
 
 _URLS: Final = 3
-"""Listeners of a router that are named in advice."""
+"""Listeners of a router named in advice at most."""
 
 
 class ManagementClients:
-    """Asks routers, each by its id. A router changes costs for those alone who are connected to it itself."""
+    """Clients of routers, by id. A router changes costs only for clients that are connected to it directly."""
 
     def __init__(self, first: Connection, stack: AsyncExitStack) -> None:
         self._first = first
@@ -33,9 +33,9 @@ class ManagementClients:
     async def connected(
         first: Connection, others: Mapping[str, Connection], stack: AsyncExitStack, wait: Callable[[str], None]
     ) -> "ManagementClients":
-        """Connect to all. Args: wait: is told who is waited for.
+        """Connect to all. Args: wait: called with a text for the router that is waited for.
 
-        Raises: CommandError: one is another router than it was said to be. AmqpMeshError: one is not reached.
+        Raises: CommandError: another router answers at one of the URLs. AmqpMeshError: a router cannot be reached.
         """
         managed = ManagementClients(await stack.enter_async_context(first), stack)
         await managed._add(first, None)
@@ -71,7 +71,7 @@ class ManagementClients:
         return ask
 
     async def demand_direct(self, routers: Collection[str]) -> None:
-        """Check for own connections to routers. Raises: CommandError: one is missing; it names the router's URLs."""
+        """Check for direct connections to routers. Raises: CommandError: one is missing; it names the router's URLs."""
         missing = sorted(set(routers) - self._direct)
         if not missing:
             return
@@ -81,7 +81,7 @@ class ManagementClients:
         raise CommandError("; ".join([f"{reason}: {options}", *places, "nothing was changed"]))
 
     async def _urls(self, router: str) -> list[str]:
-        """Return the URLs for clients, as far as the router tells them."""
+        """Return a router's URLs for clients, if it answers."""
         try:
             await self.asking(router)(query(f"{PREFIX}router", ["id"]))
             found = await _told(self._requesters[router], "listener", "url", "role")
@@ -91,7 +91,9 @@ class ManagementClients:
 
 
 async def _told(requester: Requester, kind: str, *names: str) -> list[dict[str, str]]:
-    """Texts that all entities of a type tell; of what is not understood, none. Raises: AmqpMeshError: no answer."""
+    """Return text attributes of all entities of a type; [] if the answer is not understood. Raises: AmqpMeshError: no
+    answer.
+    """
     answer = await requester.request(query(f"{PREFIX}{kind}", names))
     try:
         told = entities_of(answer)

@@ -1,4 +1,4 @@
-"""Passwords come from a file, from standard input, or from a person: never from the arguments."""
+"""Passwords from a file, from standard input, or from the terminal: never from the arguments."""
 
 import getpass
 from pathlib import Path
@@ -25,7 +25,7 @@ def from_stream(stream: TextIO) -> str:
 
 
 def from_person(prompt: str = "password: ") -> str:
-    """Prompt for it on the terminal, without echo. Raises: CommandError: there was no answer."""
+    """Prompt for a password on the terminal, without echo. Raises: CommandError: there was no answer."""
     try:
         return getpass.getpass(prompt)
     except EOFError:

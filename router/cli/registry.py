@@ -25,25 +25,30 @@ COMMANDS: Final[Mapping[str, str]] = {
     "demo": "run a mesh of five routers, and kill one of them",
     "completion": "print a completion script for the shell",
 }
-"""Each is a module here, whose `declare` tells the rest; only that of the command that is called is read."""
+"""The commands with their help. Each is a module in `commands` whose `declare` adds its arguments; only the called one
+is
+imported.
+"""
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations: one that is clear today is not, as soon as there is one more option."""
+    """A parser without abbreviations of options: an abbreviation becomes ambiguous when a new option is added."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
-        #: Tells what its arguments are, once somebody wants to know.
+        #: Declares the arguments when they are needed.
         self.declare: Callable[[argparse.ArgumentParser], None] | None = None
 
     def complete(self) -> None:
-        """Have it told what its arguments are."""
+        """Declare the arguments, once."""
         declare, self.declare = self.declare, None
         if declare is not None:
             declare(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """All of them must be known: those of a command are told by its own usage, not by that of the program."""
+        """Parse the arguments and refuse unknown ones here, so that a command's own usage is printed, not the
+        program's.
+        """
         self.complete()
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -51,15 +56,15 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Tell what is wrong, and end with 2."""
+        """Print an error and the usage, and exit with 2."""
         super().error(printable(message))
 
 
 class Version(argparse.Action):
-    """Tells the version, and which kernel runs; that is looked at when somebody asks."""
+    """The action of `--version`: it imports the kernel only when called."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        """Print it, and end with 0."""
+        """Print the version and the kernel in use, and exit with 0."""
         from amqpmesh.router.kernel import BOUND
 
         kernel = {"compiled": "compiled", "pure": "pure Python"}[BOUND.kernel]
@@ -68,7 +73,7 @@ class Version(argparse.Action):
 
 
 def parser() -> Parser:
-    """Return the parser; each command declares its arguments when it is called, or `complete` is."""
+    """Return the parser. Each command declares its arguments when it is called, or when `complete` is."""
     top = Parser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.")
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and the kernel that runs")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -85,10 +90,10 @@ def _declaration(name: str) -> Callable[[argparse.ArgumentParser], None]:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the one that was called. Returns: the exit status."""
+    """Run the called command. Returns: the exit status."""
     try:
         ended: int = given.command(given)
-        if sys.stdout is not None:  # it was closed when we began
+        if sys.stdout is not None:  # closed when the process started
             sys.stdout.flush()
     except AmqpMeshError as error:
         print(f"amqpmesh: {printable(str(error))}{_advice(given, error)}", file=sys.stderr)
@@ -100,12 +105,12 @@ def run(given: argparse.Namespace) -> int:
     except OSError as error:
         print(f"amqpmesh: {printable(str(error))}", file=sys.stderr)
         return Exit.FAILED
-    except KeyboardInterrupt:  # before the command took the signals itself
+    except KeyboardInterrupt:  # before the command handles signals itself
         return Exit.FAILED
     return ended
 
 
 def _advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
-    from amqpmesh.router.cli import client_peer  # here: `--help` needs none
+    from amqpmesh.router.cli import client_peer  # imported here: `--help` does not need it
 
     return client_peer.advice(given, error)

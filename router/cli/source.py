@@ -18,9 +18,9 @@ CHUNK: Final = 256 * 2**10
 
 
 class Source:
-    """Octets to be sent.
+    """The octets of the message.
 
-    Attributes: `size`: how many, of a file that has a size; None: they end when they end.
+    Attributes: `size`: of a regular file; None: unknown until the end.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,7 +42,7 @@ class Source:
             self.size = status.st_size
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Its octets, once; of a file that grows meanwhile, those that it had. Raises: OSError: they cannot be read."""
+        """Yield the octets, once. Of a growing file, only its size at the start. Raises: OSError: reading failed."""
         if self.size is None:
             async for chunk in stdio.chunks(self._file):
                 yield chunk

@@ -1,4 +1,4 @@
-"""Numbered messages from a sender to a receiver, which drops those that it has had, and what became of each."""
+"""Numbered messages from a sender to a receiver that drops duplicates, with the outcome of each."""
 
 from collections import Counter, deque
 from functools import partial
@@ -13,42 +13,44 @@ from amqpmesh.router.client.sender import Sender, link_of
 from amqpmesh.router.message.content import Message, encode_message
 
 IN_FLIGHT: Final = 2_000
-"""Messages that may be on their way at a time."""
+"""Messages in flight at most."""
 
 BATCH_TIME: Final = 0.001
-"""Seconds in which what is sent is gathered, to be written at once."""
+"""Seconds in which messages are collected, to be written at once."""
 
 IN_DOUBT, NOT_ACCEPTED = "in doubt", "not accepted"
 
 
 class Traffic:
-    """So many messages, each sent until it is accepted, and looked for where it should arrive.
+    """A number of messages, each sent until it is accepted, and checked on arrival.
 
-    What was not accepted is sent again: a router that dies takes with it who had what. Only of those whose outcome
-    nobody knows a second one may arrive; any other that does is irregular. The receiver knows both by the message-id
-    (§3.2.4), and hands the first one alone to its application.
+    A message that was not accepted is sent again: a killed router loses the state of its deliveries. A duplicate may
+    arrive
+    only of a message whose outcome is unknown; any other duplicate is irregular. The receiver recognizes duplicates by
+    their
+    message-id (§3.2.4), and its application gets only the first.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.accepted = 0
-        #: Numbers that the receiver rejected: they would be rejected again.
+        #: Messages that the receiver rejected; they are not sent again.
         self.rejected = 0
-        #: How often one was sent again, by the outcome that it had had.
+        #: Repeated sends, by the outcome before.
         self.again: Counter[str] = Counter()
-        #: How often one arrived and was dropped, since one of its message-id had; it may have been sent twice, or not.
+        #: Duplicates that were dropped, by their message-id.
         self.dropped = 0
         self.irregular = 0
-        #: How often the application was handed one that it had had.
+        #: Duplicates that the application got.
         self.twice = 0
-        #: The longest time in which nothing arrived and something should have, in seconds.
+        #: The longest time without an arrival while messages were in flight, in seconds.
         self.longest_pause = 0.0
         self.arrived = 0
         self._ids: set[object] = set()
         self._came = bytearray(count)
         self._told = bytearray(count)
         self._doubtful: set[int] = set()
-        #: Numbers below the limit may be sent now; this is the next.
+        #: Messages below the limit may be sent; `_next` is the next one.
         self._limit = count
         self._next = 0
         self._to_repeat: deque[int] = deque()
@@ -57,32 +59,32 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """Messages that were sent, or wait to be; each counts once."""
+        """Messages sent or waiting to be sent; each counts once."""
         return self._next
 
     @property
     def on_their_way(self) -> int:
-        """Messages that were sent, or wait to be, and have no outcome."""
+        """Messages without an outcome."""
         return self._next - self.accepted - self.rejected
 
     @property
     def is_over(self) -> bool:
-        """All were accepted, or will not be."""
+        """True if each message was accepted or rejected."""
         return self.accepted + self.rejected == self.count
 
     @property
     def lost(self) -> int:
-        """Messages that were not accepted, and those that were and never arrived."""
+        """Messages that were not accepted, and accepted ones that never arrived."""
         told = zip(self._came, self._told, strict=True)
         return self.count - self.accepted + sum(1 for came, accepted in told if accepted and not came)
 
     @property
     def is_sound(self) -> bool:
-        """Nothing is lost, nothing arrived twice but what was in doubt, and the application has had nothing twice."""
+        """True if nothing is lost, duplicates are only of messages in doubt, and the application got none."""
         return not (self.lost or self.irregular or self.twice)
 
     def allow(self, limit: int) -> None:
-        """Send so many, and no more until it is said."""
+        """Allow messages up to a number to be sent."""
         self._limit = limit
         self._wake.set()
 
@@ -106,7 +108,7 @@ class Traffic:
                 batch_ends = trio.current_time() + BATCH_TIME
 
     async def receive(self, receiver: Receiver) -> None:
-        """Accept what comes. Raises: as `Receiver.receive`."""
+        """Accept all messages. Raises: as `Receiver.receive`."""
         async for delivery in receiver:
             self._arrived(delivery.message)
             delivery.accept()
@@ -126,7 +128,7 @@ class Traffic:
 
     def _arrived(self, message: Message) -> None:
         now = trio.current_time()
-        pause = now - self._waiting_since if self.arrived else 0.0  # before the first, a way was looked for
+        pause = now - self._waiting_since if self.arrived else 0.0  # the first waits for a path to be found
         self._waiting_since = now
         self.longest_pause = max(self.longest_pause, pause)
         self.arrived += 1

@@ -22,7 +22,7 @@ from amqpmesh.topology.revocations import Revocations
 from amqpmesh.topology.trust import CLOCK_TOLERANCE
 from amqpmesh.topology.workers import covers
 
-_WIDE: Final = 10**4  # columns: nothing is cut, since serials are copied from here
+_WIDE: Final = 10**4  # columns: wide enough for all text, since users copy serials from here
 _HEADINGS: Final = ("ROUTER", "FROM", "UNTIL", "STATE", "SERIAL")
 
 
@@ -159,7 +159,7 @@ def issue_one(given: argparse.Namespace) -> int:
         _demand_apart(given.router, issued)
         key = Ed25519PrivateKey.generate()
         certificate = _issue(authority, given, key.public_key())
-        # In this order: what was issued can be revoked, and a certificate is never there without its key.
+        # In this order: every issued certificate can be revoked, and none exists without its key.
         _register(folder, [*issued, certificate], _serials(folder.revocations()))
         write_key(key_file, key_pem(key))
         write_certificate(file, certificate)
@@ -203,7 +203,7 @@ def revoke_some(given: argparse.Namespace) -> int:
         chosen = good if given.serial is None else good & set(given.serial)
         if not chosen or (given.serial is not None and len(chosen) < len(set(given.serial))):
             raise CommandError(f"{given.router} has no such certificate that could be revoked: see `amqpmesh ca show`")
-        # What has ended by itself need not be told any longer.
+        # Expired certificates need no revocation.
         try:
             made = authority.revoke((revoked - ended) | chosen, last.number + 1 if last else 1, time.time())
         except CertificateError as error:
@@ -278,7 +278,9 @@ def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
 
 
 def _register(folder: AuthorityFolder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
-    """Keep certificates that are valid, the last one of each router, and those in the list of revocations."""
+    """Store the issued certificates: valid ones, the last one of each router, and revoked ones; and the list of
+    revocations.
+    """
     last = {each.router: each.serial for each in certificates}
     folder.write_certificates(
         each

@@ -24,7 +24,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 def complete(given: argparse.Namespace) -> int:
     """Print the script. Returns: 0."""
-    import shtab  # here, since nothing else needs it
+    import shtab  # imported here: nothing else needs it
 
     top = parser()
     for action in _actions(top):

@@ -1,4 +1,4 @@
-"""`amqpmesh demo`: a mesh of five routers, one of which is killed while messages cross it."""
+"""`amqpmesh demo`: a mesh of five routers, one of which is killed while it carries messages."""
 
 import argparse
 import sys
@@ -25,27 +25,27 @@ from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
 from amqpmesh.router.statistics.common import Direction
 
 COUNT: Final = 20_000
-"""Messages, if nothing else is said: a quarter of a minute on two cores."""
+"""Messages by default: a quarter of a minute on two cores."""
 
 TIME_OUT: Final = 60.0
-"""Seconds without anything new, if nothing else is said; starting takes the most."""
+"""Seconds without progress by default; the start takes longest."""
 
 ADDRESS: Final = "demo"
 
 CREDIT: Final = 1_000
-"""Messages that the receiver takes at a time."""
+"""The receiver's credit."""
 
 PERIOD: Final = 0.2
-"""Seconds between two looks at what a router relays."""
+"""Seconds between two queries of a router's deliveries."""
 
 FRAME: Final = 0.1
-"""Seconds between two pictures, and between two looks at what the story waits for."""
+"""Seconds between two pictures, and between two checks of a condition of the story."""
 
 MIDDLE: Final[Mapping[str, int]] = {"B": 1, "C": 2}
-"""The routers that lead from A to D, one of which is killed. What a delivery costs there says that it goes by B."""
+"""The routers between A and D, with the cost of their links; one of them is killed. The costs make messages go by B."""
 
 LEAST: Final = 100
-"""Messages; fewer would be over before there is anything to see."""
+"""Messages at least; fewer would be over before anything can be seen."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -85,13 +85,13 @@ def demo(given: argparse.Namespace) -> int:
 
 
 class _Middle:
-    """One of the two routers in the middle, and what it says that it relays."""
+    """One of the two routers in the middle, and the deliveries that it reports."""
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.state = STARTS
         self._lives = 0
-        #: Deliveries, all its lives together; those of a second.
+        #: Deliveries of all its runs; and deliveries a second.
         self.relayed = 0
         self.rate = 0.0
 
@@ -122,13 +122,13 @@ class _Middle:
             self.rate = 0.0
 
     def end(self) -> None:
-        """Mark the router as killed. `watch` may learn of that only after the router's restart."""
+        """Mark the router as killed. `watch` may notice that only after the router's restart."""
         self.state = KILLED
         self._lives += 1
 
 
 class _Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, count: int, timeout: float) -> None:
         self._traffic = Traffic(count)
@@ -192,7 +192,8 @@ class _Demo:
         """Play the demo from start to end. Args: start: starts a task beside it."""
         traffic, say, middle = self._traffic, self._stage.say, self._middle.values()
         count = traffic.count
-        # However few there are, or slow to start the routers: some go before, some after each thing that happens.
+        # However few messages there are, and however slowly routers start: some are sent before each event of the
+        # story, some after.
         traffic.allow(count // 6)
         await self._until(lambda: traffic.accepted > 0)
         say(f"{count:,} messages go from A to E, each to be accepted by the receiver")
@@ -206,11 +207,11 @@ class _Demo:
         before = other.relayed
         victim.end()
         process, hit = routers.kill(victim.id), traffic.on_their_way
-        # Not before: all that were sent may have passed the victim, outcomes too.
+        # Not earlier: all sent messages, and their outcomes, may have passed the victim.
         traffic.allow(count * 5 // 6)
         say(f"{victim.id} is killed (SIGKILL, process {process}) with {hit:,} messages on their way", "bad")
         await self._until(lambda: other.relayed > before)
-        # The other one tells what it relays now and then: by now all that was allowed may have arrived.
+        # The other router is queried only periodically: all allowed messages may have arrived by now.
         arrived = traffic.arrived
         traffic.allow(count * 11 // 12)
         await self._until(lambda: traffic.arrived > arrived)
@@ -237,7 +238,7 @@ class _Demo:
                 self._patience.progress()
 
     async def _guard(self, work: Work, rest: trio.CancelScope) -> None:
-        """Run `work`, and cancel the rest if it fails: so errors are reported plainly, not as groups."""
+        """Run `work`, and cancel the rest if it fails: errors are then reported plainly, not as groups."""
         try:
             await work()
         except (AmqpMeshError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`amqpmesh pipeline JOB`: answers from what routers have recorded. All that needs Spark is in another room."""
+"""`amqpmesh pipeline JOB`: analyses of recorded telemetry. Code that needs Spark is in the room `pipeline`."""
 
 import argparse
 import os
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PERIOD: Final = 0.2
-"""Seconds between two looks at how far Spark is."""
+"""Seconds between two queries of Spark's progress."""
 
 WIDTH: Final = 100
-"""Columns of a terminal that does not say how many it has."""
+"""Columns of a terminal that does not report its width."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         "'amqpmesh[pipeline]'."
     )
     command.epilog = EPILOG
-    # A time such as -1h is a value, as a negative number would be, and none of the options.
+    # A duration such as -1h is a value, as a negative number would be, and no option.
     command._negative_number_matcher = re.compile(r"-\d")
     command.add_argument("job", metavar="JOB", choices=(*JOBS, RUN), help=", ".join((*JOBS, RUN)))
     command.add_argument(
@@ -99,7 +99,7 @@ def pipeline(given: argparse.Namespace) -> int:
 
 
 def _demand_places(given: argparse.Namespace) -> None:
-    """Check directories on this machine; Spark checks others. Raises: CommandError: one is none."""
+    """Check local directories; Spark checks others. Raises: CommandError: one is no directory."""
     if given.since and given.until and given.since >= given.until:
         raise CommandError("--since: must be before --until")
     for each in given.events:
@@ -205,7 +205,7 @@ def _object(account: Account) -> dict[str, Any]:
 
 
 def _width() -> int:
-    """Return the most columns of a line: in pipes and files names are whole, unless `COLUMNS` is set."""
+    """Return the columns of a line: in pipes and files names are not cut, unless `COLUMNS` is set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size((WIDTH, 0)).columns
     return sys.maxsize

@@ -1,4 +1,4 @@
-"""`amqpmesh receive ADDRESS`: messages of any AMQP 1.0 peer, their bodies on standard output."""
+"""`amqpmesh receive ADDRESS`: receive messages from any AMQP 1.0 peer, and print their bodies."""
 
 import argparse
 import sys
@@ -69,7 +69,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def receive(given: argparse.Namespace) -> int:
-    """Receive messages. Returns: 0, or 1 if the peer has not got all outcomes. Raises: AmqpMeshError, OSError."""
+    """Receive messages. Returns: 0, or 1 if the peer did not get all outcomes. Raises: AmqpMeshError, OSError."""
     connection = client_peer.connection(given, "receive")
     return trio.run(_Receiving(given).run, connection)
 
@@ -111,7 +111,7 @@ class _Receiving:
         async with connection:
             self._patience.progress()
             self._patience.wait("the link")
-            # Credit by hand: no more is taken from others than is wanted.
+            # Explicit credit: the command must not take messages that it does not want from other receivers.
             async with connection.receiver(self._given.address, credit=0, any_format=True) as receiver:
                 self._patience.progress()
                 self._patience.wait("a message")
@@ -127,11 +127,11 @@ class _Receiving:
         return self._given.count is None or self._summary.count < self._given.count
 
     def _replenish(self, receiver: Receiver) -> None:
-        """Give credit again when half of it is used."""
+        """Give credit when half of it is used."""
         due: int = self._given.credit
         if self._given.count is not None:
             due = min(due, self._given.count - self._summary.count)
-        # What was given and not used the receiver gives again over another connection.
+        # The receiver gives unused credit again itself after a reconnect.
         unused = self._credited - self._summary.count
         due -= unused
         if due * 2 >= self._given.credit or (due > 0 and not unused):

@@ -1,4 +1,4 @@
-"""`amqpmesh routes apply PLAN`: costs that `amqpmesh pipeline plan` has proposed, put into force and taken back."""
+"""`amqpmesh routes apply PLAN`: set or take back the costs that `amqpmesh pipeline plan` proposed."""
 
 import argparse
 import sys
@@ -27,11 +27,11 @@ MAX_PLAN: Final = 64 * 2**20
 """Octets of a plan's file."""
 
 BACK_TIME: Final = 10.0
-"""Seconds in which each router has to take back what was changed, after a failure or a signal."""
+"""Seconds that each router has to take back changes, after a failure or a signal."""
 
 
 class DeclinedError(AmqpMeshError):
-    """Somebody was asked, and did not say yes."""
+    """The user did not confirm."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -86,7 +86,9 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def apply_plan(given: argparse.Namespace) -> int:
-    """Apply a plan. Returns: 0, also without changes. Raises: AmqpMeshError: it failed; the costs in force are told."""
+    """Apply a plan. Returns: 0, also without changes. Raises: AmqpMeshError: it failed; the current costs
+    are printed.
+    """
     plan = _read(given.plan)
     if plan.changes and plan.refusal is not None and not (given.force or given.take_back or given.dry_run):
         raise CommandError(f"{given.plan}: {plan.refusal}; --force applies it nevertheless")
@@ -129,7 +131,7 @@ def _read(file: Path) -> Plan:
 
 
 class _Run:
-    """One call of the command: what it does, and what it has done."""
+    """One run of the command, with the changes that it has made."""
 
     def __init__(self, given: argparse.Namespace, plan: Plan) -> None:
         self.changed: list[dict[str, Any]] = []
@@ -139,7 +141,9 @@ class _Run:
         self._patience = PeerTimeout(given.timeout)
 
     async def main(self, first: Connection, others: Mapping[str, Connection]) -> None:
-        """Look, show, ask, change. Args: first: to the router at --url. others: by the routers that they are to."""
+        """Read the state, show the plan, ask, and change. Args: first: to the router at --url. others: by the routers
+        at --at.
+        """
         await run_interruptible(lambda: self._work(first, others), self._patience)
 
     async def _work(self, first: Connection, others: Mapping[str, Connection]) -> None:
@@ -196,7 +200,7 @@ class _Run:
             raise DeclinedError("nothing was changed")
 
     async def _change(self, todo: Sequence[ChangeState], mesh: ManagementClients) -> None:
-        """Change one after the other. Raises: what hinders it; then what was changed is taken back."""
+        """Make the changes in order. Raises: the error of a change; then the changes made before are taken back."""
         begun: list[ChangeState] = []
         try:
             for each in todo:
@@ -205,7 +209,7 @@ class _Run:
                 try:
                     await set_cost(each, each.change.after, mesh.asking(each.change.router))
                 except UnwillingError:
-                    begun.pop()  # the router has said that it did not
+                    begun.pop()  # the router has refused
                     raise
                 self._say(f"{each.change.name} costs {each.change.after}")
         except BaseException:
@@ -224,7 +228,7 @@ class _Run:
 
 
 async def _taken_back(begun: Sequence[ChangeState], mesh: ManagementClients) -> list[str]:
-    """Take back what was begun. Returns: of each change what is in force, as far as that is known."""
+    """Take back the changes made. Returns: lines with the current cost of each, as far as known."""
     if not begun:
         return ["nothing was changed"]
     told = {each.change: f"{each.change.name} may cost {each.change.after} or {each.cost}: not known" for each in begun}
@@ -240,7 +244,7 @@ async def _taken_back(begun: Sequence[ChangeState], mesh: ManagementClients) -> 
     by_router: dict[str, list[ChangeState]] = defaultdict(list)
     for each in reversed(begun):
         by_router[each.change.router].append(each)
-    # What ends the command, a signal or a time, does not end this. A router that stands still hinders no other.
+    # Shielded: the signal or time-out that ends the command does not end this. A hanging router does not delay others.
     with trio.move_on_after(BACK_TIME, shield=True):
         async with trio.open_nursery() as nursery:
             for some in by_router.values():

@@ -1,6 +1,6 @@
-"""`amqpmesh run [CONFIG]`: a router as a daemon, which ends on SIGTERM or SIGINT and reads again on SIGHUP.
+"""`amqpmesh run [CONFIG]`: a router as a daemon, which stops on SIGTERM or SIGINT and reloads on SIGHUP.
 
-With `--workers` it is several, in a process each: `supervisor.py` has those.
+With `--workers` it runs several processes: `supervisor.py` starts them.
 """
 
 import argparse
@@ -35,18 +35,18 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonHooks:
-    """The surroundings of a router that runs as a daemon."""
+    """The callbacks of a router that runs as a daemon."""
 
     reload_config: Callable[[], RouterConfig]
     """Reads the configuration again after SIGHUP; may raise ConfigError."""
     begun: Callable[[Router], object]
-    """Called when it listens."""
+    """Called when the router listens."""
     ending: Callable[[], object]
-    """Called when it has been told to end."""
+    """Called when the router has got the signal to stop."""
     ended: Callable[[bool], object]
-    """Called at the end, with whether it has drained."""
+    """Called at the end, with True if the router has drained."""
     end_now: Collection[int] = ENDING
-    """The signals of which one ends it at once, when it has been told to end."""
+    """The signals that end the router at once, after the signal to stop."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     system.set_process_name()
     system.raise_file_limit()
     if given.workers is not None:
-        from amqpmesh.router.cli.process.supervisor import supervise  # here: one process needs none of it
+        from amqpmesh.router.cli.process.supervisor import supervise  # imported here: a single process does not need it
 
         return supervise(config, given.workers, partial(_work, given), partial(_tell, config, workers=given.workers))
     stage = DaemonHooks(
@@ -102,7 +102,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
 
 
 def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None) -> None:
-    """Say that it runs. Args: listeners: each with the URL that it is at."""
+    """Log that the router runs. Args: listeners: each with its actual URL."""
     log.info("started", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
     for url, listener in listeners:
         log.info("listening", url=url, name=listener.name)
@@ -116,11 +116,11 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     drained = False
     taken = {*ENDING, signal.SIGHUP, *stage.end_now}
     with (
-        # Taken before anything listens, so that a process that sees the first line may already send one.
+        # Handled before anything listens: a process that sees the first line may send a signal at once.
         trio.open_signal_receiver(*taken) as signals,
         trio.CancelScope() as at_once,
     ):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
         async with Router(config) as router:
             stage.begun(router)
             async with trio.open_nursery() as nursery:
@@ -149,7 +149,7 @@ async def _until_told_to_end(
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
             continue
-        except Exception as error:  # as it would cost a connection elsewhere, here it costs the reading
+        except Exception as error:  # an internal error ends the reload only, as it ends one connection elsewhere
             log.error("internal error", exception=error)
             continue
         log.info("reloaded")

@@ -1,4 +1,4 @@
-"""`amqpmesh send ADDRESS`: messages to any AMQP 1.0 peer, and what became of them."""
+"""`amqpmesh send ADDRESS`: send messages to any AMQP 1.0 peer, and report their outcomes."""
 
 import argparse
 import os
@@ -31,10 +31,10 @@ from amqpmesh.router.message.content import Message, encode_message
 from amqpmesh.router.message.outcomes import OutcomeError
 
 IN_FLIGHT: Final = 10_000
-"""Deliveries that may wait for their outcomes, even where a peer gives more credit: they take memory here."""
+"""Deliveries without an outcome at most, whatever credit a peer gives: they take memory here."""
 
 BATCH_TIME: Final = 0.001
-"""Seconds in which what is sent is gathered, to be written at once."""
+"""Seconds in which messages are collected, to be written at once."""
 
 EXPLAINED_AFTER: Final = 1.0
 """Seconds without credit before the command prints the reason."""
@@ -108,7 +108,7 @@ class _Sending:
     """The work of one command."""
 
     def __init__(self, given: argparse.Namespace, source: Source | None = None) -> None:
-        """Args: source: of the one message that is sent while it is read."""
+        """Args: source: of one message that is sent while it is read."""
         self._given = given
         self._source = source
         self._from_input = all(each is None for each in (given.body, given.size, given.count, source))
@@ -153,20 +153,20 @@ class _Sending:
                     else:
                         await self._send_source(face, self._source)
                 except CommandError as error:
-                    refusal = error  # of one message: those before it are on their way
+                    refusal = error  # of one message; earlier ones are in flight
                 while self._summary.undecided > 0:
                     await self._decided.wait()
                 if refusal is not None:
                     raise refusal
                 if self._summary.outcomes["in doubt"]:
-                    sender.check()  # it says why
+                    sender.check()  # raises the reason
 
     async def _send_each(self, sender: SenderLink) -> None:
         began = trio.current_time()
         turn = 0
         async for payload in self._payloads():
             if self._given.rate is not None:
-                # From the beginning, not from the last: so the rate is kept whatever each takes.
+                # Counted from the start, not from the last message, so the rate is kept even if one takes long.
                 await trio.sleep_until(began + turn / self._given.rate)
                 turn += 1
             await self._send(sender, payload)
@@ -190,7 +190,7 @@ class _Sending:
         return encode_message(body if to is None else Message(body, to=to))
 
     async def _send(self, sender: SenderLink, payload: bytes) -> None:
-        """Send one, once there is credit for it."""
+        """Send a message once there is credit for it."""
         summary, since = self._summary, 0.0
 
         def prepare() -> bytes:
@@ -212,7 +212,7 @@ class _Sending:
                 await sender.until_sent(outgoing)
                 self._batch_ends = time.perf_counter() + BATCH_TIME
         except BaseException:
-            summary.count -= 1  # it was not sent
+            summary.count -= 1  # not sent, so not counted
             raise
         if outgoing.settled:
             summary.end("settled")
@@ -251,7 +251,7 @@ class _Sending:
         self._end(sent.error, time.perf_counter() - since)
 
     async def _wait_for_credit(self, sender: SenderLink, begun: trio.Event) -> None:
-        """Wait until a message has been sent, or its first part; after a while print the reason, once."""
+        """Wait until the first part of a message is sent; after a while print once why there is no credit."""
         self._patience.wait("credit")
         with trio.move_on_after(EXPLAINED_AFTER):
             await begun.wait()

@@ -26,15 +26,15 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import OutcomeError
 
 TIME_OUT: Final = 10.0
-"""Seconds to wait for the answer, if nothing else is said."""
+"""Seconds to wait for the answer by default."""
 
 MAX_ANSWER: Final = 16 * 2**20
-"""Octets of one page; a router's have a quarter of a million, unless a name is longer than that."""
+"""Octets of one page at most; a router's pages have a quarter of a million, unless a name is longer."""
 
 ROUTE: Final = f"{PREFIX}route"
 
 WIDTH: Final = 100
-"""Columns of a terminal that does not say how many it has."""
+"""Columns of a terminal that does not report its width."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -82,14 +82,14 @@ def status(given: argparse.Namespace) -> int:
 
 
 def width() -> int:
-    """Return the most columns of a line: in pipes and files names are whole, unless `COLUMNS` is set."""
+    """Return the columns of a line: in pipes and files names are not cut, unless `COLUMNS` is set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size((WIDTH, 0)).columns
     return sys.maxsize
 
 
 def _object(entities: Entities) -> dict[str, Any]:
-    """Return all entities by type: lists, but for types of which there is one at most."""
+    """Return all entities by type: a list, or one object if there is never more than one of the type."""
     told: dict[str, Any] = {}
     for kind, found in entities.items():
         if kind in ("router", "mesh"):
@@ -100,7 +100,7 @@ def _object(entities: Entities) -> dict[str, Any]:
 
 
 async def _ask(connection: Connection, router: str | None, timeout: float) -> Entities:
-    """Ask a router. Args: router: anywhere in the mesh; None: the router that we are connected to."""
+    """Ask a router. Args: router: anywhere in the mesh; None: the connected router."""
     address = ADDRESS if router is None else f"{ADDRESS}@{router}"
     patience = PeerTimeout(timeout)
     entities: dict[str, list[Entity]] = {}
@@ -112,7 +112,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
             return answer
 
         patience.wait("an answer" if router is None else f"an answer of {router}")
-        # There is nobody else on this thread who would have to wait while it is decoded.
+        # No other task of this thread waits while an answer is decoded.
         requester = connection.requester(address, max_message_size=MAX_ANSWER)
         async with connection:
             if router is not None:
@@ -135,16 +135,17 @@ async def look_for_path(connection: Connection, router: str) -> None:
         async with connection.requester(ADDRESS) as management:
             answer = await management.request(Message(None, application_properties=properties))
     except (LinkDetachedError, OutcomeError):
-        return  # it does not say
+        return  # the router does not answer
     if not isinstance(answer.body, Mapping) or answer.application_properties.get("statusCode") != OK:
-        return  # it knows of no such router, or is none of ours
+        return  # an unknown router, or not a router of ours
     if answer.body.get("distance", 0) is None:
         raise RefusedError(f"{router} is not reached: no path leads there")
 
 
 async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
-    """Read all pages. Entities that come or go meanwhile shift later ones: an entity that is sent twice counts
-    once. Raises: RefusedError: as `entities_of`, or no page tells of one router.
+    """Read all pages. Entities that come or go meanwhile shift later ones: an entity that is sent twice counts once.
+
+    Raises: RefusedError: as `entities_of`, or no page has exactly one router.
     """
     found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
     offset = 0
@@ -153,7 +154,7 @@ async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[st
         before = sum(map(len, found.values()))
         for kind, entities in entities_of(page).items():
             found[kind].update((entity["identity"], entity) for entity in entities)
-        # How much a page holds is the router's affair: the last is the one that tells nothing new.
+        # The router decides the size of a page: the last page is the one without new entities.
         if sum(map(len, found.values())) == before:
             break
         offset += len(page.body["results"])
@@ -163,9 +164,9 @@ async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[st
 
 
 def entities_of(answer: Message) -> Entities:
-    """Return the entities of a page, by type without its prefix, and omit types that are not known here.
+    """Return the entities of a page, by type without its prefix; types unknown to this version are omitted.
 
-    Raises: RefusedError: it is an error, or no answer to a QUERY.
+    Raises: RefusedError: the answer is an error, or no answer to a QUERY.
     """
     found: dict[str, list[Entity]] = {name.removeprefix(PREFIX): [] for name in TYPES}
     try:

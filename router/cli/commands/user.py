@@ -1,4 +1,4 @@
-"""`amqpmesh user`: the password users of `users.toml`. A password never stands among the arguments."""
+"""`amqpmesh user`: manage the password users of `users.toml`. Passwords are never arguments."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.config.users import Users, add_user, remove_user
 
 _HEADINGS = ("USER", "ITERATIONS", "MECHANISMS")
-_WIDE = 1_000  # nothing is cut: names are copied from here
+_WIDE = 1_000  # columns: wide enough for all text, since users copy names from here
 
 
 def declare(command: argparse.ArgumentParser) -> None:

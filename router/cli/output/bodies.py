@@ -1,9 +1,10 @@
-"""Messages as text: a body as it is printed, and a whole message as JSON.
+"""Messages as text: a body for printing, or a whole message as JSON.
 
 JSON has fewer types than AMQP: numbers of all widths are numbers, symbols and UUIDs strings, timestamps milliseconds
-since 1970. Binary is a string where it is UTF-8, else `{"base64": "..."}`; a described value is
-`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string, "nan" for one. Keys that are no strings are
-their JSON as a string; a map in which two keys are the same by that is a list of pairs.
+since 1970. Binary is a string if it is UTF-8, else `{"base64": "..."}`; a described value is
+`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string such as "nan". Keys that are not strings
+become
+their JSON as a string; a map with two equal keys after that becomes a list of pairs.
 """
 
 import base64

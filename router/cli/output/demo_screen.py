@@ -9,7 +9,7 @@ from typing import Final, TextIO
 from amqpmesh.router.cli.output.terminal import printable
 
 WIDTH: Final = 72
-"""Columns that the picture needs, and takes at most."""
+"""Columns of the picture."""
 
 _ENOUGH_LINES: Final = 12
 
@@ -23,11 +23,11 @@ class MiddleRouter:
 
     router: str
     state: str = ""
-    """In the place of the rate: `killed`, `starts`."""
+    """Shown instead of the rate: `killed`, `starts`."""
     relayed: int = 0
-    """Deliveries, as far as it has told."""
+    """Deliveries, as last reported."""
     rate: float = 0.0
-    """Those of a second."""
+    """Deliveries a second."""
 
     @property
     def words(self) -> str:
@@ -52,7 +52,7 @@ class View:
 
 
 class DemoScreen:
-    """Lines on a stream, each with the seconds since the beginning. On a terminal the picture moves below them."""
+    """Lines on a stream, each with the seconds since the start. On a terminal the picture moves below them."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -87,11 +87,11 @@ class DemoScreen:
             self._write([], [self._styled(text, style) for text, style in picture(view)])
 
     def clear(self) -> None:
-        """Take the picture away."""
+        """Remove the picture."""
         self._write([], [])
 
     def _write(self, lines: list[str], drawn: list[str]) -> None:
-        """Lines in the place of the picture, and another picture below them."""
+        """Replace the picture by lines, with another picture below them."""
         up = f"\x1b[{len(self._drawn)}A\r\x1b[J" if self._drawn else ""
         self._drawn = drawn
         self._stream.write(up + "".join(f"{line}\n" for line in [*lines, *drawn]))
@@ -102,7 +102,7 @@ class DemoScreen:
 
 
 def picture(view: View) -> list[tuple[str, str]]:
-    """Lines, each with its style."""
+    """Return the picture's lines, each with its style."""
     upper, lower = view.upper, view.lower
     return [
         ("", ""),
@@ -117,9 +117,9 @@ def picture(view: View) -> list[tuple[str, str]]:
 
 def bar(view: View) -> str:
     """Return the progress bar."""
-    from tqdm import tqdm  # here, since runs without a terminal show none
+    from tqdm import tqdm  # imported here: runs without a terminal do not need it
 
-    # No rate: what is sent waits for the story, so a mean of it says nothing of routers.
+    # No rate: sending waits for events of the story, so a mean says nothing about the routers.
     text: str = tqdm.format_meter(
         view.done,
         view.total,

@@ -12,14 +12,14 @@ from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig
 
 
 def first_steps(listeners: Iterable[tuple[str, ListenerConfig]]) -> list[str]:
-    """Lines to show, for the first listener that anybody may use; none, where there is no such.
+    """Return commands to try with the first listener that needs no login; none if there is no such listener.
 
-    Args: listeners: each with the URL that it is at.
+    Args: listeners: each with its actual URL.
     """
     for url, config in listeners:
         if config.endpoint.secure or config.authenticates:
             continue
-        # The default URL needs no --url in another terminal, unless the variable is set, as it may be there, too.
+        # The default URL needs no --url in another terminal, unless the environment variable is set there, too.
         where = [] if url == DEFAULT_URL and URL_VARIABLE not in os.environ else ["--url", url]
         commands = (["receive", "hello"], ["send", "hello", "--body", "hi"], ["status"])
         return [

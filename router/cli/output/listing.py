@@ -50,7 +50,7 @@ def _mesh(mesh: Entity) -> Iterator[str]:
 
 
 def _addresses(entities: Entities) -> list[Entity]:
-    """Those that are used at the router, and those of which it has heard that others have receivers."""
+    """Return the addresses in use at this router, and those with receivers at other routers."""
     used = list(entities["address"])
     known = {(each["tenant"], each["name"]) for each in used}
     elsewhere: dict[tuple[str, str], dict[str, Any]] = {}
@@ -132,7 +132,7 @@ def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) ->
 
 
 _OF_MESHES: Final = frozenset({"receivers at"})
-"""Columns that say nothing where there is no mesh."""
+"""Columns that are empty without a mesh."""
 
 _NAMES: Final = _OF_MESHES | {
     *("name", "container", "address", "host", "user", "url", "by"),

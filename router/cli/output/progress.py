@@ -16,16 +16,18 @@ LOGGER: Final = "amqpmesh.client"
 
 
 class Progress:
-    """A bar, where somebody looks at standard error and nothing else is written to that terminal; else nothing."""
+    """A progress bar, if standard error is a terminal and nothing else is written to it; else nothing."""
 
     def __init__(self, verb: str, total: int | None, *, shown: bool) -> None:
-        """Args: verb: what is done; total: to how many, if that is known; shown: a bar would disturb nobody."""
+        """Args: verb: the name of the work; total: its amount, if known; shown: True if a bar disturbs no
+        other output.
+        """
         self._bar: tqdm[Any] | None = None
         if shown and sys.stderr.isatty():
             self._bar = _bar(verb, total)
 
     def step(self) -> None:
-        """One more is done."""
+        """Count one more."""
         if self._bar is not None:
             self._bar.update()
 
@@ -48,15 +50,15 @@ class Progress:
         print(printable(text), file=sys.stderr)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
 
 def _bar(verb: str, total: int | None) -> "tqdm[Any]":
-    from tqdm import tqdm  # here, since most runs show none
+    from tqdm import tqdm  # imported here: most runs do not need it
 
-    tqdm.monitor_interval = 0  # it would start a thread, to redraw what does not move
+    tqdm.monitor_interval = 0  # no thread that redraws an unchanged bar
     return tqdm(desc=verb, total=total, leave=False, dynamic_ncols=True, unit="", file=sys.stderr)
 
 

@@ -7,10 +7,12 @@ from collections import Counter
 from typing import Final
 
 FINENESS: Final = 1.01
-"""Latencies are told to one percent: so a few hundred counters hold any number of them."""
+"""Latencies are accurate to one percent: a few hundred counters then cover any range."""
 
 OUTCOMES: Final = ("accepted", "rejected", "released", "modified", "settled", "in doubt")
-"""Ends of a delivery. Settled: sent so, without an outcome. In doubt: the link ended before the outcome came."""
+"""Ends of a delivery. Settled: sent pre-settled, without an outcome. In doubt: the link ended before the outcome
+arrived.
+"""
 
 
 class Latencies:
@@ -24,13 +26,13 @@ class Latencies:
         return self._size
 
     def add(self, seconds: float) -> None:
-        """One more."""
-        # Nothing is faster than a nanosecond; a clock of another machine may say so.
+        """Count a latency."""
+        # At least a nanosecond: with another machine's clock a latency can be negative.
         self._steps[math.floor(math.log(max(seconds, 1e-9), FINENESS))] += 1
         self._size += 1
 
     def percentile(self, percent: float) -> float:
-        """Seconds within which so many percent were done. Raises: ValueError: nothing was added."""
+        """Return the seconds within which so many percent were done. Raises: ValueError: nothing was added."""
         rank = max(1, math.ceil(self._size * percent / 100))
         for step, size in sorted(self._steps.items()):
             rank -= size
@@ -40,21 +42,23 @@ class Latencies:
 
 
 class Summary:
-    """Of messages that were sent, or received."""
+    """The summary of messages sent or received."""
 
     def __init__(self, verb: str) -> None:
-        """Args: verb: what was done with them: `sent`, `received`."""
+        """Args: verb: `sent` or `received`."""
         self.verb = verb
         self.count = 0
         self.outcomes: Counter[str] = Counter()
         self.latencies = Latencies()
-        #: Said of the first that was not accepted.
+        #: The reason of the first message that was not accepted.
         self.first_failure: str | None = None
         self._began: float | None = None
         self._ended = 0.0
 
     def begin(self) -> float:
-        """Another has begun; `count` is for the caller to raise. Returns: now, in seconds, to tell how long it took."""
+        """Note the start of a message; the caller counts it by `count`. Returns: the current time in seconds, to
+        measure latency.
+        """
         now = time.perf_counter()
         if self._began is None:
             self._began = self._ended = now
@@ -70,26 +74,26 @@ class Summary:
 
     @property
     def undecided(self) -> int:
-        """Those that have no outcome yet."""
+        """Messages without an outcome so far."""
         return self.count - self.outcomes.total()
 
     @property
     def all_accepted(self) -> bool:
-        """True if no message had another outcome; messages that were sent settled have none."""
+        """True if no message had another outcome; pre-settled messages have none."""
         return self.outcomes["accepted"] + self.outcomes["settled"] == self.count
 
     @property
     def seconds(self) -> float:
-        """From the first to the last."""
+        """Seconds from the first to the last message."""
         return 0.0 if self._began is None else self._ended - self._began
 
     @property
     def rate(self) -> float | None:
-        """Messages in a second; None: there were too few to tell."""
+        """Messages a second; None: too few to tell."""
         return (self.count - 1) / self.seconds if self.count > 1 and self.seconds else None
 
     def text(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         line = f"{self.verb} {self.count:,}"
         if self.count:
             line += f" in {self.seconds:.2f} s"
@@ -121,5 +125,5 @@ class Summary:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as text, in a unit that suits it."""
+    """Return a time as text, in a suitable unit."""
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -9,7 +9,7 @@ ENDS_AND_TABS: Final = "\n\t"
 GAP: Final = "  "
 
 NARROWEST: Final = 8
-"""Columns that a name keeps, whatever else there is."""
+"""Columns that remain of a name, however narrow the terminal is."""
 
 Cell = str | int | float | None
 
@@ -23,10 +23,10 @@ def printable(text: str, besides: str = "") -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, cut: Collection[str]) -> list[str]:
-    """Lines of at most `width` columns, if that can be had by cutting words under the headings `cut`.
+    """Return lines of at most `width` columns, if cutting the words under the headings `cut` suffices.
 
-    Numbers stand at the right of their column, words at the left; None is a hyphen. Fractions have two digits. What is
-    cut ends with an ellipsis.
+    Numbers are aligned right, words left; None is a hyphen. Fractions have two digits. A cut word ends with an
+    ellipsis.
     """
     texts = [[_text(cell) for cell in row] for row in rows]
     numeric = [
@@ -46,7 +46,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, c
 
 
 def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
-    """Take from the widest of these columns, until all find room."""
+    """Narrow the widest of these columns until the table fits."""
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while over > 0 and words:
         widest = max(words, key=lambda at: widths[at])
@@ -77,5 +77,5 @@ def _fit(text: str, width: int, *, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal; East Asian characters take two."""
+    """Return the columns of a text on a terminal; East Asian characters take two."""
     return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)

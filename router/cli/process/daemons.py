@@ -1,4 +1,4 @@
-"""Routers as processes: each is `amqpmesh run`, with a configuration and a log of its own."""
+"""Routers as child processes: each runs `amqpmesh run`, with its own configuration and log."""
 
 import re
 import signal
@@ -17,16 +17,16 @@ from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli.process.system import signal_at_parent_death
 
 CLIENTS: Final = "clients"
-"""The listener that clients connect to."""
+"""The name of the listener for clients."""
 
 NEIGHBOURS: Final = "neighbours"
-"""The listener that neighbours connect to."""
+"""The name of the listener for neighbours."""
 
 LOOK: Final = 0.05
-"""Seconds between two looks at what a process has come to."""
+"""Seconds between two checks of a process."""
 
 END_TIME: Final = 3.0
-"""Seconds that they have to end of themselves."""
+"""Seconds that processes have to drain and end."""
 
 _CONFIGURATION: Final = f"""\
 [router]
@@ -51,10 +51,10 @@ _LISTENING: Final = re.compile(r"listening url=(\S+) name=(\w+)$", re.MULTILINE)
 
 
 class Daemon:
-    """One router."""
+    """The process of one router."""
 
     def __init__(self, id: str, folder: Path, connectors: Sequence[tuple[str, int]]) -> None:
-        """Start it. Args: connectors: neighbours' URLs, each with what a delivery costs on the way there."""
+        """Start the process. Args: connectors: neighbours' URLs, each with its cost."""
         self.id = id
         written = "".join(_CONNECTOR.format(url=url, cost=cost) for url, cost in connectors)
         config = folder / f"{id}.toml"
@@ -66,22 +66,22 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the command alone, which ends them in good order
+                start_new_session=True,  # Ctrl-C goes to the command only, which ends the routers in order
                 preexec_fn=signal_at_parent_death(signal.SIGKILL),
             )
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     async def listening(self) -> Mapping[str, str]:
-        """Its listeners' URLs by their names, once it listens. Raises: AmqpMeshError: it has ended instead."""
+        """Wait until it listens. Returns: its listeners' URLs by name. Raises: AmqpMeshError: it has ended instead."""
         while True:
             is_over = self.is_over
             said = self._log.read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ class Daemon:
             await trio.sleep(LOOK)
 
     def tell_to_end(self) -> None:
-        """Have the router drain and end."""
+        """Make the router drain and stop."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -104,24 +104,24 @@ class Daemon:
 
 
 class Daemons:
-    """Some routers, by their ids."""
+    """The router processes of a demo, by id."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: dict[str, Daemon] = {}
 
     def start(self, id: str, *connectors: tuple[str, int]) -> Daemon:
-        """Start one; it may have run before."""
+        """Start a router; it may have run before."""
         self._running[id] = Daemon(id, self._folder, connectors)
         return self._running[id]
 
     def kill(self, id: str) -> int:
-        """Have one end at once (SIGKILL). Returns: the process that it was."""
+        """Kill a router (SIGKILL). Returns: its process id."""
         self._running[id].kill()
         return self._running[id].pid
 
     async def end(self) -> None:
-        """End all routers, in good order if that does not take too long."""
+        """Stop all routers, in order if that does not take too long."""
         running = self._running.values()
         for each in running:
             each.tell_to_end()
@@ -130,14 +130,14 @@ class Daemons:
             await trio.sleep(LOOK)
 
     def kill_all(self) -> None:
-        """Those that are left."""
+        """Kill all remaining routers."""
         for each in self._running.values():
             each.kill()
 
 
 @asynccontextmanager
 async def daemons() -> AsyncIterator[Daemons]:
-    """Routers, none of which outlives the block."""
+    """Provide router processes; none of them outlives the block."""
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         all_of_them = Daemons(Path(folder))
         try:

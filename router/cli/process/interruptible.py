@@ -1,4 +1,4 @@
-"""Work that ends when it is done, when a signal comes, or when nothing has happened for too long."""
+"""Work that ends when it is done, by a signal, or by a time-out without progress."""
 
 import math
 import signal
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class PeerTimeout:
-    """The time limit of waiting for the peer: it starts again with each of its actions, and stops on our turn."""
+    """A time limit for the peer's next action: each action restarts it, and it stops while it is our turn."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Args: seconds: None: for ever."""
+        """Args: seconds: None: no limit."""
         self._seconds = math.inf if seconds is None else seconds
         self._what = "the peer"
         self.scope = trio.CancelScope()
@@ -29,7 +29,7 @@ class PeerTimeout:
             self.scope.deadline = trio.current_time() + self._seconds
 
     def progress(self) -> None:
-        """Start the time limit again, as the peer did something."""
+        """Restart the time limit after an action of the peer."""
         if self.scope.deadline != math.inf:
             self.scope.deadline = trio.current_time() + self._seconds
 
@@ -39,12 +39,12 @@ class PeerTimeout:
 
     @property
     def error(self) -> TimedOutError:
-        """The error when the time is over."""
+        """The error when the time has passed."""
         return TimedOutError(f"timed out: waited {self._seconds:g} s for {self._what}")
 
 
 async def run_interruptible(work: Callable[[], Awaitable[None]], patience: PeerTimeout) -> None:
-    """Do it. Raises: StoppedError: SIGINT or SIGTERM came before it was done. TimedOutError. What `work` raises."""
+    """Do some work. Raises: StoppedError: SIGINT or SIGTERM came first. TimedOutError. The errors of `work`."""
     failure: AmqpMeshError | OSError | None = None
     stopping = trio.CancelScope()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -54,7 +54,7 @@ async def run_interruptible(work: Callable[[], Awaitable[None]], patience: PeerT
                 try:
                     await work()
                 except (AmqpMeshError, OSError) as error:
-                    failure = error  # out of here before it is raised: the nursery would wrap it
+                    failure = error  # raised outside: the nursery would wrap it
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -65,7 +65,9 @@ async def run_interruptible(work: Callable[[], Awaitable[None]], patience: PeerT
 
 
 async def run_with_companion(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[None]]) -> T:
-    """Do it, and something else meanwhile, which is cancelled at its end. Raises: what `work` raises, as it is."""
+    """Do some work, and a companion's until that is done; then cancel the companion. Raises: the errors of `work`,
+    unwrapped.
+    """
     result: list[T] = []
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -73,7 +75,7 @@ async def run_with_companion(work: Callable[[], Awaitable[T]], companion: Callab
         try:
             result.append(await work())
         except Exception as error:
-            failure = error  # out of here before it is raised, as above
+            failure = error  # raised outside, as above
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

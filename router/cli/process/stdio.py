@@ -1,4 +1,4 @@
-"""Standard input and output without blocking: their other end may be slow."""
+"""Standard input and output without blocking the event loop: their other end may be slow."""
 
 import os
 import select
@@ -12,11 +12,11 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli.output.terminal import ENDS_AND_TABS, printable
 
 CHUNK: Final = 64 * 2**10
-"""Octets that are read at once."""
+"""Octets read at once."""
 
 
 class Output:
-    """Standard output, a body a line. On a terminal, what would control it is escaped."""
+    """Standard output, one body a line. On a terminal, control characters are escaped."""
 
     def __init__(self) -> None:
         """Open it. Raises: CommandError: standard output is closed."""
@@ -26,14 +26,14 @@ class Output:
         self._poll.register(self._file, select.POLLOUT)
 
     async def write(self, body: bytes) -> None:
-        """Write a line. Raises: OSError: it cannot be written; BrokenPipeError, if nobody reads it any more."""
+        """Write a line. Raises: OSError: writing failed; BrokenPipeError: the reader has closed the pipe."""
         if self._is_terminal:
             body = printable(body.decode(errors="backslashreplace"), ENDS_AND_TABS).encode()
         line = memoryview(body + b"\n")
         while line:
             if not self._poll.poll(0):
                 await trio.lowlevel.wait_writable(self._file)
-            # A pipe that has room for anything has room for so much (pipe(7)); a file always has.
+            # A writable pipe has room for this much (pipe(7)); a file always has.
             line = line[os.write(self._file, line[: select.PIPE_BUF]) :]
 
 

@@ -1,8 +1,10 @@
-"""A supervisor of one router in several processes: it starts them, passes signals on, and restarts those that die.
+"""A supervisor of one router in several processes: it starts workers, passes signals on, and restarts those that die.
 
-This process relays nothing. It reserves the ports, forks the workers, and waits for signals and for what they say. It
-has no thread and never enters Trio, so what a fork copies is whole at any time; and a worker that is started later runs
-the very code, and the configuration, of those that were started first.
+The supervisor relays nothing. It reserves the ports, forks the workers, and waits for signals and for messages of
+workers.
+It has no thread and never enters Trio, so a fork copies a consistent state at any time. A worker that is restarted runs
+the
+same code and configuration as the first ones.
 """
 
 from __future__ import annotations
@@ -41,18 +43,20 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.run")
 
 SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that a daemon obeys."""
+"""Signals that a daemon handles."""
 
 END_NOW: Final = signal.SIGQUIT
-"""The signal that ends a worker at once. A second SIGTERM does not: a service manager may have sent
-one to each process, and the supervisor has passed on its own."""
+"""The signal that ends a worker at once. A second SIGTERM does not: a service manager may send SIGTERM to each process,
+and
+the supervisor passes on its own.
+"""
 
 READY: Final = b"R"
 DRAINED: Final = b"D"
 """Messages of a worker: it listens; it has drained."""
 
 LATE: Final = 10.0
-"""Seconds beyond `drain` that a worker has to end, and seconds to end at once. Then it is killed."""
+"""Seconds beyond `drain` that a worker has to end, and seconds to end at once; then it is killed."""
 
 MAX_SOCKET_NAME: Final = 107
 """Octets of a Unix socket's path."""
@@ -60,49 +64,49 @@ MAX_SOCKET_NAME: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The data that a worker gets from its supervisor."""
+    """The functions that a worker gets from its supervisor."""
 
     config: RouterConfig
     part_of: Callable[[RouterConfig], RouterConfig]
     """Derives the worker's configuration from one of the router."""
     say: Callable[[bytes], object]
-    """Tells the supervisor how it is."""
+    """Sends the supervisor a message."""
 
 
 Work = Callable[[Worker], int]
-"""Runs a worker to its end, and returns the exit status; raises nothing."""
+"""A function that runs a worker to its end and returns the exit status; it raises nothing."""
 
 Begun = Callable[[Sequence[tuple[str, "ListenerConfig"]]], object]
-"""Is called once when all workers listen, with the URL that each listener is at."""
+"""A function that is called once when all workers listen, with the URL of each listener."""
 
 
 @dataclass(slots=True)
 class Process:
-    """A worker, while it runs and between two lives."""
+    """A worker's process, or the pause before its restart."""
 
     number: int
     id: str
     pid: int | None = None
     said: bytes = b""
     began: float = 0.0
-    """By the monotonic clock, as is `again_at`."""
+    """The time of the start, by the monotonic clock; `again_at`, too."""
     failures: int = 0
     again_at: float | None = None
-    """The time of its restart; None: it runs, or is never restarted."""
+    """The time of the restart; None: it runs, or is never restarted."""
     pipe: int = field(default=-1)
-    """The pipe with its messages."""
+    """The pipe for its messages."""
 
     @property
     def runs(self) -> bool:
-        """True if there is a process."""
+        """True if the process exists."""
         return self.pid is not None
 
 
 class Supervisor:
-    """The workers of one router."""
+    """The supervisor of one router's workers."""
 
     def __init__(self, config: RouterConfig, count: int, folder: Path, work: Work, begun: Begun) -> None:
-        """Args: config: of the router, with the ports that are reserved. folder: for the workers' sockets."""
+        """Args: config: of the router, with reserved ports. folder: for the workers' sockets."""
         self._config = config
         self._count = count
         self._folder = folder
@@ -118,9 +122,9 @@ class Supervisor:
         self._status = int(Exit.DONE)
 
     def run(self, signals: int, apart: Sequence[int]) -> int:
-        """Have them run until a signal ends them all.
+        """Run the workers until a signal ends them all.
 
-        Args: signals: a file to read from which signals have come. apart: files that are none of a worker's.
+        Args: signals: a file to read signal numbers from. apart: files that workers must close.
         Returns: the exit status.
         """
         for each in self._processes:
@@ -143,7 +147,7 @@ class Supervisor:
     def _start(self, process: Process, apart: Sequence[int]) -> None:
         read, write = os.pipe()
         above = os.getpid()
-        # Those that come before it can take them it takes then.
+        # Signals that arrive before the worker can handle them stay pending.
         signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW})
         try:
             pid = os.fork()
@@ -153,7 +157,7 @@ class Supervisor:
         else:
             if not pid:
                 self._run_child(process, above, [read, *apart], write)
-        finally:  # it is the supervisor that goes on here
+        finally:  # only the supervisor continues here
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW})
             os.close(write)
         process.pid, process.pipe, process.said = pid, read, b""
@@ -163,20 +167,20 @@ class Supervisor:
     def _start_again(self, process: Process, apart: Sequence[int]) -> None:
         try:
             self._start(process, apart)
-        except OSError as error:  # the system has nothing left for another process
+        except OSError as error:  # the system has no resources for another process
             pause = self._schedule_restart(process)
             reason = error.strerror or str(error)
             log.warning("worker restart delayed", worker=process.id, reason=reason, seconds=round(pause, 3))
 
     def _schedule_restart(self, process: Process) -> float:
-        """Have it started again, later each time. Returns: seconds until then."""
+        """Schedule a restart, after longer and longer pauses. Returns: seconds until then."""
         process.failures += 1
         pause = self._backoff.pause(process.failures)
         process.again_at = time.monotonic() + pause
         return pause
 
     def _run_child(self, process: Process, above: int, apart: Sequence[int], pipe: int) -> NoReturn:
-        """Be a worker, to its end. Args: above: the supervisor's process. apart: files of which none is ours."""
+        """Run a worker in the child process. Args: above: the supervisor's process id. apart: files to close."""
         status = int(Exit.FAILED)
         try:
             for each in (*apart, *(each.pipe for each in self._processes if each.runs)):
@@ -187,19 +191,19 @@ class Supervisor:
         finally:
             with suppress(OSError):
                 sys.stderr.flush()
-            os._exit(status)  # nothing of what the supervisor has begun is for us to end
+            os._exit(status)  # the child must not run the supervisor's clean-up
 
     def _run_worker(self, number: int, above: int, pipe: int) -> int:
-        """Be a worker. Returns: its exit status."""
+        """Run a worker. Returns: its exit status."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in (*SIGNALS, END_NOW):
-            # When it takes them no longer, it has as good as ended. To ignore them would lose those that wait already.
+            # A worker that handles signals no longer has practically ended. Ignoring signals would lose pending ones.
             signal.signal(each, _ignore)
         os.setsid()  # Ctrl-C is for the supervisor
         if self._set_death_signal is not None:
             self._set_death_signal()
-        REAL.chance.seed()  # else all would take the same turns
+        REAL.chance.seed()  # otherwise all workers would draw the same random numbers
         config, count, folder = self._config, self._count, self._folder
 
         def part_of(router: RouterConfig) -> RouterConfig:
@@ -211,11 +215,11 @@ class Supervisor:
         try:
             return int(Exit.FAILED) if os.getppid() != above else self._work(worker)
         finally:
-            if os.getppid() != above:  # nobody else is left to do it
+            if os.getppid() != above:  # the supervisor has died, and cannot do it
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _reap(self) -> None:
-        """Take note of those that have ended."""
+        """Handle the ends of processes."""
         for each in self._processes:
             if each.pid is not None:
                 pid, status = os.waitpid(each.pid, os.WNOHANG)
@@ -233,7 +237,7 @@ class Supervisor:
                 self._status = self._status or int(Exit.FAILED)
             return
         if not self._all_began:
-            # Whatever it was, it would be the same a second later, and somebody waits for all of them.
+            # A restart would fail the same way, and the caller waits for all workers.
             log.error("worker failed to start", worker=process.id, pid=pid, **how)
             self._status = max(code, int(Exit.FAILED))
             self._end()
@@ -254,12 +258,12 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------- what comes from outside
 
     def _wait(self, signals: int) -> bytes:
-        """Until there is something to do. Returns: the numbers of the signals that have come."""
+        """Wait until there is something to do. Returns: the numbers of signals received."""
         times = [each.again_at for each in self._processes if each.again_at is not None and not self._ending]
         times += [] if self._kill_at is None else [self._kill_at]
         poll = select.poll()
         poll.register(signals, select.POLLIN)
-        # Once it has said that it is ready, nothing more is to be heard of it before its end.
+        # A ready worker sends nothing more before its end.
         silent = {each.pipe: each for each in self._processes if each.runs and not each.said}
         for pipe in silent:
             poll.register(pipe, select.POLLIN)
@@ -269,7 +273,7 @@ class Supervisor:
                 numbers = os.read(signals, 4096)
             elif events & select.POLLIN:
                 self._read_message(silent[descriptor])
-            else:  # it has ended, or is about to: SIGCHLD says so
+            else:  # it has ended, or will soon: SIGCHLD follows
                 silent[descriptor].said = b"-"
         return numbers
 
@@ -305,11 +309,10 @@ class Supervisor:
 
 
 def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int:
-    """Run a router in so many processes.
+    """Run a router in several processes.
 
-    Returns: 0 once all have ended as they should, else 1, or what the first of them ended with that could not begin.
-    Args: config: one that workers can have. Raises: OSError: a listener cannot be bound, or there is nowhere to put
-        sockets.
+    Returns: 0 if all have ended normally, else 1, or the exit status of the first worker that failed to start.
+    Args: config: valid for workers. Raises: OSError: a listener cannot be bound, or the sockets' folder cannot be made.
     """
     with ExitStack() as stack:
         apart: list[socket.socket] = []
@@ -324,14 +327,14 @@ def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int
         if len(os.fsencode(folder / str(count))) > MAX_SOCKET_NAME:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
         signals, wakeup = stack.enter_context(_signals())
-        gc.freeze()  # workers share what is here now, as long as nobody looks for garbage in it
+        gc.freeze()  # workers share these objects' memory as long as no garbage collection touches them
         supervisor = Supervisor(replace(config, listeners=tuple(listeners)), count, folder, work, begun)
         return supervisor.run(signals, [signals, wakeup, *(each.fileno() for each in apart)])
 
 
 @contextmanager
 def _private_folder() -> Iterator[str]:
-    """Make a private folder, within that of the service manager if it has made one, else a temporary one."""
+    """Make a private folder: in the service manager's runtime directory if there is one, else a temporary one."""
     above = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or None
     folder = tempfile.mkdtemp(prefix="amqpmesh-", dir=None if above is None else Path(above).absolute())
     try:
@@ -341,7 +344,7 @@ def _private_folder() -> Iterator[str]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the wakeup file has the signal."""
+    """Do nothing: the wake-up file has the signal."""
 
 
 def _name(number: int) -> str:
@@ -354,7 +357,7 @@ def _name(number: int) -> str:
 
 @contextmanager
 def _signals() -> Iterator[tuple[int, int]]:
-    """Catch signals. Yields: a file to read their numbers from, and the file where they are written."""
+    """Catch signals. Yields: a file to read their numbers from, and the file that they are written to."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     before = {each: signal.signal(each, _ignore) for each in (*SIGNALS, signal.SIGCHLD)}
@@ -370,7 +373,7 @@ def _signals() -> Iterator[tuple[int, int]]:
 
 
 def _at_ports_of(running: RouterConfig, again: RouterConfig) -> RouterConfig:
-    """Return the new configuration with the running router's ports, where the system is to choose a port."""
+    """Return the new configuration with the running router's ports in place of ports that the system chooses."""
     ports = [each.endpoint.port for each in running.listeners]
     listeners = [
         replace(each, url=str(replace(each.endpoint, port=ports[at])))
