@@ -1,7 +1,7 @@
-"""The tables of `internals/mesh-protocol.md`, made from the declarations of the bodies and of the settings.
+"""Tables of `internals/mesh-protocol.md`, made from the declarations of bodies and settings.
 
-`python -m docs.mesh_protocol` writes them into the page, each between `<!-- NAME -->` and `<!-- end -->`. A test says
-whether they are up to date, and whether one is missing.
+`python -m docs.mesh_protocol` writes each table into the page, between `<!-- NAME -->` and `<!-- end -->`. A test
+checks that they are up to date and complete.
 """
 
 import ast
@@ -21,15 +21,15 @@ SETTINGS = ROOT / "topology" / "settings.py"
 
 
 def tables() -> Mapping[str, str]:
-    """Each table by its name: the titles of the bodies, and `Settings`."""
+    """Return the tables by name: the titles of the bodies, and `Settings`."""
     made = {form.TITLE: _schema(form) for form in (*TYPES.values(), *BODIES.values())}
     return {**made, "Settings": _settings()}
 
 
 def filled(page: str) -> str:
-    """The page with its tables as they are to be.
+    """Return the page with its tables filled in.
 
-    Raises: KeyError: it has a place for a table that there is not.
+    Raises: KeyError: the page has a place for an unknown table.
     """
     made = tables()
     return re.sub(

@@ -31,14 +31,14 @@ def test_bodies_stand_under_their_numbers() -> None:
 def test_the_numbers_in_the_text_are_the_defaults() -> None:
     settings = Settings()
     for said in (
-        f"every {settings.max_age / 3:.0f} s, forgotten at an age of {settings.max_age:.0f} s",
-        f"remembered for another {2 * settings.max_age:.0f} s",
+        f"every {settings.max_age / 3:.0f} s; forgotten at an age of {settings.max_age:.0f} s",
+        f"kept for another {2 * settings.max_age:.0f} s",
         f"Changes gather for {settings.delta_time * 1000:.0f} ms",
         f"Records gather for\n{settings.flood_time * 1000:.0f} ms",
-        f"double from {settings.link_time * 1000:.0f} ms and {settings.path_time * 1000:.0f} ms up to",
+        f"double: from {settings.link_time * 1000:.0f} ms and {settings.path_time * 1000:.0f} ms up to",
         f"{settings.pace_time * 1000} ms for each router",
         f"by themselves after {settings.acknowledge_time * 1000:.0f} ms",
         f"At most {settings.window // 1024} KiB",
-        f"(and than {settings.compact // 1024} KiB)",
+        f"longer than {settings.compact // 1024} KiB",
     ):
         assert said in TEXT
