@@ -113,11 +113,11 @@ def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
     if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):
         return ""
     if given.user is None:
-        return "; say who we are with --user, or with --certificate over TLS"
+        return "; log in with --user, or with --certificate over TLS"
     endpoint = Endpoint.parse(_url(given))
     if endpoint.secure or endpoint.loopback or given.insecure:
         return ""
-    return "; PLAIN is not used without TLS, where others may read the password, unless with --insecure"
+    return "; without TLS others could read the password, so PLAIN needs --insecure"
 
 
 def _url(given: argparse.Namespace) -> str:
@@ -132,7 +132,7 @@ def _password(given: argparse.Namespace) -> str | None:
     if given.password_file is not None:
         return passwords.from_file(given.password_file)
     if not sys.stdin.isatty():
-        raise CommandError("--user needs --password-file where no terminal is there to ask")
+        raise CommandError("--user needs --password-file, because there is no terminal to ask")
     if given.password is None:
         given.password = passwords.from_person()  # once, for all connections of a command
     password: str = given.password

@@ -66,7 +66,7 @@ class AuthorityFolder:
         """Refuse to overwrite files. Raises: ThereAlreadyError: one of them exists."""
         for file in files:
             if os.path.lexists(file):
-                raise ThereAlreadyError(f"{file} is there already; --force puts another in its place")
+                raise ThereAlreadyError(f"{file} exists already; --force replaces it")
 
     def certificate(self) -> AuthorityCertificate:
         """Read the authority's certificate. Raises: ConfigError: there is none, or it is not valid."""

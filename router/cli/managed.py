@@ -48,7 +48,7 @@ class ManagementClients:
         requester = await self._stack.enter_async_context(connection.requester(ADDRESS, max_message_size=MAX_ANSWER))
         ids = [each["id"] for each in await _told(requester, "router", "id")]
         if router is not None and ids != [router]:
-            raise CommandError(f"--at: what was found where {router} should be is {', '.join(ids) or 'no router'}")
+            raise CommandError(f"--at: the URL of {router} leads to {', '.join(ids) or 'no router'}")
         for each in ids:
             self._requesters.setdefault(each, requester)
             self._direct.add(each)
@@ -66,7 +66,7 @@ class ManagementClients:
             try:
                 return await requester.request(message)
             except OutcomeError as error:
-                raise RefusedError(f"{router} is not reached: the request was {error}") from None
+                raise RefusedError(f"{router} cannot be reached: the request was {error}") from None
 
         return ask
 
@@ -77,7 +77,7 @@ class ManagementClients:
             return
         places = [f"{router} listens at {', '.join(urls)}" for router in missing if (urls := await self._urls(router))]
         options = " ".join(f"--at {router}=URL" for router in missing)
-        reason = "a router changes costs for those alone who are connected to it itself"
+        reason = "a router changes costs only for clients that are connected to it directly"
         raise CommandError("; ".join([f"{reason}: {options}", *places, "nothing was changed"]))
 
     async def _urls(self, router: str) -> list[str]:

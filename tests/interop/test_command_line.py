@@ -72,7 +72,7 @@ def test_what_was_not_accepted_is_told(family, listener):
     ended = amqpmesh("send", "a", "--url", peer.url, "--count", "4")
     assert ended.returncode == 1
     first, summary = ended.stderr.splitlines()
-    assert first == "the first that was not accepted: rejected: amqp:not-allowed: spam"
+    assert first == "first message not accepted: rejected: amqp:not-allowed: spam"
     assert "accepted 2, rejected 2" in summary
 
 

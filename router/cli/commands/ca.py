@@ -202,7 +202,7 @@ def revoke_some(given: argparse.Namespace) -> int:
         good = {each.serial for each in issued if each.router == given.router} - revoked - ended
         chosen = good if given.serial is None else good & set(given.serial)
         if not chosen or (given.serial is not None and len(chosen) < len(set(given.serial))):
-            raise CommandError(f"{given.router} has no such certificate that could be revoked: see `amqpmesh ca show`")
+            raise CommandError(f"{given.router} has no such certificate to revoke: see `amqpmesh ca show`")
         # Expired certificates need no revocation.
         try:
             made = authority.revoke((revoked - ended) | chosen, last.number + 1 if last else 1, time.time())
@@ -274,7 +274,7 @@ def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
     for other in {each.router for each in issued if not _has_ended(each)} - {router}:
         for one, worker in ((router, other), (other, router)):
             if covers(one, worker):
-                raise CommandError(f"{worker} is a worker of {one}, whose certificate is good for both")
+                raise CommandError(f"{worker} is a worker of {one}, whose certificate is valid for both")
 
 
 def _register(folder: AuthorityFolder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
@@ -331,7 +331,7 @@ def _router(text: str) -> str:
         reason = f"must be printable ASCII without spaces, @ / # and *, and {MAX_ID} characters at most"
         raise argparse.ArgumentTypeError(reason) from None
     if text == NAME or text.startswith(f"{NAME}."):
-        raise argparse.ArgumentTypeError(f"must not be {NAME}: the authority's files are named so")
+        raise argparse.ArgumentTypeError(f"must not be {NAME}: the authority's files have this name")
     return text
 
 

@@ -28,9 +28,8 @@ def check(given: argparse.Namespace) -> int:
     """Check a configuration. Returns: 0. Raises: ConfigError: `run` would refuse it, for other reasons than ports."""
     config = configuration.effective(given)
     if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
-        said = (
-            f"{given.config}: telemetry.directory: {reason}: the router runs, and records nothing until that is mended"
-        )
+        consequence = "the router runs, but records nothing until this is repaired"
+        said = f"{given.config}: telemetry.directory: {reason}: {consequence}"
         print(f"amqpmesh: {printable(said)}", file=sys.stderr)
     if given.print:
         print("\n".join(lines(config)))

@@ -80,7 +80,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 def demo(given: argparse.Namespace) -> int:
     """Run the demo. Returns: 0 if no message is lost, else 1. Raises: AmqpMeshError, OSError."""
     if given.count < LEAST:
-        raise CommandError(f"--count: {LEAST} at least, or all is over before there is anything to see")
+        raise CommandError(f"--count: must be at least {LEAST}, or there is nothing to see")
     return trio.run(_Demo(given.count, given.timeout).run)
 
 
@@ -151,7 +151,7 @@ class _Demo:
     async def _show(self) -> None:
         self._patience.wait("routers to start")
         async with daemons() as routers:
-            self._stage.say("five routers start, each a process; A-B-D-E is a way, A-C-D-E another")
+            self._stage.say("five routers start, each in a process; paths: A-B-D-E and A-C-D-E")
             clients = await self._start(routers)
             self._patience.wait("a message to cross the mesh")
             async with (
@@ -203,19 +203,19 @@ class _Demo:
 
         victim = max(middle, key=lambda each: each.relayed)
         (other,) = (each for each in middle if each is not victim)
-        say(f"they go by {victim.id}: its {MANAGEMENT} says that it has relayed {victim.relayed:,}")
+        say(f"they go through {victim.id}: its {MANAGEMENT} counts {victim.relayed:,} relayed messages")
         before = other.relayed
         victim.end()
         process, hit = routers.kill(victim.id), traffic.on_their_way
         # Not earlier: all sent messages, and their outcomes, may have passed the victim.
         traffic.allow(count * 5 // 6)
-        say(f"{victim.id} is killed (SIGKILL, process {process}) with {hit:,} messages on their way", "bad")
+        say(f"{victim.id} is killed (SIGKILL, process {process}) with {hit:,} messages in flight", "bad")
         await self._until(lambda: other.relayed > before)
         # The other router is queried only periodically: all allowed messages may have arrived by now.
         arrived = traffic.arrived
         traffic.allow(count * 11 // 12)
         await self._until(lambda: traffic.arrived > arrived)
-        say(f"they go by {other.id}; {traffic.again.total():,} are sent again", "good")
+        say(f"they go through {other.id}; {traffic.again.total():,} are sent again", "good")
 
         await self._until(lambda: traffic.accepted >= count // 2)
         victim.state = STARTS
@@ -226,7 +226,7 @@ class _Demo:
         traffic.allow(count)
         await self._until(lambda: victim.relayed > before or traffic.is_over)
         if victim.relayed > before:
-            say(f"they go by {victim.id} again", "good")
+            say(f"they go through {victim.id} again", "good")
         await self._until(lambda: traffic.is_over)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -267,13 +267,13 @@ def sentences(traffic: Traffic) -> Iterator[str]:
     """Yield sentences that explain the numbers of the summary."""
     again = traffic.again
     if again[IN_DOUBT]:
-        yield f"{again[IN_DOUBT]:,} in doubt were sent again; {traffic.dropped:,} came twice, dropped by message-id"
+        yield f"{again[IN_DOUBT]:,} in doubt were sent again; {traffic.dropped:,} arrived twice, dropped by message-id"
     if again[NOT_ACCEPTED]:
-        yield f"{again[NOT_ACCEPTED]:,} were not accepted, and sent again"
+        yield f"{again[NOT_ACCEPTED]:,} were not accepted, and were sent again"
     if traffic.rejected:
         yield f"{traffic.rejected:,} were rejected"
     if traffic.irregular:
-        yield f"{traffic.irregular:,} came twice, and were not in doubt"
+        yield f"{traffic.irregular:,} arrived twice without being in doubt"
 
 
 def summary(traffic: Traffic) -> str:

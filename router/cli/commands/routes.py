@@ -91,9 +91,9 @@ def apply_plan(given: argparse.Namespace) -> int:
     """
     plan = _read(given.plan)
     if plan.changes and plan.refusal is not None and not (given.force or given.take_back or given.dry_run):
-        raise CommandError(f"{given.plan}: {plan.refusal}; --force applies it nevertheless")
+        raise CommandError(f"{given.plan}: {plan.refusal}; --force applies it anyway")
     if given.json and not (given.yes or given.dry_run):
-        raise CommandError("--json asks nobody: it needs --yes or --dry-run")
+        raise CommandError("--json cannot ask for confirmation: it needs --yes or --dry-run")
     places = dict(given.places)
     if len(places) != len(given.places):
         raise CommandError("--at: a router is named twice")
@@ -123,7 +123,7 @@ def _read(file: Path) -> Plan:
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from None
     if len(text) > MAX_PLAN:
-        raise CommandError(f"{file} is larger than a plan may be")
+        raise CommandError(f"{file} is too large for a plan")
     try:
         return from_json(text)
     except CommandError as error:
@@ -157,19 +157,19 @@ class _Run:
             self._say(*_head(self._plan, found, back=self._given.take_back))
             todo = [each for each in found if not each.is_done]
             if not todo:
-                self._say("", "all of it is in force: nothing is to be changed")
+                self._say("", "all changes are in force already: nothing to do")
             elif self._given.dry_run:
-                self._say("", f"nothing was changed; {len(todo)} of {len(found)} would be")
+                self._say("", f"nothing was changed; {len(todo)} of {len(found)} costs would change")
             else:
                 self._wait("the routers that are to be changed")
                 await mesh.demand_direct({each.change.router for each in todo})
                 await self._ask()
                 await self._change(todo, mesh)
-                self._say("", "all of it is in force")
+                self._say("", "all changes are in force")
                 found = await self._look(changes, mesh)
                 for each in found:
                     if not each.is_done:
-                        raise ReroutingError(f"{each.change.name} costs {each.cost} again: its connection is another")
+                        raise ReroutingError(f"{each.change.name} costs {each.cost} again: its connection was replaced")
                 self._say(*_lasting(found, back=self._given.take_back))
             self._patience.rest()
 
@@ -192,7 +192,7 @@ class _Run:
             return
         if sys.stdin is None or not sys.stdin.isatty():
             raise CommandError("without a terminal it needs --yes; nothing was changed")
-        question = "take it back? [y/N] " if self._given.take_back else "put into force? [y/N] "
+        question = "undo? [y/N] " if self._given.take_back else "apply? [y/N] "
         print(question, end="", flush=True)
         async with aclosing(lines()) as typed:
             answer = await anext(typed, b"")
@@ -263,8 +263,8 @@ def _head(plan: Plan, found: Sequence[ChangeState], *, back: bool) -> Iterator[s
     """Yield lines on the plan, its state in the mesh, and its changes."""
     yield f"plan of {plan.made}, for {plan.routers:,} routers and {plan.links:,} links"
     yield f"traffic from {plan.since or 'the beginning'} to {plan.until or 'the end'} of {', '.join(plan.events)}"
-    use = "use, of the most that a link carried" if plan.relative else "use, of what links can carry"
-    yield f"{use}: {_used(plan.before)}; with the plan {_used(plan.after)}, on the way {plan.between:.2f}"
+    use = "use, relative to the busiest link" if plan.relative else "use, of the links' capacity"
+    yield f"{use}: {_used(plan.before)}; with the plan {_used(plan.after)}, during the change {plan.between:.2f}"
     yield f"contingency {_verdict(plan.contingency)}"
     yield f"simulation {_verdict(plan.simulation)}"
     yield ""
@@ -290,7 +290,7 @@ def _lasting(found: Sequence[ChangeState], *, back: bool) -> Iterator[str]:
     if back:
         return
     yield ""
-    yield "No configuration was changed. To last, costs belong there:"
+    yield "The configurations did not change. To keep the costs after a restart, write them there:"
     yield ""
     rows = [
         (

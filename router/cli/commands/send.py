@@ -42,7 +42,7 @@ EXPLAINED_AFTER: Final = 1.0
 ANSWER_TIME: Final = 2.0
 """Seconds that the router has to answer; the sender waits for credit meanwhile anyway."""
 
-UNKNOWN: Final = "the peer gives none, and does not say why"
+UNKNOWN: Final = "the peer gives none, and no reason"
 """The reason printed for other peers, and for routers that do not answer."""
 
 
@@ -96,7 +96,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 def send(given: argparse.Namespace) -> int:
     """Send messages. Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError."""
     if given.file is not None and (given.count is not None or given.rate is not None):
-        raise CommandError("--file is one message: it has neither --count nor --rate")
+        raise CommandError("--file sends one message: it cannot have --count or --rate")
     connection = client_peer.connection(given, "send")
     if given.file is None:
         return trio.run(_Sending(given).run, connection)
@@ -145,7 +145,7 @@ class _Sending:
                 self._connection = connection
                 self._patience.rest()
                 if self._is_typed:
-                    self._progress.say("each line is a message; Ctrl-D ends")
+                    self._progress.say("each line is a message; Ctrl-D ends the input")
                 refusal = None
                 try:
                     if self._source is None:
@@ -286,7 +286,7 @@ class _Sending:
             self._progress.say(f"accepted by receiver in {duration(summary.latencies.percentile(50))}")
         else:
             if summary.first_failure is not None:
-                self._progress.say(f"the first that was not accepted: {summary.first_failure}")
+                self._progress.say(f"first message not accepted: {summary.first_failure}")
             self._progress.say(summary.text())
 
 

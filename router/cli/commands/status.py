@@ -122,7 +122,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
                     entities.update(await all_pages(answered))
                 except OutcomeError as error:
                     who = "the router" if router is None else router
-                    raise RefusedError(f"{who} is not reached: the request was {error}") from None
+                    raise RefusedError(f"{who} cannot be reached: the request was {error}") from None
 
     await run_interruptible(ask, patience)
     return entities
@@ -139,7 +139,7 @@ async def look_for_path(connection: Connection, router: str) -> None:
     if not isinstance(answer.body, Mapping) or answer.application_properties.get("statusCode") != OK:
         return  # an unknown router, or not a router of ours
     if answer.body.get("distance", 0) is None:
-        raise RefusedError(f"{router} is not reached: no path leads there")
+        raise RefusedError(f"{router} cannot be reached: there is no path")
 
 
 async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
@@ -159,7 +159,7 @@ async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[st
             break
         offset += len(page.body["results"])
     if len(found["router"]) != 1:
-        raise RefusedError("the router's answer does not tell of one router")
+        raise RefusedError("the router's answer does not describe exactly one router")
     return {kind: list(entities.values()) for kind, entities in found.items()}
 
 

@@ -128,7 +128,7 @@ def _way(link: Entity) -> str:
 def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
     if route["distance"] is None:
         return "no path"
-    return None if route["transit"] else "no way through it: it is about to end"
+    return None if route["transit"] else "stopping: no path leads through it"
 
 
 _OF_MESHES: Final = frozenset({"receivers at"})
@@ -190,7 +190,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "container": lambda entity, _now, containers: containers[entity["number"]],
             "host": _plain("host"),
             "user": _plain("user"),
-            "way": _plain("direction"),
+            "direction": _plain("direction"),
             "by": lambda entity, _now, _containers: entity["connector"] or entity["listener"],
             "role": _plain("role"),
             "tls": _plain("tls"),
@@ -210,7 +210,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "cost": _plain("cost"),
             "cost back": _plain("remote_cost"),
             "lanes": _plain("lanes"),
-            "why no path leads there": _plain("reason"),
+            "why unused": _plain("reason"),
         },
     ),
     (
@@ -221,7 +221,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "cost": _plain("distance"),
             "hops": _plain("hops"),
             "next hops": lambda entity, _now, _containers: ", ".join(entity["next_hops"]) or None,
-            "what is wrong": _why_no_route,
+            "problem": _why_no_route,
         },
     ),
     (
@@ -236,7 +236,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "in": _plain("deliveries_in"),
             "out": _plain("deliveries_out"),
             "waiting": _plain("waiting"),
-            "why nothing goes": _plain("reason"),
+            "why blocked": _plain("reason"),
         },
     ),
     (
@@ -255,12 +255,12 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "LINKS",
         {
             "container": lambda entity, _now, containers: containers.get(entity["connection"]),
-            "is": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
+            "role": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
             "address": _plain("address"),
             "deliveries": _plain("deliveries"),
             "unsettled": _plain("unsettled"),
             "credit": _credit,
-            "why none is used": _plain("reason"),
+            "why blocked": _plain("reason"),
         },
     ),
     (
@@ -275,7 +275,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "unsettled": _plain("unsettled"),
             "waiting": _plain("waiting"),
             "credit": _credit,
-            "why none is used": _plain("reason"),
+            "why blocked": _plain("reason"),
         },
     ),
 )

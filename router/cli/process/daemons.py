@@ -90,7 +90,7 @@ class Daemon:
                 return urls
             if is_over:
                 last = said.strip().rpartition("\n")[2]
-                raise AmqpMeshError(f"router {self.id} ended with {self._process.returncode}: {last or 'no word'}")
+                raise AmqpMeshError(f"router {self.id} ended with {self._process.returncode}: {last or 'no output'}")
             await trio.sleep(LOOK)
 
     def tell_to_end(self) -> None:

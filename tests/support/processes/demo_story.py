@@ -8,17 +8,17 @@ from typing import Final
 
 # By B, which costs less; but where that is slow to start, they go by C when it has.
 STORY: Final = (
-    r"five routers start, each a process; A-B-D-E is a way, A-C-D-E another",
+    r"five routers start, each in a process; paths: A-B-D-E and A-C-D-E",
     r"[\d,]+ messages go from A to E, each to be accepted by the receiver",
-    r"they go by (?P<victim>[BC]): its \$management says that it has relayed [\d,]+",
-    r"{victim} is killed \(SIGKILL, process \d+\) with [\d,]+ messages on their way",
-    r"they go by {other}; [\d,]+ are sent again",
+    r"they go through (?P<victim>[BC]): its \$management counts [\d,]+ relayed messages",
+    r"{victim} is killed \(SIGKILL, process \d+\) with [\d,]+ messages in flight",
+    r"they go through {other}; [\d,]+ are sent again",
     r"{victim} is started again, with the same id",
 )
 AND_THEN: Final = (  # each or not: routers may be slow to start, and nothing need be in doubt
-    r"they go by {victim} again",
-    r"[\d,]+ in doubt were sent again; [\d,]+ came twice, dropped by message-id",
-    r"[\d,]+ were not accepted, and sent again",
+    r"they go through {victim} again",
+    r"[\d,]+ in doubt were sent again; [\d,]+ arrived twice, dropped by message-id",
+    r"[\d,]+ were not accepted, and were sent again",
 )
 SUMMARY: Final = r"sent ([\d,]+) accepted \1 lost 0 twice 0 longest pause \d+\.\d+ m?s"
 

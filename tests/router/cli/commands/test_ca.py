@@ -131,7 +131,7 @@ def test_nothing_is_overwritten_without_force(made: Ca, folder: Path, words: lis
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     ended = made(*words)
     assert ended.status == 1
-    assert re.fullmatch(r"amqpmesh: \S+ is there already; --force puts another in its place\n", ended.err)
+    assert re.fullmatch(r"amqpmesh: \S+ exists already; --force replaces it\n", ended.err)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert made(*words, "--force").status == 0
     own = "A" if words[0] == "issue" else "mesh-ca"
@@ -167,7 +167,7 @@ def test_how_long_a_certificate_is_good_can_be_said(ca: Ca, folder: Path) -> Non
 def test_a_worker_is_no_router_of_its_own(made: Ca, folder: Path) -> None:
     assert made("issue", "A").status == 0
     ended = made("issue", "A.1")
-    assert (ended.status, ended.err) == (2, "amqpmesh: A.1 is a worker of A, whose certificate is good for both\n")
+    assert (ended.status, ended.err) == (2, "amqpmesh: A.1 is a worker of A, whose certificate is valid for both\n")
     assert not (folder / "A.1.key").exists()
     assert made("issue", "B.1").status == 0
     assert made("issue", "B").status == 2
@@ -180,7 +180,7 @@ def test_nor_is_it_one_that_is_renewed(made: Ca, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "time", lambda: now() + 2 * DAY)
     assert made("issue", "A.1").status == 0, "the one of A has ended"
     ended = made("renew", "A")
-    assert (ended.status, ended.err) == (2, "amqpmesh: A.1 is a worker of A, whose certificate is good for both\n")
+    assert (ended.status, ended.err) == (2, "amqpmesh: A.1 is a worker of A, whose certificate is valid for both\n")
 
 
 @pytest.mark.parametrize("router", ["a b", "a/b", "../a", "a@b", "", "x" * 256, "mesh-ca", "mesh-ca.issued", "\u00e9"])

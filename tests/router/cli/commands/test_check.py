@@ -92,7 +92,7 @@ def test_a_telemetry_directory_that_cannot_be_used_is_told_and_keeps_no_router_f
     assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == (
         f"amqpmesh: {file}: telemetry.directory: {tmp_path}/file: Not a directory: "
-        "the router runs, and records nothing until that is mended\n"
+        "the router runs, but records nothing until this is repaired\n"
     )
     assert main(["check", str(write(tmp_path, "[telemetry]\ndirectory = 'a/b/events'\n"))]) == 0
     assert capsys.readouterr().err == ""

@@ -142,7 +142,7 @@ def test_without_a_terminal_it_tells_in_plain_lines_what_happens(complete: Run) 
 
 def test_only_what_was_in_doubt_came_twice_and_was_dropped(complete: Run) -> None:
     assert re.search(SUMMARY, complete.shown)
-    in_doubt = re.search(r"(\d+) in doubt were sent again; (\d+) came twice", complete.shown)
+    in_doubt = re.search(r"(\d+) in doubt were sent again; (\d+) arrived twice", complete.shown)
     assert in_doubt is None or int(in_doubt[1]) >= int(in_doubt[2])
 
 
@@ -209,7 +209,7 @@ def test_it_ends_if_all_has_arrived_before_a_router_tells_what_it_relays(
 def test_too_few_messages_are_refused(command: Command) -> None:
     said = command("demo", "--count", "99")
     assert said.status == Exit.USAGE
-    assert said.err.startswith("amqpmesh: --count: 100 at least")
+    assert said.err.startswith("amqpmesh: --count: must be at least 100")
 
 
 def told(traffic: Traffic) -> tuple[int, list[str]]:
@@ -227,10 +227,10 @@ def test_the_end_tells_what_became_of_all() -> None:
     assert told(traffic) == (
         Exit.FAILED,
         [
-            "1,234 in doubt were sent again; 1,000 came twice, dropped by message-id",
-            "5 were not accepted, and sent again",
+            "1,234 in doubt were sent again; 1,000 arrived twice, dropped by message-id",
+            "5 were not accepted, and were sent again",
             "7 were rejected",
-            "6 came twice, and were not in doubt",
+            "6 arrived twice without being in doubt",
             "sent 0 accepted 0 lost 2 twice 0 longest pause 63.4 ms",
         ],
     )

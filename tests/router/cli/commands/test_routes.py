@@ -99,13 +99,14 @@ def test_a_plan_is_put_into_force_at_all_routers_and_taken_back(two: Two) -> Non
     assert two.costs() == (7, 9)
     assert "A -> B costs 7" in said.out.splitlines()
     assert (
-        "use, of the most that a link carried: 1.00 (A -> B); with the plan 0.50 (B -> A), on the way 1.00" in said.out
+        "use, relative to the busiest link: 1.00 (A -> B); with the plan 0.50 (B -> A), during the change 1.00"
+        in said.out
     )
     assert "contingency passed: as it was" in said.out
 
     again = two.apply(plan(*CHANGES), "--yes")
     assert again.status == 0
-    assert again.out.endswith("all of it is in force: nothing is to be changed\n")
+    assert again.out.endswith("all changes are in force already: nothing to do\n")
 
     back = two.apply(plan(*CHANGES), "--yes", "--take-back")
     assert (back.status, two.costs()) == (0, (1, 4))
@@ -130,7 +131,7 @@ def test_what_was_interrupted_goes_on_where_it_ended(two: Two) -> None:
 def test_a_dry_run_shows_it_and_changes_nothing_and_needs_one_connection_alone(two: Two) -> None:
     said = two.apply(plan(*CHANGES), "--dry-run", direct=False)
     assert (said.status, said.err, two.costs()) == (0, "", (1, 4))
-    assert said.out.endswith("nothing was changed; 2 of 2 would be\n")
+    assert said.out.endswith("nothing was changed; 2 of 2 costs would change\n")
     rows = [line.split() for line in said.out.splitlines()]
     assert ["A", "B", "1", "7"] in rows
     assert ["B", "A", "4", "9"] in rows
@@ -182,7 +183,7 @@ def test_a_signal_while_it_asks_ends_it_at_once(two: Two) -> None:
     ):
         assert asking.stdout is not None
         shown = b""
-        while not shown.endswith(b"put into force? [y/N] "):
+        while not shown.endswith(b"apply? [y/N] "):
             read = asking.stdout.read1()
             assert read, shown
             shown += read
@@ -204,7 +205,7 @@ def test_what_was_not_checked_needs_force(two: Two) -> None:
         made = plan(CHANGES[0], **other)
         said = two.apply(made, "--yes")
         assert (said.status, two.costs()) == (2, (1, 4))
-        assert "--force applies it nevertheless" in said.err
+        assert "--force applies it anyway" in said.err
         assert (two.apply(made, "--yes", "--force").status, two.costs()) == (0, (7, 4))
         assert (two.apply(made, "--yes", "--take-back").status, two.costs()) == (0, (1, 4)), "back it goes without"
 
@@ -248,7 +249,7 @@ def test_a_router_that_is_not_connected_to_itself_is_named_with_where_it_listens
 def test_a_url_that_leads_to_another_router_is_told(two: Two) -> None:
     said = two.apply(plan(*CHANGES), "--yes", "--at", f"D={two.b.url}", direct=False)
     assert (said.status, two.costs()) == (2, (1, 4))
-    assert said.err == "amqpmesh: --at: what was found where D should be is B\n"
+    assert said.err == "amqpmesh: --at: the URL of D leads to B\n"
 
 
 def test_what_was_changed_is_taken_back_when_a_router_refuses(serve: Serve, command: Command, tmp_path: Path) -> None:

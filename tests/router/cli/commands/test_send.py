@@ -148,7 +148,7 @@ def test_standard_input_may_be_one_message(served: Served, command: Command, mon
 @pytest.mark.parametrize("wrong", [["--count", "2"], ["--rate", "1"]])
 def test_a_file_is_sent_once(wrong: list[str], command: Command) -> None:
     said = command("send", "hello", "--file", __file__, *wrong)
-    assert (said.status, said.lines) == (2, ["amqpmesh: --file is one message: it has neither --count nor --rate"])
+    assert (said.status, said.lines) == (2, ["amqpmesh: --file sends one message: it cannot have --count or --rate"])
 
 
 def test_a_file_that_cannot_be_read_is_named(command: Command, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_what_was_not_accepted_ends_with_1_and_the_first_reason(served: Served, 
     served.receive("hello", lambda delivery: next(decisions)(delivery), credit=1)
     said = command("send", "hello", "--count", "4")
     assert (said.status, said.out) == (1, "")
-    assert said.lines[-2] == "the first that was not accepted: rejected: amqp:not-allowed: spam"
+    assert said.lines[-2] == "first message not accepted: rejected: amqp:not-allowed: spam"
     assert "/s): accepted 1, rejected 1, released 1, modified 1; latency p50 " in said.lines[-1]
 
 
@@ -392,7 +392,7 @@ def test_a_password_from_a_file_lets_us_in_and_a_wrong_one_ends_with_3(
 def test_nobody_in_particular_is_not_let_in_and_told_how(guarded: Served, command: Command) -> None:
     said = command("send", "hello", "--body", "hi")
     assert said.status == 3
-    assert said.err.endswith("ANONYMOUS is offered; say who we are with --user, or with --certificate over TLS\n")
+    assert said.err.endswith("ANONYMOUS is offered; log in with --user, or with --certificate over TLS\n")
 
 
 def test_whom_a_redirect_names_is_not_told_the_password_and_no_option_is_advised_that_would_not_help(
@@ -426,9 +426,7 @@ def test_others_are_not_shown_the_password_unless_that_is_said(
     there = ("send", "hello", "--body", "hi", "--url", served.url.replace("127.0.0.1", "127.1"), *who)
     said = command(*there)
     assert said.status == 3
-    assert said.err.endswith(
-        "; PLAIN is not used without TLS, where others may read the password, unless with --insecure\n"
-    )
+    assert said.err.endswith("; without TLS others could read the password, so PLAIN needs --insecure\n")
     assert command(*there, "--insecure").status == 0
 
 
@@ -476,7 +474,7 @@ def test_a_certificate_says_who_we_are(
         (["--url", "http://127.0.0.1"], "--url http://127.0.0.1: must begin with amqp:// or amqps://"),
         (["--url", "amqp://alice:secret@127.0.0.1"], "takes no user and no password"),
         (["--password-file", "f"], "--password-file needs --user"),
-        (["--user", "alice"], "--user needs --password-file where no terminal is there to ask"),
+        (["--user", "alice"], "--user needs --password-file, because there is no terminal to ask"),
         (["--user", "alice", "--password-file", "/nowhere"], "/nowhere: No such file or directory"),
         (["--trust", "a.pem"], "--trust does nothing without TLS"),
         (["--url", "amqps://127.0.0.1", "--trust", "/nowhere.pem"], "/nowhere.pem: No such file or directory"),

@@ -187,7 +187,7 @@ def test_a_router_that_is_lost_while_it_is_asked_ends_with_3(line: Line) -> None
         line.send("C", signal.SIGKILL)
         _, said = asking.communicate(timeout=PATIENCE)
     assert asking.returncode == 3
-    assert said.startswith("amqpmesh: C is not reached: the request was ")
+    assert said.startswith("amqpmesh: C cannot be reached: the request was ")
 
 
 def test_a_router_that_no_path_leads_to_is_not_waited_for(line: Line) -> None:
@@ -195,4 +195,4 @@ def test_a_router_that_no_path_leads_to_is_not_waited_for(line: Line) -> None:
     line.until(lambda: any((each["router"], each["distance"]) == ("C", None) for each in line.told()["route"]))
     said = line.status("C", "--timeout", f"{10 * PATIENCE:g}")
     assert (said.returncode, said.stdout) == (3, "")
-    assert said.stderr == "amqpmesh: C is not reached: no path leads there\n"
+    assert said.stderr == "amqpmesh: C cannot be reached: there is no path\n"

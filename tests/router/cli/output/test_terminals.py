@@ -94,7 +94,7 @@ def test_lines_are_typed_without_a_bar(
     os.close(keyboard)
     assert [message.body for message in came] == ["one"]
     first, second = terminal.shown().splitlines()
-    assert first == "each line is a message; Ctrl-D ends"
+    assert first == "each line is a message; Ctrl-D ends the input"
     assert second.startswith("sent 1 in ")
 
 
