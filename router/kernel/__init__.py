@@ -1,7 +1,7 @@
-"""The kernel: what happens with each transfer and disposition, in typed Python that runs as it is, and compiled.
+"""The kernel: the handling of transfers and dispositions, in typed Python that runs uncompiled or compiled.
 
-The only door: code outside of this room imports from here, and never from a part. A name that begins with an
-underscore belongs to the kernel alone; in the compiled kernel it is invisible to Python.
+This module is the only door: code outside of this room imports from here, and never from a part. A name with a leading
+underscore is private to the kernel, and invisible to Python in the compiled one.
 """
 
 from typing import Final

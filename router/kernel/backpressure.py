@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.router_state import KernelRouter
 
-#: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
+#: Octets. A payload of fewer is small, and is copied: a view of it costs more.
 SMALL: Final = 4096
 _COPIED: Final = SMALL
-#: Seconds that what comes on a connection waits for an output at most, and octets a second that make up for waiting: so
-#: a MiB that is read with much before it waits no longer than 30 ms.
+#: The most seconds that the input of a connection waits for an output. Octets that are read make up for waits, `PACE`
+#: of them for a second: so a MiB of input waits for 30 ms at most.
 PATIENCE: Final = 0.02
 PACE: Final = 1e8
 _PATIENCE: Final = PATIENCE
 _PACE: Final = PACE
-#: Seconds for which nobody waits for an output that has taken longer.
+#: Seconds for which no input waits for an output that took longer than `PATIENCE`.
 IMPATIENCE: Final = 1.0
 
 
 def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnection) -> None:
-    """Something large that comes on a connection leaves by this output."""
+    """Note that a large delivery from a connection leaves by this output."""
     if wire.toward != sink.number:
         wire.toward = sink.number
         wire.toward_since = router.now
@@ -35,12 +35,12 @@ def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnectio
 def _wait_for_output(router: KernelRouter, wire: KernelConnection, sink: KernelConnection, is_full: bool) -> None:
     """Leave the next frame of a connection unread until output of another connection is written, if that is harmless.
 
-    Both transports must support waiting (`patient`). Then it is harmless as long as no write of the output was tried.
-    Otherwise all later frames of the connection wait, too. So all its large traffic has to leave by that output, no
-    small message came for 100 ms, and that output was not slow lately.
+    Both transports must support waiting (`patient`). It is harmless while no write of the output was tried. After
+    that, all later frames of the connection wait, too. It is then harmless only if all large traffic of the connection
+    leaves by that output, no small message came for 100 ms, and that output was not slow recently.
 
-    Args: is_full: too much output waits there. Else a window is too narrow, and the frame that widens it comes after
-        the waiting ones if both are on one connection.
+    Args: is_full: too much output waits there. If false, a session's window is too narrow: on the same connection, the
+        frame that widens it comes behind the waiting ones, so waiting is not possible.
     """
     if (wire.patient and sink.patient) and (
         (is_full and sink.out and not sink.sending)
@@ -55,9 +55,9 @@ def _wait_for_output(router: KernelRouter, wire: KernelConnection, sink: KernelC
 
 
 def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRoute, octets: int) -> None:
-    """As `_wait_for_output`, of the first exit that takes the next delivery once more can be written.
+    """Wait, as `_wait_for_output` does, for the first link of a route that needs only more room for output.
 
-    Args: octets: of a large one, in its first frame; 0: it is small.
+    Args: octets: of the first frame of a large delivery; 0: the delivery is small.
     """
     for link in route.bulk if octets and route.order == _FIRST else route.links:
         is_full = _is_full(link)
@@ -67,9 +67,9 @@ def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRou
 
 
 def _limit_wait(router: KernelRouter, wire: KernelConnection) -> None:
-    """Count the time that the next frame of a connection waits, and end the wait once all waits took too long.
+    """Count the time that the next frame of a connection waits, and end the wait when the waits add up to too much.
 
-    Other frames wait behind it, so neither a chatty peer nor many short waits may prolong that.
+    Other frames wait behind it, so many short waits count like one long wait.
     """
     sink = wire.waits_for
     assert sink is not None

@@ -1,13 +1,13 @@
-"""The choice of the kernel of this process: compiled, or the source as it is.
+"""The choice of the kernel of this process: compiled, or pure Python.
 
-`kernel/__init__.py` calls `bind` once, when it is imported first. The environment variable `AMQPMESH_KERNEL` says
-`compiled` or `pure`. Without it, the compiled kernel runs if it was made of the very source that lies beside it.
-Machine code hides its source, so a kernel of another source is never loaded: after an edit, the edited source runs.
+`kernel/__init__.py` calls `bind` once, at its first import. The environment variable `AMQPMESH_KERNEL` is `compiled` or
+`pure`. Without it, the compiled kernel runs if it was compiled from the source beside it. A kernel of other source is
+never loaded: after an edit, the edited source runs.
 
-The parts of the kernel are ordinary modules, each of which imports only parts before it in `ORDER`. To the compiler
-they are one file (`put_together`): so classes may refer to each other, and calls between parts are calls of C.
+The parts of the kernel are ordinary modules, each of which imports only parts before it in `ORDER`. For the compiler
+they are joined to one file (`put_together`): so classes may refer to each other, and calls between parts are C calls.
 
-`setup.py` runs this file by itself, so it imports nothing of the project.
+`setup.py` runs this file alone, so it imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Bound(NamedTuple):
     """The kernel that runs."""
 
     kernel: Literal["compiled", "pure"]
-    #: Why the compiled kernel does not run; None: it runs.
+    #: The reason why the compiled kernel does not run; None: it runs.
     reason: str | None = None
 
 
 def bind() -> Bound:
-    """Choose the kernel. If it is the compiled one, have each import of a part find it.
+    """Choose the kernel. If it is the compiled one, let it stand in for each part.
 
-    Raises: ImportError, named `COMPILED`: the variable wants a compiled kernel and there is none that can run, or it
-        has neither of its two values.
+    Raises: ImportError, named `COMPILED`: the variable asks for a compiled kernel and none can run, or it has another
+        value than those two.
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "pure":
@@ -94,7 +94,7 @@ def bind() -> Bound:
     else:
         try:
             kernel = load(compiled, COMPILED)
-        except ImportError as error:  # made for another system
+        except ImportError as error:  # compiled for another system
             reason = f"what is compiled cannot be loaded: {error}"
         else:
             _stand_in(kernel)
@@ -111,7 +111,7 @@ def compiled_file() -> str | None:
 
 
 def is_of_source(compiled: str) -> bool:
-    """Tell whether that file was made of the source that lies here."""
+    """Return whether a kernel was compiled from the source here."""
     with open(compiled, "rb") as file:
         return mark() in file.read()
 
@@ -131,10 +131,10 @@ def part_file(part: str) -> str:
 
 
 def put_together() -> str:
-    """Return the source of all parts as one module, without what each needs only as a module of its own.
+    """Return the source of all parts as one module, without their docstrings and their imports of each other.
 
-    Each part begins with a line such as `# ---- ledger.py`, in place of its own first line, and keeps all its lines:
-    the number of a line in the part is its distance from there, plus 1.
+    Each part begins with a line such as `# ---- ledger.py`, in place of its first line, and keeps all its lines: the
+    number of a line in the part is its distance from that line, plus 1.
     """
     imports: set[str] = set()
     text: list[str] = []
@@ -166,7 +166,7 @@ def put_together() -> str:
 
 
 def load(file: str, name: str) -> ModuleType:
-    """Load a file as the module of that name. Raises: ImportError: the system does not take it."""
+    """Load a file as the module of that name. Raises: ImportError: the system cannot load it."""
     spec = spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -181,7 +181,7 @@ def load(file: str, name: str) -> ModuleType:
 
 
 def _stand_in(kernel: ModuleType) -> None:
-    """Have the compiled kernel stand in for each part: no importer meets a second class of one name."""
+    """Let the compiled kernel stand in for each part, so that each class exists only once."""
     package = vars(sys.modules[PACKAGE])
     package["_compiled"] = kernel
     for part in ORDER:

@@ -1,4 +1,4 @@
-"""Octets that wait in the router, and their limits."""
+"""Payload that waits in the router, and the limits on it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Octets that count for each chunk besides its payload: the objects around it.
+#: Octets that each chunk counts in addition to its payload: for the objects around it.
 OVERHEAD: Final = 512
 
 
 class Budget:
-    """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too.
+    """An account of the octets that wait in a part of the router, with a limit. They count in `whole`, too.
 
-    Attributes: `most`: the most that waited at once, since this was set to fewer. `holders`: parts of it in which
-    something waits.
+    Attributes: `most`: the highest `used`, since the owner last lowered it. `holders`: the parts of this account in
+    which octets wait.
     """
 
     __slots__ = ("holders", "limit", "most", "used", "whole")
@@ -28,7 +28,7 @@ class Budget:
         self.whole = whole
 
     def add(self, octets: int) -> None:
-        """So many more wait, or (negative) fewer."""
+        """Count octets that begin to wait, or (negative) that have left."""
         before = self.used
         self.used += octets
         if self.used > self.most:
@@ -42,29 +42,29 @@ class Budget:
 
 
 class Chunk:
-    """Payload that waits here. It holds a frame of its session's window, and its octets count in an account."""
+    """Payload that waits. It holds one frame of its session's window, and its octets count in an account."""
 
     __slots__ = ("_session", "_size", "account", "data", "holders")
 
     def __init__(self, data: bytes, session: KernelSession | None, account: Budget) -> None:
-        """Args: session: whose window one frame of is held until the chunk is released; None: no frame brought it."""
+        """Args: session: the session whose window holds the frame of the chunk; None: no frame is held."""
         self.data = data
-        #: How many still have to send it.
+        #: The number of legs that have not sent it.
         self.holders = 1
         self._session = session
-        # What holds the octets costs more than a few of them: empty messages are not free.
+        # The objects around the octets count, too: empty messages are not free.
         self._size = len(data) + OVERHEAD
         self.account = account
         account.add(self._size)
 
     def move(self, account: Budget) -> None:
-        """It counts there from now on."""
+        """Count the octets in another account."""
         self.account.add(-self._size)
         self.account = account
         account.add(self._size)
 
     def absorb(self, other: Chunk) -> None:
-        """Take the place of `other` too. It holds one frame as before; its data is the caller's to join."""
+        """Take over the octets of `other`, and release its frame. The caller joins the data."""
         self._size += other._size
         self.account.add(other._size)
         other.account.add(-other._size)
@@ -72,13 +72,13 @@ class Chunk:
             other._session.release(1)
 
     def free_window(self) -> None:
-        """It holds no frame of its session's window any more."""
+        """Release the frame of the session's window."""
         if self._session is not None:
             self._session.release(1)
             self._session = None
 
     def release(self) -> None:
-        """One holder has sent it, or will not."""
+        """Note that one holder has sent the chunk, or will not send it; after the last, free its octets."""
         self.holders -= 1
         if self.holders == 0:
             self.account.add(-self._size)

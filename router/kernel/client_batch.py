@@ -1,4 +1,4 @@
-"""Deliveries to a client, received in batches."""
+"""Batches of deliveries to a client."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class ReceivedBatch:
-    """Deliveries that came in one frame each, for one link, and that nobody was told of yet."""
+    """Deliveries of one frame each, on one link, that are not reported yet."""
 
     __slots__ = ("deliveries", "frame", "payloads")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.payloads: list[bytes] = []
-        #: Read into, again and again.
+        #: The frame that is being read; reused for each.
         self.frame = TransferFrame(handle=0)
 
 
 def receive_batch(wire: KernelConnection, batch: ReceivedBatch, data: bytes, at: int, end: int) -> int:
-    """Take deliveries for the links of a client that have the fast path, as long as each is one frame.
+    """Take deliveries of one frame each, on links of a client that have the fast path.
 
-    Args: data: as of `relay_frames`.
-    Returns: where the first frame begins that was not taken: it is not here whole, it is for others to read, or for
+    Args: data: as for `relay_frames`.
+    Returns: the begin of the first frame that was not taken: it is incomplete, the engine must read it, or it is for
         another link than those before.
     """
     frame = batch.frame
@@ -55,7 +55,7 @@ def receive_batch(wire: KernelConnection, batch: ReceivedBatch, data: bytes, at:
         try:
             delivery = receive_transfer(link, frame, after - payload_at)
         except Violation:
-            break  # who reads it anew finds the same, and answers
+            break  # the engine reads the frame again, finds the same error, and answers it
         last = link
         deliveries.append(delivery)
         payloads.append(data[payload_at:after])

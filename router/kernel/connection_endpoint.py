@@ -1,4 +1,4 @@
-"""State of a connection that changes with each transfer or disposition."""
+"""The kernel's state of a connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KernelConnection:
-    """A connection endpoint: its state that changes with each transfer and disposition."""
+    """The state of a connection endpoint that changes with each transfer and disposition."""
 
     __slots__ = (
         "backlog",
@@ -46,61 +46,62 @@ class KernelConnection:
     )
 
     def __init__(self) -> None:
-        #: Whose relays it carries; None: it is a client's own.
+        #: The router that relays on it; None: it is the connection of a client.
         self.router: KernelRouter | None = None
-        #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it. Interned, for it is
-        #: compared with every delivery.
+        #: The peer's container-id, if it is a router of the same mesh: no delivery returns to it. It is interned,
+        #: because it is compared for every delivery.
         self.container: str | None = None
-        #: Both sides have opened it, and none has closed it.
+        #: Both sides have opened the connection, and neither has closed it.
         self.is_open = False
-        #: Bytes to be sent, in order; others once `take` has taken these.
+        #: Bytes to be sent, in order; `take` replaces the object.
         self.out = bytearray()
-        #: Sessions that have something to write, with the next `flush`.
+        #: Sessions that the next `flush` writes for.
         self.stirred: list[KernelSession] = []
-        #: Called when there is something to be sent, once until it is taken; and whether it was.
+        #: Called once when there is output, until it is taken. `woken`: it was called.
         self.on_wake: Callable[[], None] | None = None
         self.woken = False
-        #: Octets that were taken to be sent and are not written yet; and how many may wait in all before no delivery
-        #: is written.
+        #: Octets that were taken, and are not written to the transport yet. `backlog`: no delivery is written while
+        #: more octets wait, those of `out` included.
         self.sending = 0
         self.backlog = 0
-        #: The peer needs no field that has its default.
+        #: The peer does not need fields that have their default.
         self.compact = False
-        #: Octets of a frame that we take, and that the peer does.
+        #: Octets of the largest frame that we take; `remote_max_frame_size`: that the peer takes.
         self.max_frame_size = 512
         self.remote_max_frame_size = 512
-        #: Frames that a session announces at once for what is large, while something small comes to this router.
+        #: Frames that a session announces at once for a large delivery, while small deliveries come to this router.
         self.narrow = _OUTGOING_WINDOW
-        #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
+        #: Sessions that both sides have begun and not ended, by the peer's channel.
         self.sessions: dict[int, KernelSession] = {}
-        #: The rest of a disposition that `relay_frames` has read: what it says of deliveries that need a decision.
+        #: The rest of a disposition that `relay_frames` has read: deliveries that need a decision.
         self.pending_disposition: PendingDisposition | None = None
-        #: Deliveries that may be looked at before others come first.
+        #: Deliveries that may be handled before it is the turn of other connections.
         self.work = 0
-        #: Of a client: what came whole for links with the fast path; None: there are none.
+        #: Of a client: whole deliveries on links with the fast path; None: no link has it.
         self.batch: ReceivedBatch | None = None
-        #: Who tells it what came waits where `relay_frames` does, until that output is written: `waits_for`.
+        #: The transport supports waiting: input stays unread until the output of `waits_for` is written.
         self.patient = False
         self.waits_for: KernelConnection | None = None
-        #: Since when the same frame waits, seconds; negative: none does. And how long others have, less what was made
-        #: up for. See `PATIENCE`.
+        #: The time since which the same frame waits, seconds; negative: none does. `waited`: seconds that earlier
+        #: frames have waited, less the time that was made up for. See `PATIENCE`.
         self.waits_since = -1.0
         self.waited = 0.0
-        #: Its own, among those of a router; and of the one by which what is large leaves, since when, seconds.
+        #: The connection's number in its router. `toward`: the number of the connection by which large deliveries
+        #: leave; `toward_since`: since this time, seconds.
         self.number = 0
         self.toward = -1
         self.toward_since = 0.0
-        #: Nobody waits for its output until then, seconds: it has taken too long before.
+        #: No input waits for this output until this time, seconds: the last wait was too long.
         self.slow_until = 0.0
 
     def wake(self) -> None:
-        """There is something to be sent."""
+        """Note that there is output."""
         if not self.woken and self.on_wake is not None:
             self.woken = True
             self.on_wake()
 
     def flush(self) -> None:
-        """Write what sessions have gathered. Those that have more than dispositions are asked themselves."""
+        """Write the dispositions and flows that are due. A session with more to write has its owner write."""
         stirred = self.stirred
         for session in stirred:
             session.woken = False
@@ -112,7 +113,7 @@ class KernelConnection:
         stirred.clear()
 
     def take(self) -> bytearray:
-        """All that is to be sent now, after a flush; it belongs to the caller."""
+        """Flush, then return all output, which belongs to the caller."""
         self.flush()
         out = self.out
         self.woken = False

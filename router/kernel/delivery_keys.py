@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Octets of the delivery key in a lane's delivery-tag, which one more follows: hops left.
+#: Octets of the delivery key in a lane's delivery-tag. One more octet follows: the hops that are left.
 _KEY: Final = 20
 
-#: Each octet as bytes.
+#: All octets, as bytes of length one.
 _OCTETS: Final = tuple(bytes((octet,)) for octet in range(256))
 
 
 def onward(tag: bytes) -> bytes:
-    """The tag for the next lane of what came by a lane with this one, which has hops left; empty: it has none."""
+    """Return the tag on the next lane for a lane's `tag`, with one hop less; empty: no hops are left."""
     last = len(tag) - 1
     if last < 0 or tag[last] < 2:
         return b""

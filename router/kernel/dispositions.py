@@ -1,4 +1,4 @@
-"""Incoming dispositions: noted on deliveries, or passed on (§2.7.6)."""
+"""Incoming dispositions: stored in deliveries, or passed on (§2.7.6)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Deliveries of one disposition that are decided at once, and that are passed on: others come first, if there are more.
+#: The most deliveries of a disposition that are decided at once; `_PASSED`: that are passed on at once.
 _PART: Final = 500
 _PASSED: Final = 2000
-#: Slots that are looked at in the time that a delivery takes.
+#: Slots that are scanned in the time of one delivery.
 _SLOTS_AT_ONCE: Final = 64
 
 
 class PendingDisposition:
-    """A disposition of which something has to be decided or is left for later; see `apply_more`.
+    """A disposition with deliveries to be decided, or with deliveries that are left for later; see `apply_more`.
 
-    Attributes: `deliveries`: those to be decided now.
+    Attributes: `deliveries`: the deliveries to be decided now.
     """
 
     __slots__ = ("at", "deliveries", "receiver", "rest", "session", "settled", "state")
@@ -38,7 +38,7 @@ class PendingDisposition:
         deliveries: list[Delivery],
         rest: list[Delivery | FastDelivery],
     ) -> None:
-        """Args: receiver: the peer is it. rest: what else there was when it was said; the first `at` are done with."""
+        """Args: receiver: the peer is the receiver. rest: other deliveries that it named; the first `at` are done."""
         self.session = session
         self.receiver = receiver
         self.state = state
@@ -49,9 +49,9 @@ class PendingDisposition:
 
 
 def receive_disposition(session: KernelSession, frame: DispositionFrame) -> PendingDisposition | None:
-    """Note on deliveries what an incoming disposition says of them, and pass it on where they are fast ones (§2.7.6).
+    """Store an incoming disposition in its deliveries, or pass it on for fast deliveries (§2.7.6).
 
-    Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
+    Returns: the disposition, if deliveries are to be decided or are left for later; else None.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
     pending = PendingDisposition(
@@ -62,10 +62,10 @@ def receive_disposition(session: KernelSession, frame: DispositionFrame) -> Pend
 
 
 def apply_more(pending: PendingDisposition) -> bool:
-    """Note, or pass on, more of what was said. Returns: whether something of it is to be decided, `deliveries`, or is
-    left for later.
+    """Store or pass on more of a disposition.
 
-    Others may have spoken of the same since: what is not live any more is left out.
+    Deliveries that were settled in the meantime are skipped.
+    Returns: whether `deliveries` are to be decided, or others are left for later.
     """
     session, receiver = pending.session, pending.receiver
     ledger = session.outgoing if receiver else session.incoming
@@ -95,7 +95,7 @@ def apply_more(pending: PendingDisposition) -> bool:
 def _apply(
     session: KernelSession, entry: Delivery | FastDelivery, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
-    """Pass on what a disposition says of a ledger's entry, or note it on the delivery that is returned."""
+    """Pass on a disposition of a ledger's entry, or store it in the delivery, which is then returned."""
     if _is_ended(entry, receiver):
         return None
     if isinstance(entry, FastDelivery):
@@ -103,7 +103,7 @@ def _apply(
         router = session.wire.router
         assert router is not None
         if receiver:
-            # To say nothing changes nothing.
+            # A disposition without a state and settlement has no effect.
             if (state is None and not settled) or _pass_outcome_up(router, fast, state, settled):
                 return None
         elif settled and fast.outcome is not None:
@@ -122,7 +122,7 @@ def _relay_disposition(
 ) -> bool:
     """Apply an incoming disposition to the deliveries that it names.
 
-    Returns: whether that was all; else `wire.pending_disposition` is what has to be decided, or is left for later.
+    Returns: whether it is done; if not, `wire.pending_disposition` holds deliveries to be decided or left for later.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
     undecided: list[Delivery] | None = None
@@ -140,7 +140,7 @@ def _relay_disposition(
                 break
         if at == _PASSED:
             break
-    # To find nothing is work, too.
+    # A search that finds nothing is work, too.
     wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE
     if undecided is None:
         if at == count:

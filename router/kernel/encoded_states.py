@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Delivery states by descriptor code (§3.4, §4.5.8). One of an extension may have any other, or none that is a number.
+# Descriptor codes of delivery states (§3.4, §4.5.8). A state of an extension has any other code, or a symbolic one.
 EXTENSION: Final = 0
 RECEIVED: Final = 0x23
 ACCEPTED: Final = 0x24
@@ -14,14 +14,14 @@ MODIFIED: Final = 0x27
 DECLARED: Final = 0x33
 TRANSACTIONAL: Final = 0x34
 
-#: `accepted` as every encoder of ours writes it: described list0, descriptor as smallulong.
+#: `accepted` as our encoders write it: a described list0, the descriptor a smallulong.
 ACCEPTED_STATE: Final = b"\x00\x53\x24\x45"
 RELEASED_STATE: Final = b"\x00\x53\x26\x45"
-#: modified(delivery-failed = true), and with undeliverable-here = true.
+#: modified(delivery-failed = true); `UNDELIVERABLE_STATE`: with undeliverable-here = true, too.
 FAILED_STATE: Final = b"\x00\x53\x27\xc0\x02\x01\x41"
 UNDELIVERABLE_STATE: Final = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
 
-#: Octets of a delivery state that may stay as it came until the delivery is settled.
+#: The most octets of a delivery state that is kept unchanged until its delivery is settled.
 LONG_STATE: Final = 4096
 
 _EXTENSION: Final = EXTENSION
@@ -36,7 +36,7 @@ _ACCEPTED_STATE: Final = ACCEPTED_STATE
 
 _LONG_STATE: Final = LONG_STATE
 
-#: The states that the skimmer knows, as peers write them: to what the decoder makes of them.
+#: Usual encodings of states by peers, and the encoding that the decoder would make of each.
 _STATES: Final = {
     b"\x40": None,
     _ACCEPTED_STATE: _ACCEPTED_STATE,
@@ -51,8 +51,8 @@ _STATES: Final = {
 def state_kind(state: bytes | None) -> int:
     """Return the descriptor code of an encoded delivery state; -1 for None.
 
-    Here a state of the standard's is always as our own encoder writes it: the descriptor a smallulong. Any other is of
-    an extension, and 0.
+    A state of the standard is always in the encoding of our own encoder here: the descriptor is a smallulong. Any other
+    is a state of an extension, and its kind is 0.
     """
     if state is None:
         return -1
@@ -63,5 +63,5 @@ def state_kind(state: bytes | None) -> int:
 
 
 def is_terminal(state: bytes | None) -> bool:
-    """Tell whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
+    """Return whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
     return _ACCEPTED <= state_kind(state) <= _MODIFIED

@@ -6,30 +6,30 @@ from typing import Final
 
 from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
 
-# Sizes by the high nibble of a format code (§1.2): fixed widths, then the width of the size field of variable ones.
+# By the high nibble of a format code (§1.2): octets of fixed width, and octets of the size field of variable width.
 _FIXED: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _SIZED: Final = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
-#: Format codes of §1.6; a value of another is malformed.
+#: Format codes of §1.6; any other is malformed.
 _KNOWN: Final = frozenset(
     bytes.fromhex("404142434445 50515253545556 6061 7071727374 8081828384 9498 a0a1a3 b0b1b3 c0c1 d0d1 e0f0")
 )
-#: Per format code: octets after the code (0..16), or -1/-4 for a size field of that width, or -99 for an unknown code.
+#: By format code: octets after the code (0..16); -1 or -4: a size field of 1 or 4 octets; -99: an unknown code.
 _WIDTH: Final = tuple(
     (_FIXED[code >> 4] if code >> 4 in _FIXED else -_SIZED[code >> 4]) if code in _KNOWN else -99 for code in range(256)
 )
 
-# Sections that the hot path must know, by descriptor code (§3.2).
+# Descriptor codes of sections (§3.2).
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
 MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
 
-# The same for this file alone: compiled, they are plain numbers of C, which nobody else can see.
+# The same as plain numbers of C, which are invisible outside of the compiled kernel.
 _HEADER: Final = HEADER
 _DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
 _MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
 
-#: The same by symbolic descriptor.
+#: Descriptor codes of sections by symbolic descriptor.
 _SECTIONS: Final = {
     b"amqp:header:list": _HEADER,
     b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
@@ -39,9 +39,9 @@ _SECTIONS: Final = {
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return where the value at `at`, which is not described, ends, without decoding it.
+    """Return the end of the value at `at`, without decoding it. The value is not described.
 
-    Raises: Incomplete: it ends beyond `end`. Violation: it is described, or there is no such format code.
+    Raises: Incomplete: it ends beyond `end`. Violation: it is described, or its format code is unknown.
     Source: §1.2.
     """
     if at >= end:
@@ -65,9 +65,9 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The numeric descriptor of the described value at `at`, and where the value proper begins.
+    """Return the numeric descriptor of the described value at `at`, and the begin of the value behind it.
 
-    A symbolic descriptor that is none of `_SECTIONS`, or no descriptor at all, is -1. Raises: Incomplete, Violation.
+    A symbolic descriptor outside of `_SECTIONS`, or a missing descriptor, is -1. Raises: Incomplete, Violation.
     """
     if at + 2 < end and data[at] == 0 and data[at + 1] == 0x53:
         return data[at + 2], at + 3
@@ -87,8 +87,8 @@ def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def uint32(data: bytes, at: int) -> int:
-    """The four octets at `at`."""
-    # Compiled, an octet shifted by 24 would be negative: each step is of the wide type.
+    """Return the number of the four octets at `at`."""
+    # In C, an octet shifted by 24 at once would be negative: so each step is one of the wide type.
     value = data[at]
     value = value << 8 | data[at + 1]
     value = value << 8 | data[at + 2]
@@ -96,7 +96,7 @@ def uint32(data: bytes, at: int) -> int:
 
 
 def uint_width(code: int) -> int:
-    """Octets of a uint with this format code, or of null; 0: it is neither (§1.6.5)."""
+    """Return the octets of a uint with this format code, or of null; 0: the code is of neither (§1.6.5)."""
     if code == 0x52:
         return 2
     if code == 0x43 or code == 0x40:
@@ -105,7 +105,7 @@ def uint_width(code: int) -> int:
 
 
 def uint_end(data: bytes, at: int, end: int) -> int:
-    """Return where the uint at `at`, or null, ends; -1: there is none, or it ends beyond `end`."""
+    """Return the end of the uint or null at `at`; -1: there is none, or it ends beyond `end`."""
     if at >= end:
         return -1
     width = uint_width(data[at])
@@ -113,7 +113,7 @@ def uint_end(data: bytes, at: int, end: int) -> int:
 
 
 def uint_value(data: bytes, at: int, code: int) -> int:
-    """The uint at `at`, whose octets are there; null is -1."""
+    """Return the uint at `at`, whose octets are complete; null is -1."""
     if code == 0x52:
         return data[at + 1]
     if code == 0x70:
@@ -126,7 +126,7 @@ _ROOMS: Final = tuple(bytes(octets) for octets in range(6))
 
 
 def _append_uint(out: bytearray, value: int) -> None:
-    """Append a uint, compact."""
+    """Append a uint in its shortest encoding."""
     at = len(out)
     out += _ROOMS[_uint_octets(value)]
     o = out
@@ -134,12 +134,12 @@ def _append_uint(out: bytearray, value: int) -> None:
 
 
 def _uint_octets(value: int) -> int:
-    """Octets that a uint takes, compact."""
+    """Return the octets of a uint in its shortest encoding."""
     return 1 if value == 0 else 2 if value < 256 else 5
 
 
 def _put_uint(out: bytearray, at: int, value: int) -> int:
-    """Put a uint where there is room for it, compact. Returns: where it ends."""
+    """Write a uint in its shortest encoding into the room at `at`. Returns: its end."""
     if value == 0:
         out[at] = 0x43
         return at + 1

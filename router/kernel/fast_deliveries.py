@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 
-# Many live long, and none is garbage: whose link is over is expanded. These decorators have no effect in types.pxd.
+# Many of them live long, and none becomes garbage in a cycle. The decorators have no effect in types.pxd.
 @cython.final
 @cython.no_gc
 @cython.freelist(512)
 @cython.cclass
 class FastDelivery:
-    """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
+    """A delivery that is relayed without a decision: its incoming and its outgoing side, while either is unsettled.
 
-    It is written whole, by one link. Whatever else is asked of it is asked of what `expand` makes of it.
+    It leaves whole, by one link. For any other operation, `expand` makes a relay of it.
     """
 
     __slots__ = (
@@ -48,29 +48,29 @@ class FastDelivery:
         "size",
     )
 
-    # Made by `__new__` alone, which compiled is much quicker: `_new_fast_delivery` sets all of it.
+    # Made by `__new__` without `__init__`, which is faster in C: `_new_fast_delivery` sets all fields.
     incoming: KernelLink
     incoming_id: int
     incoming_tag: bytes
-    #: Of the message (§2.7.5); 0 for those of the standard.
+    #: Of the message (§2.7.5); 0: the format of the standard.
     message_format: int
     #: rcv-settle-mode second is in force.
     second: bool
-    #: When it received, seconds.
+    #: The time of its arrival, seconds.
     arrived: float
     outgoing: KernelLink
     outgoing_id: int
-    #: Empty: it is the number, in hexadecimal digits; or, on a lane, the one that it came with, with one hop less.
+    #: Empty: the tag is `number` in hexadecimal digits; on a lane it is the incoming tag with one hop less.
     outgoing_tag: bytes
     number: int
-    #: The receiver has settled it.
+    #: The receiver has settled the delivery.
     outgoing_settled: bool
-    #: What the receiver has said, and the sender was told; only in mode second it is not the end.
+    #: The outcome of the receiver, which was passed to the sender; set only in mode second.
     outcome: bytes | None
-    #: When that was, seconds.
+    #: The time of the outcome, seconds.
     outcome_at: float
-    #: If it is to be recorded: when it sent, seconds, octets of its payload, what its header told, and the counter of
-    #: its key. -1: it is not.
+    #: For hop records: the time at which it left, seconds, -1: it is not recorded; octets of its payload;
+    #: `HeaderFields.info`; the counter of its key.
     sent_at: float
     size: int
     header_info: int
@@ -87,7 +87,7 @@ def _new_fast_delivery(
     outgoing_id: int,
     outgoing_tag: bytes,
 ) -> FastDelivery:
-    """One more, which the ledgers of both sides have; the unsettled map of a lane that it leaves by is the caller's."""
+    """Make a fast delivery, and put it into both ledgers. The caller sees to `lane_to_lane` of an outgoing lane."""
     fast = FastDelivery.__new__(FastDelivery)
     fast.incoming = incoming
     fast.incoming_tag = incoming_tag
@@ -162,7 +162,7 @@ def expand_link(link: KernelLink) -> None:
 
 
 def _relay_by_one_leg(received: Delivery, sent: Delivery, now: float) -> Relay:
-    """The relay of a delivery that leaves by one leg, which has begun. Args: now: when it came, seconds."""
+    """Make the relay of a delivery with one leg, which has begun. Args: now: the time of its arrival, seconds."""
     relay = Relay(received.link.record, received, received.message_format, now)
     relay.waiting = False
     relay.attempts = 1
@@ -175,7 +175,7 @@ def _relay_by_one_leg(received: Delivery, sent: Delivery, now: float) -> Relay:
 
 
 def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, relay: Relay) -> None:
-    """A relay is through: what is left of it, if nobody has said anything of it yet, is a fast delivery."""
+    """Make a fast delivery of a relay that was sent whole, if it has no outcome or other state yet."""
     leg: Leg = relay.legs[0]
     recorder = router.recorder
     counter = relay.counter
@@ -217,7 +217,7 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
         or received.remote_settled
         or sent.settled
         or sent.remote_settled
-        # Its key was in use, so that it has another tag, and stays in the map.
+        # Its key was in use, so it has another tag, and stays in the unsettled map.
         or (received.link.lane and sent.link.lane and sent.tag != onward(received.tag))
     ):
         return
@@ -244,13 +244,13 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
         del sent.link.unsettled[sent.tag]
         if goes_on:
             sent.link.lane_to_lane[received.tag] = fast
-    # They refer to each other: the circles end here.
+    # Break the reference cycles.
     received.relay = sent.leg = None
     relay.legs = []
 
 
 def _outgoing_tag(fast: FastDelivery) -> bytes:
-    """The tag that it left with."""
+    """Return the tag of the outgoing delivery."""
     if fast.outgoing_tag:
         return fast.outgoing_tag
     return onward(fast.incoming_tag) if fast.outgoing.lane else b"%x" % fast.number
@@ -271,9 +271,9 @@ def _record(
     state: bytes,
     header_info: int,
 ) -> None:
-    """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before."""
+    """Record a delivery that left by one link. Args: state: its outcome; empty: it came settled."""
     kind = state_kind(state) if state else 0
-    # Numbered from `accepted`, as their codes are.
+    # Numbered from `accepted`, in the order of the descriptor codes.
     outcome = kind - _ACCEPTED + 1 if _ACCEPTED <= kind <= _MODIFIED else 0
     flags = 0 if state else _SETTLED
     if link.lane and len(incoming_tag) == _KEY + 1:
@@ -309,7 +309,7 @@ def _record(
 
 
 def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
-    """Tell whether the link of a ledger's entry has ended. Args: sent: the entry is of a ledger of sent deliveries."""
+    """Return whether the link of a ledger's entry has ended. Args: sent: the ledger is one of sent deliveries."""
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
         return fast.outgoing.ended if sent else fast.incoming.ended
@@ -318,7 +318,7 @@ def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
 
 
 def _expanded(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
-    """Return an entry of a ledger as a `Delivery`. Args: sent: the entry is of a ledger of sent deliveries."""
+    """Return an entry of a ledger as a `Delivery`. Args: sent: the ledger is one of sent deliveries."""
     if isinstance(entry, Delivery):
         return entry
     incoming, outgoing = expand(entry)

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
-    """Relay what comes on a connection, frame by frame, as far as nothing is to be decided.
+    """Relay frames that come on a connection, as long as no decision is needed.
 
-    Every frame is done with entirely, or is left as if it had not been looked at.
+    Each frame is handled entirely, or not at all.
 
-    Args: data: of which `at` is where a frame begins, of a connection that both sides have opened.
-    Returns: where the first frame begins that is not relayed. It is incomplete, or the engine has to read it, or
-        `wire.waits_for` has to be written first, or `wire.work` is used up, or the frame before left a
+    Args: wire: a connection that both sides have opened. at: the begin of a frame in `data`.
+    Returns: the begin of the first frame that is not relayed. It is incomplete, or the engine must read it, or
+        `wire.waits_for` must be written first, or `wire.work` is used up, or the frame before it has left a
         `wire.pending_disposition`.
     """
     router = wire.router
@@ -82,7 +82,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
                 or not _relay_transfer(router, session, link, frame, data, payload_at, after)
             ):
                 break
-            # What a large one adds to somebody's output is to leave before there is too much of it.
+            # A large frame counts more: its output must be written before there is too much of it.
             wire.work -= 1 + (size >> 8)
         elif code == _DISPOSITION_CODE:
             if not read_disposition(router.disposition, data, at + 8, after):
@@ -119,7 +119,7 @@ def _relay_transfer(
     payload_at: int,
     end: int,
 ) -> bool:
-    """Relay a frame of a delivery now: all of it, or what begins one that leaves in the same way; whether it was."""
+    """Relay a frame: a whole delivery, or a part of one. Returns: whether it was relayed."""
     if link.current is not None:
         return _relay_next(router, session, link, frame, data, payload_at, end)
     route = link.fast_route
@@ -147,12 +147,12 @@ def _relay_transfer(
     try:
         _check_first_transfer(session, link, frame, size)
     except Violation:
-        return False  # who reads it anew finds the same, and answers
+        return False  # the engine reads the frame again, finds the same error, and answers it
     incoming_tag = frame.delivery_tag
     assert incoming_tag is not None
     target = out.session
     sink = target.wire
-    # The tag that it leaves with: this; or the one that it came with, with so many hops left; or a number.
+    # The outgoing tag: `tag`; or the incoming tag with `hops` left; or `number`.
     tag = b""
     hops = 0
     number = 0
@@ -176,7 +176,7 @@ def _relay_transfer(
     settled = frame.settled == 1
     second = link.second and frame.rcv_settle_mode != 0
     delivery_id = target.next_delivery_id
-    # Lanes are of mode second, for those that need it (§2.7.5).
+    # Lanes have mode second, for deliveries that need it (§2.7.5).
     mode = 0 if out.lane and not second else -1
     p = data
     if target.in_full or frame.message_format > 0:
@@ -274,7 +274,7 @@ def _relay_transfer(
 
 
 def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> None:
-    """A delivery was given to an exit."""
+    """Count a delivery that was relayed by the link `out`."""
     route = link.fast_route
     assert route is not None
     if route.turn:
@@ -293,7 +293,7 @@ def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> N
         router.touch(link)
     if not out.touched:
         router.touch(out)
-        if out.session.wire.sending:  # its peer does not read on: what waits for it is to be counted
+        if out.session.wire.sending:  # its peer does not read: the waiting output must be counted
             router.due = True
 
 
@@ -307,9 +307,9 @@ def _relay_first(
     end: int,
     tag: bytes,
 ) -> None:
-    """Relay the first frame of a delivery that leaves in several, which begins as it was checked.
+    """Relay the first frame, which was checked, of a delivery that leaves in several frames.
 
-    What it is to those who decide, it is from its begin to its end. Args: tag: of what leaves.
+    The delivery is a `Relay` until its end, as if the router had decided. Args: tag: of the outgoing delivery.
     """
     session, target = link.session, out.session
     if not frame.more and end - payload_at < _COPIED:
@@ -321,7 +321,7 @@ def _relay_first(
         relay.header_info = router.header.info()
     if out.lane:
         if not received.second:
-            # Lanes are of mode second, for those that need it (§2.7.5).
+            # Lanes have mode second, for deliveries that need it (§2.7.5).
             sent.rcv_settle_mode = 0
         if not link.lane:
             relay.counter = router.key_count
@@ -349,14 +349,14 @@ def _relay_first(
 
 
 def _relayed_whole(router: KernelRouter, link: KernelLink, received: Delivery, sent: Delivery, relay: Relay) -> None:
-    """The last frame of a delivery of several was relayed."""
+    """Finish a delivery of several frames, whose last frame was relayed."""
     out = sent.link
     link.relay = None
     out.leg = None
     relay.complete = True
     _compact_relay(router, received, sent, relay)
     router.touch(out)
-    # Others may have waited until it was through.
+    # Other deliveries may have waited for its last frame.
     if link.fast_route is None or link.fast_route.generation != router.generation:
         router.due = True
 
@@ -370,9 +370,9 @@ def _relay_next(
     payload_at: int,
     end: int,
 ) -> bool:
-    """Relay a frame in the middle of a delivery, or its last, by the only leg that it has; whether it was.
+    """Relay a later frame of a delivery by its only leg. Returns: whether it was relayed.
 
-    That leg has sent all that came before, and goes on.
+    The leg must have sent all earlier frames.
     """
     received = link.current
     assert received is not None
@@ -405,12 +405,12 @@ def _relay_next(
     try:
         receive_transfer(link, frame, size)
     except Violation:
-        return False  # as above
+        return False  # as in _relay_transfer
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
-    if wire.sending and not out.touched:  # as of a first frame
+    if wire.sending and not out.touched:  # as for a first frame
         router.touch(out)
         router.due = True
     if not target.woken:
@@ -421,15 +421,15 @@ def _relay_next(
 
 
 def _lane_stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
-    """Tell whether a lane stays attached, and no later delivery of the incoming link waits for it."""
+    """Return whether a lane stays attached, and no later delivery of the incoming link waits for it."""
     route = link.fast_route
     return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
 
 
 def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
-    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was such a `flow`.
+    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was one.
 
-    The router is told of the credit, because it divides credit among senders.
+    The router must learn of the credit, because it divides credit among senders.
     """
     link: KernelLink | None = None
     if frame.handle != -1:
@@ -448,7 +448,7 @@ def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) 
     if apply_flow(session, link, frame, _CREDIT_RAISED) & ~_CREDIT_RAISED:
         return False
     if link is not None:
-        link.available = 0  # nothing waits for it
+        link.available = 0  # no message waits for credit
         router.touch(link)
         router.due = True
     return True

@@ -1,4 +1,4 @@
-"""Links by which deliveries of a node leave without a decision, and the choice among them."""
+"""The links by which deliveries of a node leave without a decision, and the choice among them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
-#: In which order links are taken: the first that is ready, the one with the least unsettled, or by turns.
+#: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns.
 FIRST: Final = 0
 LEAST: Final = 1
 TURNS: Final = 2
 _FIRST: Final = FIRST
 _LEAST: Final = LEAST
 
-#: Octets of a frame that are not payload, in the middle of a delivery or, with a tag, at its begin: no more than these.
+#: The most octets of a transfer frame without its payload.
 _FRAME_HEAD: Final = 80
 
 
@@ -28,29 +28,29 @@ class FastRoute:
 
     def __init__(self) -> None:
         self.generation = 0
-        #: Those that may take a delivery, if they are ready for it; and where they are lanes, which is in the order
-        #: `_FIRST`, those for large ones: they take a small one, too, if no other does.
+        #: Links that may take a delivery if they are ready. `bulk`: lanes (order `_FIRST`) for large deliveries; they
+        #: take small ones, too, if no other link does.
         self.links: list[KernelLink] = []
         self.bulk: list[KernelLink] = []
         self.order = _FIRST
-        #: The turn of who was chosen last, if it is given the delivery; 0: there was nobody else.
+        #: The new turn of the link that was chosen last, if it takes the delivery; 0: it was the only one.
         self.turn = 0
         #: Octets of payload that certainly fit into one frame.
         self.room = 0
-        #: How many more deliveries the way out may be given; -1: it lends nothing, and asks nothing.
+        #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.lent = -1
-        #: How many of those may be given before the way out is to be told.
+        #: Deliveries that may leave before the router must update the pool of that share.
         self.quiet = 0
-        #: How many hops a delivery may make that begins its way through the mesh here.
+        #: The hops of a delivery that enters the mesh here.
         self.hops = 0
-        #: Delivery annotations do not pass.
+        #: Delivery annotations are dropped: messages with them need a decision.
         self.drops = False
-        #: A delivery came that could not leave by them: they are to be decided anew.
+        #: A delivery came while the route was invalid: the router must decide the route again.
         self.wanted = False
 
 
 def _ready_link(route: FastRoute) -> KernelLink | None:
-    """The exit that the next delivery takes, and `route.turn`; None: none is ready for the first frame of one."""
+    """Return the link for the next delivery, and set `route.turn`; None: no link can take its first frame."""
     route.turn = 0
     if route.order == _FIRST:
         for link in route.links:
@@ -83,10 +83,10 @@ def _ready_link(route: FastRoute) -> KernelLink | None:
 
 
 def _link_for_large(route: FastRoute, octets: int) -> KernelLink | None:
-    """The exit that a delivery takes which does not leave in one frame, or not in the one that it began with.
+    """Return the link for a delivery of several frames, coming or leaving.
 
-    Of lanes it is another link, for which nothing small waits. Args: octets: of it that are here.
-    Returns: None: none takes all of that now, or what is here is nothing.
+    Lanes have separate links for them, so that small deliveries do not wait.
+    Args: octets: of the payload that has come. Returns: None: no link takes all of it now, or there is none.
     """
     if route.order == _FIRST:
         route.turn = 0
@@ -99,14 +99,14 @@ def _link_for_large(route: FastRoute, octets: int) -> KernelLink | None:
 
 
 def _is_ready(link: KernelLink) -> bool:
-    """A sender can take the first frame of a delivery now."""
+    """Return whether a sender can take the first frame of a delivery now."""
     session = link.session
     wire = session.wire
     return wire.sending + len(wire.out) <= wire.backlog and session.remote_incoming_window > 0 and _is_free(link)
 
 
 def _is_free(link: KernelLink) -> bool:
-    """The same, however much waits to be written, and however narrow the window of its session is."""
+    """Return whether a sender can take a delivery, apart from waiting output and its session's window."""
     return (
         link.link_credit > 0
         and link.session.channel != -1
@@ -117,13 +117,13 @@ def _is_free(link: KernelLink) -> bool:
 
 
 def _fits(link: KernelLink, octets: int) -> bool:
-    """Tell whether the window of a sender's session has room for the frames that so many octets need."""
+    """Return whether the window of a sender's session has room for the frames of `octets`."""
     session = link.session
     room = session.wire.remote_max_frame_size - _FRAME_HEAD
     return session.remote_incoming_window > 0 and (octets + room - 1) // room <= session.remote_incoming_window
 
 
 def _is_full(link: KernelLink) -> bool:
-    """So much waits to be written that nothing large is added to it by this sender."""
+    """Return whether too much output waits for this sender to add a large delivery."""
     wire = link.session.wire
     return (wire.sending + len(wire.out)) * link.part > wire.backlog

@@ -39,7 +39,7 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     if incoming.selective and state_kind(state) != _ACCEPTED:
         return False
     if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED and state != FAILED_STATE:
-        return False  # a neighbour has to learn which receiver released it, or that is to be removed
+        return False  # a neighbour must learn which receiver released it; towards others that must be removed
     if fast.second and (incoming.outstanding >= incoming.max_outstanding or len(state) > _LONG_STATE):
         return False
     outgoing.count_outcome(state)
@@ -95,7 +95,7 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
     link.session.incoming.remove(fast.incoming_id)
     del link.unsettled[fast.incoming_tag]
     router.relays -= 1
-    if link.remote_handle == -1:  # it is detached, and this may have been its last delivery
+    if link.remote_handle == -1:  # the link is detached, and this may have been its last delivery
         router.touch(link)
         router.due = True
 

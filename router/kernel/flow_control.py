@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Effects of a `flow`, as bits. The peer counts transfers that we never sent: an error of the session.
+#: Effects of a `flow`, as bits. This one: the peer counts transfers that we never sent, an error of the session.
 NEVER_SENT: Final = 1
 #: The session's window was closed, and is open now.
 WINDOW_OPENED: Final = 2
@@ -22,7 +22,7 @@ ECHO: Final = 8
 #: The link has more credit, or less.
 CREDIT_RAISED: Final = 16
 CREDIT_LOWERED: Final = 32
-#: The receiver asks to drain the link, or asks no longer.
+#: The receiver asks to drain the link, or no longer asks.
 DRAIN: Final = 64
 #: All effects that leave the peer's `flow` valid.
 ANY_EFFECT: Final = WINDOW_OPENED | IDS_SKIPPED | ECHO | CREDIT_RAISED | CREDIT_LOWERED | DRAIN
@@ -37,14 +37,14 @@ _DRAIN: Final = DRAIN
 
 
 def apply_flow(session: KernelSession, link: KernelLink | None, frame: FlowFrame, allowed: int) -> int:
-    """Apply an incoming `flow`, if it has no other effects than those `allowed`; else change nothing.
+    """Apply an incoming `flow` if all its effects are `allowed`; otherwise change nothing.
 
-    Args: link: of the `flow`, if we send on it. The frame then has a delivery-count, if it has a link-credit.
+    Args: link: of the `flow`, if we send on it. Then a frame with a link-credit has a delivery-count.
     Returns: the effects, whether they were allowed or not.
     """
     seen = frame.next_incoming_id if frame.next_incoming_id != -1 else session.initial_outgoing_id
     in_flight = serial_distance(seen, session.next_outgoing_id)
-    # A peer may shrink its window below what is already on the wire: that is 0, not four billion.
+    # A peer may shrink its window below the frames on the wire: the result is 0, not four billion.
     window = max(0, frame.incoming_window - in_flight)
     skipped = serial_distance(session.next_incoming_id, frame.next_outgoing_id)
     effect = 0
@@ -70,14 +70,14 @@ def apply_flow(session: KernelSession, link: KernelLink | None, frame: FlowFrame
                 effect |= _CREDIT_LOWERED
     if effect & ~allowed:
         return effect
-    # The peer numbers its transfers; a number that it skips costs it nothing of the window (§2.5.6).
+    # The peer numbers its transfers; skipped numbers do not use its window (§2.5.6).
     session.next_incoming_id = frame.next_outgoing_id
     session.incoming_limit = (session.incoming_limit + skipped) & _MASK
     session.remote_incoming_window = window
     session.remote_outgoing_window = frame.outgoing_window
     if link is not None:
         if frame.link_credit != -1:
-            # A receiver that leaves some credit, which is spent by now, only shows that it wants less.
+            # A receiver that left some credit, which is used by now, did not withdraw it all.
             link.lowered = frame.link_credit == 0 and effect & _CREDIT_LOWERED != 0
             link.link_credit = max(0, credit)
         link.drain = frame.drain

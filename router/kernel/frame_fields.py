@@ -14,7 +14,7 @@ _MAX_TAG: Final = MAX_TAG
 
 
 class TransferFrame:
-    """A `transfer` as the hot path sees it; the skimmer and the generic decoder yield the same (§2.7.5)."""
+    """The fields of a `transfer`, read by the kernel or made of a decoded one (§2.7.5)."""
 
     __slots__ = (
         "aborted",
@@ -57,7 +57,7 @@ class TransferFrame:
 
 
 class DispositionFrame:
-    """A `disposition` as the hot path sees it (§2.7.6)."""
+    """The fields of a `disposition` (§2.7.6)."""
 
     __slots__ = ("first", "last", "receiver", "settled", "state")
 
@@ -89,7 +89,7 @@ class FlowFrame:
         self.incoming_window = 0
         self.next_outgoing_id = 0
         self.outgoing_window = 0
-        #: -1: it is of the session alone.
+        #: -1: the `flow` is one of the session alone.
         self.handle = -1
         self.delivery_count = -1
         self.link_credit = -1
@@ -98,7 +98,7 @@ class FlowFrame:
 
 
 class DispositionRun:
-    """Consecutive delivery-ids that say the same: one `disposition` frame."""
+    """Consecutive delivery-ids with the same state: one `disposition` frame."""
 
     __slots__ = ("first", "last", "receiver", "settled", "state")
 

@@ -19,10 +19,10 @@ _FLOW_CODE: Final = 0x13
 
 
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
-    """Read the `transfer` that begins at `at`, and say where its payload begins; None hands it to the decoder.
+    """Read the `transfer` that begins at `at`. Returns: it, and the begin of its payload; None: the decoder must.
 
-    Only the common shape is read: descriptor 0x14 as smallulong, a list, compact fields, nothing rare in them. Nothing
-    is judged here: what is not exactly that shape, malformed bytes included, is the generic decoder's to judge.
+    Only the common shape is read: the descriptor 0x14 as a smallulong, a list, compact fields, no rare fields. Any
+    other shape, malformed octets included, is left to the generic decoder, which also answers errors.
     """
     frame = TransferFrame(-1)
     payload_at = read_transfer(frame, data, at, end)
@@ -30,9 +30,9 @@ def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] |
 
 
 def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
-    """As `skim_transfer`, into a frame that there is, whose rare fields keep their defaults.
+    """Read a `transfer` as `skim_transfer` does, into a given frame, whose rare fields keep their defaults.
 
-    Returns: where the payload begins; -1: the frame holds nothing of use.
+    Returns: the begin of the payload; -1: the decoder must read it, and the frame is undefined.
     """
     if end - at < 7 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _TRANSFER_CODE:
         return -1
@@ -46,7 +46,7 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
         at += 12
     else:
         return -1
-    # Behind the last field there is nothing to be read: its octets are looked at as far as the list goes.
+    # No field may end beyond the list.
     if payload_at > end or count < 1 or count > 11:
         return -1
     frame.delivery_id = frame.message_format = frame.settled = frame.rcv_settle_mode = -1
@@ -115,7 +115,7 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
             at += 1
         else:
             return -1
-        # Some write the whole list: the state null, the flags behind it false.
+        # Some peers write the whole list: the state is null, the flags behind it are false.
         if at + count - 7 != payload_at:
             return -1
         for field in range(7, count):
@@ -126,13 +126,13 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
 
 
 def skim_disposition(data: bytes, at: int, end: int) -> DispositionFrame | None:
-    """Read the `disposition` that begins at `at`; None hands it to the decoder (see `skim_transfer`)."""
+    """Read the `disposition` that begins at `at`; None: the decoder must read it (see `skim_transfer`)."""
     frame = DispositionFrame(False, 0, 0, False, None)
     return frame if read_disposition(frame, data, at, end) else None
 
 
 def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) -> bool:
-    """As `skim_disposition`, into a frame that there is; whether it was read."""
+    """Read a `disposition` as `skim_disposition` does, into a given frame. Returns: whether it was read."""
     if end - at < 9 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _DISPOSITION_CODE:
         return False
     at = _fields_at(data, at + 3, end)
@@ -170,7 +170,7 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
             return False
         at += 1
     if count > 5:
-        # Batchable: a hint that nobody here needs.
+        # The hint `batchable` is not used.
         end -= 1
         code = data[end]
         if code < 0x40 or code > 0x42:
@@ -196,7 +196,7 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
 
 
 def _fields_at(data: bytes, at: int, end: int) -> int:
-    """Return where the fields of the list at `at` begin; the octet before is their number.
+    """Return the begin of the fields of the list at `at`; the octet before it is their number.
 
     Returns: -1: there is no list, it does not end at `end`, or it has more than 255 fields.
     """
@@ -208,8 +208,9 @@ def _fields_at(data: bytes, at: int, end: int) -> int:
 
 
 def read_flow(frame: FlowFrame, data: bytes, at: int, end: int) -> bool:
-    """Read the `flow` that begins at `at` into a frame that there is; whether it was of the common shape, and without
-    properties.
+    """Read the `flow` that begins at `at` into a given frame.
+
+    Returns: whether it was read: it has the common shape, and no properties.
     """
     if end - at < 10 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _FLOW_CODE:
         return False
@@ -245,7 +246,7 @@ def read_flow(frame: FlowFrame, data: bytes, at: int, end: int) -> bool:
                 frame.delivery_count = value
             elif field == 6:
                 frame.link_credit = value
-            # How many messages a receiver has is not its to say.
+            # `available` is of no use: only a sender knows it.
         else:
             if at >= end or not (0x40 <= data[at] <= 0x42) or (field == 10 and data[at] != 0x40):
                 return False

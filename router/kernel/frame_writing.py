@@ -21,18 +21,18 @@ _DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_L
 
 _FLOW_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00\x00\x53\x13\xc0\x00\x00"
 
-#: The begin of a frame by its octets: what follows is put in its place.
+#: By the octets of a frame before its payload: its begin, and room for its fields.
 _HEADS: Final = tuple(_TRANSFER_START + bytes(max(0, octets - 14)) for octets in range(100))
 
-#: [count:n] are the nulls that stand between the fields written so far and field n.
+#: `_NULLS[count:n]`: the nulls between `count` written fields and field n.
 _NULLS: Final = b"\x40" * 11
 
 _DIGITS: Final = b"0123456789abcdef"
 
-#: Octets of a state that fit into the smallest frame, with all else.
+#: Octets of a state that fits into the smallest frame of a `disposition`.
 _SHORT: Final = 400
 
-#: Transfers that we may send: as many as the peer takes.
+#: Our outgoing window: as many transfers as the peer takes.
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 _OUTGOING_WINDOW: Final = OUTGOING_WINDOW
 
@@ -47,11 +47,11 @@ def write_transfer(
 ) -> int:
     """Append one `transfer` frame of at most `limit` octets to `out`, compact: trailing defaults are left out (§2.7.5).
 
-    Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
+    If the payload does not fit, its first part is written, and `more` is set.
 
-    Args: limit: at least what the frame takes without payload; a first frame without a state takes 65 octets at most,
-        in full 70. in_full: write nulls for the trailing defaults.
-    Returns: how many octets of the payload went.
+    Args: limit: at least the octets of the frame without payload: 65 for a first frame without a state, 70 in full.
+        in_full: write nulls for the trailing defaults.
+    Returns: the octets of the payload that are written.
     """
     start = len(out)
     _write_transfer_head(out, channel, frame, in_full)
@@ -71,7 +71,7 @@ def write_transfer(
 
 
 def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame, in_full: bool) -> None:
-    """The frame up to its payload; the size of the frame is left open."""
+    """Append a frame up to its payload, without the frame's size."""
     start = len(out)
     out += _TRANSFER_START
     if channel:
@@ -137,8 +137,8 @@ def _write_whole(
 ) -> None:
     """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
 
-    Args: tag: empty, if it is `number` in hexadecimal digits. hops: its last octet; 0: as it is.
-        mode: 0 for rcv-settle-mode first; -1: none is said. size: of the payload.
+    Args: tag: empty: the tag is `number` in hexadecimal digits. hops: the last octet of the tag; 0: the tag's own.
+        mode: rcv-settle-mode, 0 for first; -1: none. size: octets of the payload.
     """
     digits = len(tag)
     if not digits:
@@ -151,7 +151,7 @@ def _write_whole(
     octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id) + digits + tail
     at = len(out)
     out += _HEADS[octets]
-    # All that is put lies within those octets.
+    # All writes below lie within those octets.
     o = out
     o[at + 12] = octets - 13
     o[at + 13] = 7 if mode == 0 else 5 if settled else 4
@@ -194,19 +194,20 @@ def _write_whole(
 
 
 def _close_list(out: bytearray, start: int, count: int) -> None:
-    """Fill in size and count of the list that ends a frame's performative; it becomes a list32 if it must."""
+    """Fill in the size and the count of a performative's list, which becomes a list32 if it is long."""
     size = len(out) - start - 13
     if size < 256:
         out[start + 12] = size
         out[start + 13] = count
     else:
-        # A large state: an error with its info, annotations to merge.
+        # The state is large: an error with its info, or annotations to merge.
         out[start + 11 : start + 14] = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
 
 
 def write_dispositions(session: KernelSession) -> bool:
-    """Write the dispositions that have gathered on a session, as far as they are certain to fit into a frame; whether
-    those were all.
+    """Write the dispositions that are due on a session, if each is certain to fit into a frame.
+
+    Returns: whether they are written. If not, the engine writes them.
     """
     if session.progress:
         return False
@@ -250,9 +251,9 @@ def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None
 
 
 def write_flow(session: KernelSession, link: KernelLink | None, echo: bool, counted: bool = True) -> None:
-    """Append a `flow` with a session's state to what is to be sent, and with a link's (§2.7.4).
+    """Append a `flow` with the state of a session, and of a link if one is given, to the output (§2.7.4).
 
-    Args: echo: the peer is to answer. counted: the link's delivery-count is known to us.
+    Args: echo: ask the peer for an answer. counted: we know the link's delivery-count.
     """
     out = session.wire.out
     compact = session.wire.compact

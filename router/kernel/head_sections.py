@@ -1,4 +1,4 @@
-"""Head sections of a message: header and both annotations (§3.2)."""
+"""Head sections of a message: the header and both annotations (§3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amqpmesh.router.kernel.encoded_values import (
 )
 from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
 
-#: What the keys of the mesh's own delivery annotations begin with.
+#: The prefix of the keys of the mesh's own delivery annotations.
 _OURS: Final = b"x-opt-mesh-"
 
 
@@ -107,7 +107,7 @@ def _after_any(data: bytes, at: int, end: int) -> int:
 class Head:
     """Extents of the head sections of a message of format 0: header and both annotations (§3.2).
 
-    Offsets into the payload. Extents are (start, end), (0, 0) for a section that is not there.
+    Extents are (start, end), offsets into the payload; (0, 0): the section is missing.
     """
 
     __slots__ = (
@@ -125,23 +125,23 @@ class Head:
         self.header = (0, 0)
         self.delivery_annotations = (0, 0)
         self.message_annotations = (0, 0)
-        #: Where the bare message begins.
+        #: The begin of the bare message.
         self.bare_at = 0
         #: 0..255, 4 if absent (§3.2.1).
         self.priority = 4
         #: Milliseconds; -1: absent.
         self.ttl = -1
-        #: Where the ttl's format code stands.
+        #: The offset of the ttl's format code.
         self.ttl_at = 0
-        #: Sections out of order, doubled or malformed: from there everything counts as bare message.
+        #: A section is malformed, out of order or doubled: it and all behind it count as bare message.
         self.irregular = False
 
 
 def read_head(data: bytes, complete: bool) -> Head | None:
-    """Find the head sections at the start of a message, by skipping.
+    """Find the head sections at the start of a message, without decoding them.
 
-    Args: data: the payload so far, of message-format 0. complete: no more of it will come.
-    Returns: the head; None while `data` ends before the first section of the bare message has begun.
+    Args: data: the payload so far, of message-format 0. complete: the payload is complete.
+    Returns: the head; None: `data` ends before the first section of the bare message.
     Source: §3.2.
     """
     head = Head()
@@ -186,7 +186,7 @@ def read_head(data: bytes, complete: bool) -> Head | None:
 
 
 def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
-    """The payload with a smaller ttl (milliseconds) in place: its encoding keeps its width, so nothing moves.
+    """Return the payload with a smaller ttl (milliseconds), whose encoding keeps its width.
 
     Args: data: the payload that `head` was read from. head: with a ttl above 0. ttl: 0..head.ttl.
     """
@@ -196,16 +196,16 @@ def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
 
 
 def _property(data: bytes, at: int, number: int) -> tuple[int, int] | None:
-    """Find a field of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
+    """Find a field of the properties section, if the bare message at `at` begins with one (§3.2.4).
 
-    Args: number: of the field, from 0. Returns: (start, end); None if there are not so many fields.
-    Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
+    Args: number: of the field, from 0. Returns: (start, end); None: there is no such field.
+    Raises: Incomplete: the data ends before the field. Violation: the section is malformed.
     """
     end = len(data)
     code, value_at = descriptor_code(data, at, end)
     if code != PROPERTIES:
         return None
-    # The list may go on in the next frame: its items are read as far as they are here.
+    # The list may continue in the next frame: its items are read up to the end of the data.
     if value_at >= end:
         raise Incomplete
     form = data[value_at]
@@ -232,9 +232,9 @@ def _property(data: bytes, at: int, number: int) -> tuple[int, int] | None:
 
 
 def read_to(data: bytes, at: int) -> str | None:
-    """The `to` of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
+    """Return the `to` of the properties, if the bare message at `at` begins with properties (§3.2.4).
 
-    Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
+    Raises: Incomplete: the data ends before `to`. Violation: the section is malformed.
     """
     found = _property(data, at, 2)
     if found is None:
@@ -252,7 +252,7 @@ def read_to(data: bytes, at: int) -> str | None:
 
 
 def read_expiry(data: bytes, at: int) -> int | None:
-    """The absolute-expiry-time of the bare message that begins at `at`, milliseconds since 1970; None: it has none.
+    """Return the absolute-expiry-time of the bare message at `at`, milliseconds since 1970; None: it has none.
 
     Raises: as `read_to`.
     """

@@ -8,7 +8,7 @@ from typing import Any, Final
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.serial import _MASK
 
-#: Words of a unit of hop records, and how many of them one record may need at most: three units.
+#: Words of a unit of hop records; `_MOST`: the most words of one record, three units.
 UNIT_WORDS: Final = 4
 _UNIT: Final = UNIT_WORDS
 _MOST: Final = 3 * UNIT_WORDS
@@ -18,27 +18,27 @@ _SETTLED: Final = 1
 _BEGAN: Final = 2
 _TIMED: Final = 8
 _ANSWERED: Final = 16
-#: In the place of flags: the unit is no record, but says what keys behind it begin with, or what is rare or large in
-#: the record before it.
+#: In place of flags: the unit is no record. A key unit has the prefix of the keys behind it, a wide unit the rare
+#: fields and the upper bits of the record before it.
 _KEY_UNIT: Final = 0x80 << 56
 _WIDE_UNIT: Final = 0xC0 << 56
-#: What of a time, a size and the time to an outcome stands in the record itself: their lower bits.
+#: The lower bits of a time, of a size and of the time to an outcome, which are in the record itself.
 _LOW_TIME: Final = (1 << 40) - 1
 _LOW_SIZE: Final = (1 << 24) - 1
 _LOW_ANSWER: Final = (1 << 36) - 1
-#: Of the number of a condition, what stands beside the time to an outcome; the rest stands beside the size.
+#: The lower bits of the number of a condition, beside the time to an outcome; the others are beside the size.
 _LOW_CONDITION: Final = (1 << 28) - 1
-#: Records for which the clock is looked at once, at most: some ten microseconds.
+#: The most records with one reading of the clock: some ten microseconds.
 _LOOKS: Final = 16
-#: What spreads the counters of keys evenly over 32 bits: odd, and near to 2**32 divided by the golden ratio.
+#: The factor that spreads the counters of keys evenly over 32 bits: odd, near 2**32 divided by the golden ratio.
 _SPREAD: Final = 0x9E3779B1
 
 
 class Recorder:
     """The store of hop records: one for each sampled delivery and each link that it leaves by.
 
-    The words of a record are what the router's telemetry says (`PACKED` there). It never waits: where there is no room
-    and nobody gives some, records are lost, and counted.
+    `PACKED` of the router's telemetry describes the words of a record. The recorder never waits: if there is no room,
+    records are lost and counted.
     """
 
     __slots__ = (
@@ -64,30 +64,31 @@ class Recorder:
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Args: clock: seconds; with `shift` added, what `KernelRouter.now` is."""
+        """Args: clock: returns seconds; `shift` is added to get the time of `KernelRouter.now`."""
         self.clock = clock
         self.shift = 0.0
-        #: What the clock has shown, and how many more times that is good enough.
+        #: The last reading of the clock; `times`: the number of times that it may still be used.
         self.now = 0.0
         self.times = 0
         #: Nanoseconds since 1970 when `now` was 0.
         self.base = 0
-        #: Of 2**32 keys so many are taken.
+        #: The number of keys that are sampled, of 2**32.
         self.threshold = 0
-        #: Unsigned 64 bit words, how many of them are used, and at how many there is room for one more record.
+        #: Unsigned 64 bit words; `used`: words in use; `last`: the most words in use with room for one more record.
         self.words: Any = None
         self.used = 0
         self.last = -1
-        #: Called when there is no room for one more record: may `give` some.
+        #: Called when there is no room for one more record; it may call `give`.
         self.on_full: Callable[[], None] | None = None
         #: Called with an encoded `rejected`: returns the number of its condition; 0: it has none.
         self.on_rejected: Callable[[bytes], int] | None = None
-        #: Records so far, the lost ones among them.
+        #: The number of records so far, lost ones included.
         self.stored = 0
         self.lost = 0
         #: The number of the first record in `words`.
         self.first = 0
-        #: What the last key began with, and what `words` say of it; and the upper bits of counters and times there.
+        #: The prefix of the last key. The fields of the last key unit in `words`: ingress, epoch, and the upper bits of
+        #: counters and times.
         self.key: bytes | None = None
         self.ingress = 0
         self.epoch = 0
@@ -95,7 +96,7 @@ class Recorder:
         self.upper = 0
 
     def give(self, words: Any) -> None:
-        """Store what comes now in these, an `array` of unsigned 64 bit words; None: nowhere."""
+        """Set the words for the next records: an `array` of unsigned 64 bit words; None: no room."""
         self.words = words
         self.used = 0
         self.last = -1 if words is None else len(words) - _MOST
@@ -103,13 +104,13 @@ class Recorder:
         self.key = None
 
     def takes(self, counter: int) -> bool:
-        """Tell whether a delivery is recorded, by the counter of its key: all routers record the same deliveries."""
+        """Return whether a delivery is sampled, by the counter of its key: all routers record the same deliveries."""
         return ((counter & 0x7FFFFFFF) * _SPREAD & _MASK) < self.threshold
 
     def time(self) -> float:
-        """Return the time as `KernelRouter.now` has it, read once for several calls of a batch.
+        """Return the time, on the scale of `KernelRouter.now`; the clock is read once for several calls of a batch.
 
-        A look at the clock costs as much as storing a record.
+        A reading of the clock costs as much as storing a record.
         """
         if self.times <= 0:
             self.now = self.clock() + self.shift
@@ -140,15 +141,15 @@ class Recorder:
 
         Args: key: ingress number and epoch, in its first octets. counter, hops_left: of its delivery key.
             state: the outcome, as its number in records. incoming, outgoing: numbers of links. size: octets of payload.
-            arrived, sent_at, outcome_at: seconds, as `KernelRouter.now`; negative: it has not happened.
-            header_info: as of `read_header_info`. address: its number; 0: that of the incoming link.
+            arrived, sent_at, outcome_at: seconds, on the scale of `KernelRouter.now`; negative: not yet.
+            header_info: `HeaderFields.info`. address: its number; 0: that of the incoming link.
             attempt: from 1. first: the counter of the first try; 0: this is the first.
             condition: the number of the error condition of `rejected`; 0: none.
         Returns: whether it is stored; else it is lost.
         """
         if self.used > self.last and self.on_full is not None:
             self.on_full()
-        # Compiled, `+=` would take a reference to the recorder.
+        # In C, `+=` would take a reference to the recorder.
         self.stored = self.stored + 1
         if self.used > self.last:
             self.lost += 1
@@ -176,7 +177,7 @@ class Recorder:
         )
         self.words[at + 3] = incoming | outgoing << 32
         self.used = at + _UNIT
-        # What is rare or large stands beside it: what a record costs are its octets.
+        # Rare fields and upper bits go to a unit of their own: a record costs its octets.
         if (
             address
             or attempt != 1
@@ -193,7 +194,7 @@ class Recorder:
         return True
 
     def _say(self, key: bytes, counter: int, upper: int) -> None:
-        """Say what keys begin with from here on, and the upper bits of counters and times, unless that is said."""
+        """Store the prefix of keys, and the upper bits of counters and times, unless they are stored already."""
         ingress = uint32(key, 0) << 32 | uint32(key, 4)
         epoch = uint32(key, 8) << 16 | key[12] << 8 | key[13]
         self.key = key

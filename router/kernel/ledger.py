@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
 
-#: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
+#: The first number of slots of a ledger; `_KEPT_SLOTS`: the most that an empty ledger keeps.
 _LEAST_SLOTS: Final = 8
 _KEPT_SLOTS: Final = 1024
 
-#: A ledger has no more slots than so many for each live delivery, but for a few.
+#: Above `_KEPT_SLOTS`: the most slots for each live delivery.
 _ROOM: Final = 16
 
 
 class Delivery:
-    """One delivery at one end of a link, from its first frame until it is settled here (§2.6.12)."""
+    """A delivery at one end of a link, from its first frame until it is settled here (§2.6.12)."""
 
     __slots__ = (
         "aborted",
@@ -47,13 +47,13 @@ class Delivery:
         self.message_format = message_format
         #: Settled at this end.
         self.settled = settled
-        #: Settled at the other end: nobody waits for what we say of it.
+        #: Settled at the other end, which does not wait for our state.
         self.remote_settled = settled
         #: rcv-settle-mode second is in force for it (§2.7.5).
         self.second = second
-        #: What its first frame says of that, as the sender chooses; -1: nothing, the link's mode holds.
+        #: The rcv-settle-mode of its first frame, chosen by the sender; -1: none, the link's mode holds.
         self.rcv_settle_mode = -1
-        #: Assigned when its first frame is read or written; -1 before.
+        #: Assigned with its first frame; -1 before.
         self.delivery_id = -1
         #: The encoded delivery state of this end and of the other.
         self.state: bytes | None = None
@@ -61,11 +61,11 @@ class Delivery:
         #: Its last frame was read or written.
         self.complete = False
         self.aborted = False
-        #: A resumed delivery, of which we have all or know nothing: its frames are read and dropped.
+        #: A resumed delivery that is complete here, or unknown: its frames are read and dropped.
         self.ignored = False
         #: Payload bytes so far.
         self.size = 0
-        #: What the router hangs here: the relay that it came in with, or the leg that it leaves by.
+        #: For the router: the relay of an incoming delivery, or the leg of an outgoing one.
         self.relay: Relay | None = None
         self.leg: Leg | None = None
 
@@ -73,31 +73,30 @@ class Delivery:
 class Ledger:
     """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
 
-    A delivery is here from its first frame until it is settled at this end; one that was relayed without a decision as
-    the `FastDelivery` that it is part of.
+    A delivery is here from its first frame until it is settled at this end; a fast delivery as its `FastDelivery`.
 
-    Ids come one after the other, so what is live stands in a row, each in the slot that its id says: nothing is hashed,
-    and little memory is touched. Those that all others have left behind stand beside it.
+    Ids are consecutive, so live deliveries lie in a row of slots, each in the slot of its id. No hashing is needed, and
+    little memory is touched. Deliveries far behind all others are kept beside the slots.
     """
 
     __slots__ = ("base", "beside", "live", "scanned", "slots")
 
     def __init__(self) -> None:
-        #: As many as are a power of two: of the ids from `base` on, each in that of its lowest bits; and how many there
-        #: are of them.
+        #: The entries of the ids from `base` on, by the lowest bits of the id; their number is a power of two. `live`:
+        #: the slots in use.
         self.slots: list[Delivery | FastDelivery | None] = [None] * _LEAST_SLOTS
         self.base = 0
         self.live = 0
-        #: Those of other ids.
+        #: The entries of other ids.
         self.beside: dict[int, Delivery | FastDelivery] = {}
-        #: How many places the last `select` has looked at, whether there was one or not.
+        #: The number of places that the last `select` has scanned, empty ones included.
         self.scanned = 0
 
     def __len__(self) -> int:
         return self.live + len(self.beside)
 
     def find(self, delivery_id: int) -> Delivery | FastDelivery | None:
-        """The live delivery of this id; None: there is none."""
+        """Return the live delivery of this id; None: there is none."""
         size = len(self.slots)
         found = None
         if 0 <= serial_distance(self.base, delivery_id) < size:
@@ -107,7 +106,7 @@ class Ledger:
         return found
 
     def put(self, delivery_id: int, delivery: Delivery | FastDelivery) -> None:
-        """One more, or another in place of the one of this id."""
+        """Put a delivery under this id, in place of another one if there is one."""
         size = len(self.slots)
         if not self.live:
             self.base = delivery_id
@@ -127,7 +126,7 @@ class Ledger:
         self.slots[slot] = delivery
 
     def remove(self, delivery_id: int) -> None:
-        """It is settled at this end. Raises: KeyError: none of this id is live."""
+        """Remove the delivery of this id. Raises: KeyError: there is none."""
         size = len(self.slots)
         if 0 <= serial_distance(self.base, delivery_id) < size:
             slot = delivery_id & (size - 1)
@@ -140,8 +139,7 @@ class Ledger:
         del self.beside[delivery_id]
 
     def _shrink(self) -> None:
-        """Have as many slots as what is live needs. Where those are the ones of the last ids, what is far behind goes
-        beside."""
+        """Reduce the slots to twice the live deliveries. Those of the last ids stay in slots, others go beside."""
         slots = self.slots
         size = len(slots)
         least = _LEAST_SLOTS
@@ -166,7 +164,7 @@ class Ledger:
         self.base = (self.base + begin) & _MASK
 
     def compact(self) -> None:
-        """Let go of the slots, most of them, that are before and after all that is live."""
+        """Free slots before and behind all live deliveries."""
         self.beside = dict(self.beside)
         slots = self.slots
         size = len(slots)
@@ -187,7 +185,7 @@ class Ledger:
 
     @property
     def deliveries(self) -> dict[int, Delivery | FastDelivery]:
-        """All of them: those beside first."""
+        """The live deliveries by id, those beside the slots first."""
         found = dict(self.beside)
         for offset in range(len(self.slots)):
             delivery_id = (self.base + offset) & _MASK
@@ -197,10 +195,10 @@ class Ledger:
         return found
 
     def select(self, first: int, last: int) -> list[Delivery | FastDelivery]:
-        """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
+        """Return the live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
-        Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by a multiple of what
-        is live, so a range of 2**31 ids is no lever; `scanned` tells what it was.
+        Ids that are unknown, unused or settled are skipped. The range bounds the cost, as does a multiple of the live
+        deliveries: a range of 2**31 ids costs no more. `scanned` is set to the cost.
         """
         found: list[Delivery | FastDelivery] = []
         entry: Delivery | FastDelivery | None
@@ -237,7 +235,7 @@ class Ledger:
         return found
 
     def _merged(self, first: int, span: int) -> list[Delivery | FastDelivery]:
-        """As `select`, of a range that is wider than there are deliveries, with those beside."""
+        """Return the deliveries of a range that is wider than their number, those beside the slots included."""
         found: dict[int, Delivery | FastDelivery] = {}
         for each in self.beside:
             after = serial_distance(first, each)
@@ -259,8 +257,10 @@ class Ledger:
         return [found[after] for after in sorted(found)]
 
     def _reach(self, delivery_id: int) -> None:
-        """Give this id a slot, which lies ahead. Whatever is left behind for that goes beside; if that is much of all
-        that is live, there are more slots instead."""
+        """Make room for an id ahead of all slots: move the oldest deliveries beside the slots.
+
+        If more than half of the slots are in use, double the slots instead.
+        """
         slots = self.slots
         size = len(slots)
         ahead = serial_distance(self.base, delivery_id)

@@ -1,4 +1,4 @@
-"""State of a link endpoint that changes with each transfer (§2.6.7)."""
+"""The kernel's state of a link (§2.6.7)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.relays import Leg, Relay
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Octets of a dictionary that are too many for each of its entries.
+#: Octets of a dictionary for each entry above which `compact` rebuilds it.
 _ROOMY: Final = 250
 
 
 class KernelLink:
-    """A link endpoint: its state that changes with each transfer (§2.6.7), and its counters."""
+    """The state of a link endpoint that changes with each transfer (§2.6.7), and its counters."""
 
     __slots__ = (
         "accepted",
@@ -72,70 +72,70 @@ class KernelLink:
         self.session = session
         #: True: we are the sending endpoint.
         self.sender = sender
-        #: What is known of the link elsewhere: to the engine, or to the router; and by which number in hop records.
+        #: The record of the link in the engine or in the router. `number`: the link's number in hop records.
         self.record = record
         self.number = 0
-        #: The output handle; -1 while unassigned.
+        #: The output handle; -1: none is assigned.
         self.handle = -1
         self.delivery_count = 0
         self.link_credit = 0
-        #: Senders: the latest flow took back all credit; it did not just find some spent.
+        #: Senders: the last flow withdrew all credit, rather than cross deliveries that used it.
         self.lowered = False
         self.available = 0
         self.drain = False
-        #: Receivers: the highest delivery-limit that the sender may still rely on. It falls only when the peer has
-        #: shown that it knows the lower one, so transfers under the old limit are never an error.
+        #: Receivers: the highest delivery-limit that the sender may rely on. It falls only after the sender has shown
+        #: that it knows the lower one, so transfers under the old limit are no error.
         self.granted_limit = 0
-        #: The delivery that is in the middle of its frames; transfers of one link never interleave (§2.6.14).
+        #: The delivery whose frames are incomplete; transfers of one link never interleave (§2.6.14).
         self.current: Delivery | None = None
-        #: The terminus' unsettled map, by delivery-tag (§2.6.13). A sender's has nothing of what was relayed without a
-        #: decision: its tags are ours, and new.
+        #: The terminus' unsettled map, by delivery-tag (§2.6.13). That of a sender does not hold fast deliveries: their
+        #: tags are new ones of ours.
         self.unsettled = unsettled
-        #: But for what came by a lane, and leaves by one, with the same tag and one hop less: by the tag that it came
-        #: with, until the receiver has settled it.
+        #: Fast deliveries from lane to lane, which keep their tag with one hop less: by incoming tag, until the
+        #: receiver has settled them.
         self.lane_to_lane: dict[bytes, FastDelivery] = {}
-        #: What our side takes at most, in bytes, of a sender what the peer takes; 0: no limit (§2.7.3).
+        #: Octets of the largest message: receivers: that we take, senders: that the peer takes; 0: no limit (§2.7.3).
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.
         self.second = False
         #: 0 unsettled, 1 settled, 2 mixed (§2.8.2).
         self.snd_settle_mode = 2
-        #: It is a lane, to or from a neighbour.
+        #: The link is a lane, to or from a neighbour.
         self.lane = False
-        #: Senders: 1 / n of what may wait to be written is too much for it.
+        #: Senders: 1 / `part` of the connection's backlog is the most output that may wait for large deliveries.
         self.part = 1
-        #: Something changed that the record was not told of; and how many deliveries were relayed since it was.
+        #: The link changed since its record was last updated. `relayed`: deliveries that were relayed since then.
         self.touched = False
         self.relayed = 0
-        #: Receivers: how many more may be relayed before it is due; and the relay whose frames are coming in.
+        #: Receivers: deliveries that may be relayed before an update is due. `relay`: the relay whose frames come in.
         self.quiet = 0
         self.relay: Relay | None = None
-        #: When the last delivery came or left, seconds; -1: none has.
+        #: The time of the last delivery, seconds; -1: there was none.
         self.last_at = -1.0
-        #: Receivers: where what comes leaves; None: it is decided anew for each delivery. Senders: the route that it is
-        #: one of. And the peer's handle, under which the kernel knows the link; -1: it does not.
+        #: Receivers: the route by which deliveries leave; None: the router decides for each. Senders: a route that uses
+        #: the link. `remote_handle`: the peer's handle, by which the kernel finds the link; -1: it does not.
         self.fast_route: FastRoute | None = None
         self.remote_handle = -1
-        #: Receivers: what begins on it now may have to follow what came before it.
+        #: Receivers: a new delivery may have to wait for earlier ones of this link.
         self.behind = False
-        #: Their source does not permit each outcome (§3.5.3, outcomes).
+        #: Receivers: the source does not permit every outcome (§3.5.3, outcomes).
         self.selective = False
-        #: Receivers: deliveries that their sender was told the outcome of, and has not settled. Senders: deliveries
-        #: that are not settled; and how many there may be of either.
+        #: Receivers: deliveries whose outcome the sender knows, and which it has not settled. Senders: unsettled
+        #: deliveries. `max_outstanding`: the limit of either.
         self.outstanding = 0
         self.max_outstanding = 0
-        #: Senders: the leg whose frames are being written, the last tag, and the number of the choice that took it.
+        #: Senders: the leg whose frames are being written; the number of the last tag; the turn of the last choice.
         self.leg: Leg | None = None
         self.last_tag = 0
         self.turn = 0
-        #: Nothing can be said of what is on it any more: a `Sweep` ends that. And of senders the outcome that stands
-        #: where the receiver has given none.
+        #: The link has ended: no frame can refer to its deliveries, and a `Sweep` ends them. `fallback_outcome`: of a
+        #: sender: the outcome of deliveries whose receiver has stated none.
         self.ended = False
         self.fallback_outcome = FAILED_STATE
         self.reset_counters()
 
     def compact(self) -> None:
-        """Let go of the room that deliveries had: a dictionary keeps it until it is cleared, empty or not."""
+        """Free the memory that deliveries have left: a dictionary keeps it until it is cleared."""
         rooms: tuple[dict[bytes, Any], ...] = (self.unsettled, self.lane_to_lane)
         for room in rooms:
             if room.__sizeof__() > _ROOMY * (len(room) + 1):
@@ -144,18 +144,18 @@ class KernelLink:
                 room.update(left)
 
     def has_tag(self, tag: bytes) -> bool:
-        """Tell whether an unsettled delivery has this tag on this lane. Deliveries that began here do not count."""
+        """Return whether an unsettled delivery that did not enter the mesh here has this tag on this lane."""
         if tag in self.unsettled:
             return True
         last = len(tag) - 1
         return last >= 0 and tag[last] < 255 and tag[:last] + _OCTETS[tag[last] + 1] in self.lane_to_lane
 
     def reset_counters(self) -> None:
-        """Begin to count anew."""
-        #: Deliveries whose first frame was read or written, and their payload in bytes.
+        """Set all counters to 0."""
+        #: Deliveries whose first frame was read or written. `octets`: of their payload.
         self.deliveries = 0
         self.octets = 0
-        #: Of those, the ones that were settled then; and how the others ended.
+        #: Deliveries that were settled with their first frame; then the others, by outcome.
         self.presettled = 0
         self.accepted = 0
         self.rejected = 0
@@ -164,7 +164,7 @@ class KernelLink:
 
     @property
     def has_counted(self) -> bool:
-        """Tell whether a counter is not 0."""
+        """A counter is not 0."""
         return bool(self.deliveries or self.accepted or self.rejected or self.released or self.modified)
 
     def count_outcome(self, state: bytes | None) -> None:
@@ -183,8 +183,8 @@ class KernelLink:
 def enable_fast_path(link: KernelLink, handle: int, route: FastRoute | None) -> None:
     """Let the kernel handle frames of a link without a decision.
 
-    Of a receiver the kernel relays deliveries, by `route` while that is valid; without one it continues deliveries that
-    have begun. Of a sender, which is a link of `route`, it applies flows that add credit.
+    On a receiver the kernel relays deliveries by `route` while it is valid; without a route it continues deliveries
+    that have begun. On a sender, which is a link of `route`, it applies flows that add credit.
 
     Args: handle: the peer's.
     """

@@ -1,4 +1,4 @@
-"""The end of links: their deliveries are ended in steps."""
+"""The end of links, whose deliveries are ended in steps."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Slots that a sweep looks at in a step, at most; fast deliveries that it ends; and deliveries that others end.
+#: The most slots that a sweep scans in a step; fast deliveries that it ends; deliveries that the router must end.
 _SWEPT_SLOTS: Final = 10_000
 _SWEPT_FAST: Final = 50
 _SWEPT_DELIVERIES: Final = 10
 
 
 def end_link(link: KernelLink) -> None:
-    """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
+    """End a link: no frame can refer to its deliveries from now on, and a `Sweep` ends them."""
     disable_fast_path(link)
     link.ended = True
     link.current = None
 
 
 def abandon(link: KernelLink) -> None:
-    """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
+    """Destroy a link endpoint: no frame can refer to its deliveries from now on (§2.6.5, §2.6.6)."""
     current = link.current
     end_link(link)
-    if link.session.wire.router is not None:  # whose it is ends them
+    if link.session.wire.router is not None:  # the router ends the deliveries
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
@@ -45,31 +45,31 @@ def abandon(link: KernelLink) -> None:
 
 
 class Sweep:
-    """Goes through a ledger, a step at a time (`sweep`), and ends what links that are over have left there.
+    """A pass over a ledger, in steps (`sweep`), that ends the deliveries of ended links.
 
-    Attributes: `deliveries`: of the last step, those that the router has to end.
+    Attributes: `deliveries`: the deliveries of the last step that the router must end.
     """
 
     __slots__ = ("at", "beside", "deliveries", "sent", "session")
 
     def __init__(self, session: KernelSession, sent: bool) -> None:
-        """Args: sent: of the two ledgers, that of what we sent."""
+        """Args: sent: sweep the ledger of sent deliveries, not that of received ones."""
         self.session = session
         self.sent = sent
         self.deliveries: list[Delivery] = []
-        #: The next id of those in slots; and those beside that are left, None: the slots come first.
+        #: The next id in the slots. `beside`: the ids left of the entries beside the slots; None: the slots come first.
         self.at = 0
         self.beside: list[int] | None = None
         self.restart()
 
     def restart(self) -> None:
-        """Go through all of it, once more: another link is over."""
+        """Begin the pass again: another link has ended."""
         self.at = (self.session.outgoing if self.sent else self.session.incoming).base
         self.beside = None
 
 
 def sweep(task: Sweep) -> bool:
-    """Do a step. Returns: whether there is more."""
+    """Do a step of a pass. Returns: whether there are more steps."""
     session, sent = task.session, task.sent
     router = session.wire.router
     assert router is not None
@@ -112,13 +112,13 @@ def sweep(task: Sweep) -> bool:
 
 
 def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> bool:
-    """One side of a fast delivery is gone: the other hears what is true. Returns: whether that needs no decision.
+    """End a fast delivery one of whose sides has ended. Returns: False: the router must decide.
 
-    Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the
-        delivery lives on until the receiver has settled it.
+    Args: sent: the receiver is gone: its fallback outcome is passed to the sender. Otherwise the sender is gone, and
+        the delivery lives until the receiver has settled it.
     """
     if fast.sent_at >= 0 and router.recorder is not None:
-        return False  # its record names links that may have to be told of again
+        return False  # its hop record names links whose descriptions may have to be recorded again
     if sent:
         return _pass_outcome_up(router, fast, fast.outgoing.fallback_outcome, True)
     _drop_incoming(fast)

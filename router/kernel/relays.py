@@ -1,4 +1,4 @@
-"""Relays: deliveries on their way through the router, as the router decides about them."""
+"""Relays: deliveries on their way through the router that need its decisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.head_sections import Head
     from amqpmesh.router.kernel.ledger import Delivery
 
-#: The stronger of two outcomes goes up, where a delivery has several receivers. One of an extension is known to its
-#: sender alone.
+#: The strength of outcomes: the sender of a multicast learns the strongest one. An outcome of an extension is the
+#: strongest, because only the sender can interpret it.
 _STRENGTH: Final = {_EXTENSION: 4, _REJECTED: 3, _ACCEPTED: 2, _MODIFIED: 1, _RELEASED: 0}
 
 _NEVER: Final = float("inf")
 
 
 class Leg:
-    """The way of one relay out through one outgoing terminus."""
+    """The part of a relay that leaves by one outgoing link."""
 
     __slots__ = (
         "aborting",
@@ -44,32 +44,32 @@ class Leg:
         self.relay = relay
         #: The router's record of the outgoing link.
         self.branch = branch
-        #: A `copy` receiver's: its outcome counts for nobody.
+        #: The receiver gets a copy: its outcome does not count.
         self.copy = copy
-        #: The sender has settled it, and the router where its lane ends says when it has left there.
+        #: The sender has settled the delivery, and the router at the end of the lane reports when it has left there.
         self.tracked = False
         self.delivery: Delivery | None = None
-        #: What came and has not left, and how much of the first of it has.
+        #: Payload that has come and not left. `offset`: octets of the first chunk that have left.
         self.chunks: deque[Chunk] = deque()
         self.offset = 0
         #: Its first frame is written.
         self.started = False
-        #: No more of it is sent but `aborted`.
+        #: The delivery is being aborted: only `aborted` is sent.
         self.aborting = False
-        #: It counts as unsettled on its link.
+        #: The leg counts as unsettled on its link.
         self.counted = False
-        #: The receiver's terminal state, or what stands for it.
+        #: The receiver's outcome, or the one in its place.
         self.outcome: bytes | None = None
-        #: When its last frame left, and when there was an outcome, seconds; -1: it has not, or nobody has noted it.
+        #: The time of the last frame; `outcome_at`: of the outcome; seconds, -1: not yet, or not recorded.
         self.sent_at = -1.0
         self.outcome_at = -1.0
-        #: Settled, or gone: nothing will be sent or heard of it any more. `end` sets it.
+        #: The leg has ended: settled or lost. `end` sets it.
         self.done = False
-        #: It counts among the open legs of its relay.
+        #: The leg counts among the open legs of its relay.
         self.open = False
 
     def decide(self, outcome: bytes) -> None:
-        """Note the outcome, which had none: of several legs of a relay the strongest goes up."""
+        """Set the outcome, which was None. The strongest outcome of a relay's legs is passed to the sender."""
         self.outcome = outcome
         relay = self.relay
         if self.open and not self.copy:
@@ -79,7 +79,7 @@ class Leg:
                 relay.strongest = outcome
 
     def end(self) -> None:
-        """Note that nothing will be sent or heard of it any more."""
+        """End the leg: no frame of it will be sent or received."""
         self.done = True
         if self.open:
             self.open = False
@@ -87,7 +87,7 @@ class Leg:
 
 
 class Relay:
-    """One delivery's journey through this router: one incoming delivery, one or more legs."""
+    """A delivery on its way through this router: one incoming delivery, and one or more legs."""
 
     __slots__ = (
         "address",
@@ -132,67 +132,68 @@ class Relay:
     def __init__(self, source: object, incoming: Delivery | None, message_format: int, arrived: float) -> None:
         #: The router's record of the incoming link.
         self.source = source
-        #: None once the sender is gone or has forgotten it: an orphan, if legs of it live.
+        #: None: the sender is gone or has forgotten it. Then the relay is an orphan, as long as legs are open.
         self.incoming = incoming
         self.message_format = message_format
-        #: Nobody waits for an outcome: the sender settled it.
+        #: The sender has settled it, and waits for no outcome.
         self.settled = incoming is None or incoming.remote_settled
         self.second = incoming is not None and incoming.second
-        #: To be read; see `add` and `drop`. How many of them are not done, how many that are no copies have no outcome,
-        #: and the strongest outcome of the others: with thousands of legs nobody looks at all whenever one has spoken.
+        #: Changed by `add` and `drop` alone. Counters spare a loop over thousands of legs for each outcome:
+        #: `open`: legs that have not ended; `unanswered`: open legs without an outcome, without copies; `strongest`:
+        #: the strongest outcome so far.
         self.legs: list[Leg] = []
         self.open = 0
         self.unanswered = 0
         self.strongest: bytes | None = None
-        #: What came before there were legs, in order.
+        #: Payload that came before there were legs, in order.
         self.chunks: deque[Chunk] = deque()
         self.head: Head | None = None
-        #: The router's record of the address that it goes to.
+        #: The router's node that the delivery goes to.
         self.address: object = None
-        #: The router's record of the share of credit that it was forwarded by, within its ingress router.
+        #: The share of credit by which the ingress router forwarded the delivery.
         self.share: object = None
-        #: On lanes: its delivery key with the hops that are left, and the final address where the lane has none.
+        #: On lanes: the delivery key with the hops that are left. `to`: the final address, if the lane has none.
         self.key: bytes | None = None
         self.to: str | None = None
-        #: When its first frame came, seconds.
+        #: The time of the first frame, seconds.
         self.arrived = arrived
-        #: When its absolute-expiry-time is over, seconds; infinite: never, or its address does not honour that.
+        #: The time at which it expires, seconds; infinite: never, or the node ignores absolute-expiry-time.
         self.expires = _NEVER
         self.priority = 4
-        #: Its last frame has come.
+        #: The last frame has come.
         self.complete = False
-        #: What still comes is read and dropped.
+        #: Frames that still come are read and dropped.
         self.dropped = False
-        #: It waits in its address' queue, unsent: its ticket there; 0: it does not.
+        #: The ticket in the node's queue, where the delivery waits unsent; 0: it does not wait.
         self.queued = 0
-        #: It counts as waiting in the pool of its input.
+        #: The delivery counts as waiting in the pool of its input.
         self.waiting = True
-        #: Of an anonymous sender's: its portion of that sender's window while it waits, here or at another router.
+        #: Of an anonymous sender: the portion of its window that the delivery takes while it waits, here or elsewhere.
         self.portion: object = None
-        #: The sender has been told an outcome, and is to settle it (mode second).
+        #: The sender knows the outcome, and has to settle (mode second).
         self.answered = False
-        #: How many sections fewer than came were sent on.
+        #: The number of sections that were removed before sending.
         self.section_shift = 0
-        #: Redelivery: the whole message, the tries so far, whether one of them failed, and who may not have it again.
+        #: For redelivery: the whole message; the attempts so far; one of them has failed; excluded receivers.
         self.kept: bytearray | None = None
         self.attempts = 0
         self.failed = False
         self.excluded: set[object] | None = None
-        #: Nothing of it is left.
+        #: The relay has ended.
         self.closed = False
-        #: For its records: when and with which tag it came, whether settled, what its header told, and whether it is
-        #: recorded already that it was not sent.
+        #: For hop records: the time and the tag of its arrival; it came settled; a record says already that it was not
+        #: sent; `HeaderFields.info` of its header.
         self.came = arrived
         self.tag = incoming.tag if incoming is not None else b""
         self.presettled = self.settled
         self.recorded = False
         self.header_info = 4
-        #: The counter of its key, where that stands in no tag, and of the key of its first try; 0: there is none yet.
+        #: The counter of its key, if no tag has it. `first`: the counter of the first attempt. 0: none yet.
         self.counter = 0
         self.first = 0
 
     def add(self, leg: Leg) -> None:
-        """It leaves by one more leg, of which nothing is known yet."""
+        """Add a leg, which has no outcome yet."""
         self.legs.append(leg)
         leg.open = True
         self.open += 1
@@ -200,7 +201,7 @@ class Relay:
             self.unanswered += 1
 
     def drop(self, kept: list[Leg]) -> None:
-        """Forget its legs, and what they said. Args: kept: copies that go on by themselves."""
+        """Forget all legs and their outcomes. Args: kept: legs of copies, which stay."""
         for leg in self.legs:
             leg.open = False
         self.legs = []

@@ -1,4 +1,4 @@
-"""State of a router that changes with each transfer or disposition."""
+"""The kernel's state of a router."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
 
-#: Seconds after a small delivery for which others are expected.
+#: Seconds after a small delivery in which another one is expected.
 _BESIDE: Final = 0.1
 
 
 class KernelRouter:
-    """A router: its state that changes with each transfer and disposition."""
+    """The state of a router that changes with each transfer and disposition."""
 
     __slots__ = (
         "disposition",
@@ -45,55 +45,55 @@ class KernelRouter:
     )
 
     def __init__(self) -> None:
-        #: Called with what was expanded: the router knows more of it.
+        #: Called with each relay that was made of a fast delivery: the router completes it.
         self.on_expand: Callable[[Relay], None] | None = None
-        #: Where it is recorded what came and left; None: nowhere.
+        #: The recorder of deliveries; None: nothing is recorded.
         self.recorder: Recorder | None = None
-        #: Seconds, of the batch that is handled.
+        #: The time of the current batch, seconds.
         self.now = 0.0
-        #: When a small delivery came last.
+        #: The time of the last small delivery.
         self.small_at = -_BESIDE
-        #: Live relays, and the most that were, since this was set to fewer.
+        #: Live relays; `most_relays`: the highest count, since the owner last lowered it.
         self.relays = 0
         self.most_relays = 0
-        #: What was decided before this changed holds no more (`FastRoute`).
+        #: Fast routes of another generation are invalid (`FastRoute`).
         self.generation = 1
-        #: Links that were relayed on since their records were told (`KernelLink.touched`), and whether that is due:
-        #: credit is to be given again, or is spent.
+        #: Links that changed since their records were last updated (`KernelLink.touched`). `due`: an update is due,
+        #: because credit is to be granted again, or is used up.
         self.touched: list[KernelLink] = []
         self.due = False
-        #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
-        #: were. All but the last octet of the count is the same in 256 of them: what those begin with, and which they
-        #: are; -1: it is to be made. What follows is the last octet, and how many hops are left: all of them, by how
-        #: many hops that is; None: there was no such key.
+        #: Keys of deliveries that enter the mesh at this router: a common prefix, and a counter (`key_count`).
+        #: `key_stem`: the prefix and all octets of the counter but the last, the same for 256 keys. `key_page`: the
+        #: counter of the stem without its last octet; -1: the stem is to be made. `key_tails`: by the number of hops,
+        #: all pairs of the last octet and the hops; None: not made yet.
         self.key_prefix = b""
         self.key_count = 0
         self.key_stem = b""
         self.key_page = -1
         self.key_tails: list[tuple[bytes, ...] | None] = [None] * 256
-        # The frames that are read and written now.
+        # The frame that is being read, or written; reused for each.
         self.incoming_frame = TransferFrame(0)
         self.outgoing_frame = TransferFrame(0)
         self.disposition = DispositionFrame(False, 0, 0, False, None)
         self.flow = FlowFrame()
-        #: The header of the message that is relayed now, if it is of format 0.
+        #: The header of the message that is being relayed, if it is of format 0.
         self.header = HeaderFields()
 
     def touch(self, link: KernelLink) -> None:
-        """Something changed on a link that its record is to be told of."""
+        """Note that a link has changed: its record is to be updated."""
         if not link.touched:
             link.touched = True
             self.touched.append(link)
 
     def counter(self, link: KernelLink, tag: bytes) -> int:
-        """The counter in the key of what came by `link` with `tag`; a new one, if it begins its way here."""
+        """Return the counter in the key of a delivery with `tag` on `link`; a new one if it enters the mesh here."""
         if link.lane and len(tag) == _KEY + 1:
             return (uint32(tag, 12) & 0xFFFF) << 32 | uint32(tag, 16)
         self.key_count += 1
         return self.key_count
 
     def next_key(self, hops: int) -> bytes:
-        """The delivery-tag of one more delivery on a lane: its key, and how many hops it may make."""
+        """Return the delivery-tag of a new delivery on a lane: its key, and the hops that it may make."""
         count = self.key_count + 1
         self.key_count = count
         page = count >> 8
@@ -106,6 +106,6 @@ class KernelRouter:
         return self.key_stem + tails[count & 0xFF]
 
     def begin_keys(self, prefix: bytes) -> None:
-        """Keys begin with this from now on."""
+        """Set the prefix of new keys."""
         self.key_prefix = prefix
         self.key_page = -1

@@ -1,4 +1,4 @@
-"""State of a session that changes with each transfer or disposition (§2.5.6)."""
+"""The kernel's state of a session (§2.5.6)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class SessionOwner(Protocol):
     """The engine's session endpoint."""
 
     def flush(self) -> None:
-        """Write what has gathered: states of deliveries, then flows."""
+        """Write the dispositions, then the flows, that are due."""
 
 
 class KernelSession:
-    """A session endpoint: its state that changes with each transfer and disposition (§2.5.6).
+    """The state of a session endpoint that changes with each transfer and disposition (§2.5.6).
 
-    `window_size` is how many transfer frames may be here unreleased: a frame is *held* from its arrival until
-    `release`, so what the peer can make us buffer is window_size frames.
+    A transfer frame is *held* from its arrival until `release`. At most `window_size` frames may be held: this bounds
+    the memory that a peer can make us use.
     """
 
     __slots__ = (
@@ -67,31 +67,31 @@ class KernelSession:
         wire: KernelConnection | None = None,
         owner: SessionOwner | None = None,
     ) -> None:
-        #: The connection's part; and the engine's session endpoint.
+        #: The connection; `owner`: the engine's session endpoint.
         self.wire = wire if wire is not None else KernelConnection()
         self.owner = owner
-        #: Links of which something may be handled without asking, by the peer's handle (`enable_fast_path`).
+        #: Links with the fast path, by the peer's handle (`enable_fast_path`).
         self.links: dict[int, KernelLink] = {}
-        #: It will be flushed.
+        #: It is in the connection's list of sessions to flush.
         self.woken = False
         #: The outgoing channel; -1 while unmapped.
         self.channel = -1
         self.window_size = window_size
-        #: What that becomes in steps, as long as what comes is small and leaves at once; and how many such frames came
-        #: in a row.
+        #: The size that the window may reach in steps, as long as deliveries are small and leave at once. `small`: the
+        #: number of such frames in a row.
         self.widest = window_size
         self.small = 0
         self.initial_outgoing_id = initial_outgoing_id
         self.next_outgoing_id = initial_outgoing_id
         self.next_incoming_id = 0
-        #: The first transfer-id that the peer may not use, by what we last announced.
+        #: The first transfer-id beyond the window that we last announced.
         self.incoming_limit = window_size
         self.held = 0
-        #: What began last comes in several frames.
+        #: The last delivery that began has several frames.
         self.in_parts = False
         #: The peer needs all fields of a `transfer`, trailing nulls included.
         self.in_full = False
-        #: The peer has begun it, too: it is known where its transfers begin.
+        #: The peer has begun the session, too: its first transfer-id is known.
         self.begun = False
         self.remote_incoming_window = 0
         self.remote_outgoing_window = 0
@@ -99,26 +99,26 @@ class KernelSession:
         self.incoming = Ledger()
         self.outgoing = Ledger()
         self.dispositions: list[DispositionRun] = []
-        #: Deliveries that came by links that are over, and whose ids others have now.
+        #: Deliveries of ended links whose ids later deliveries have.
         self.displaced: list[Delivery] = []
-        #: The latest state that is no outcome, by (role, delivery-id): only the last one of a delivery matters.
+        #: Non-terminal states to write, by (we are the receiver, delivery-id): only the last one of a delivery counts.
         self.progress: dict[tuple[bool, int], bytes] = {}
-        #: Our window should be announced with the next flush, and flows of links are to be written.
+        #: The next flush announces our window. `flows`: links whose flows it writes.
         self.flow_due = False
         self.flows: list[object] = []
 
     def compact(self) -> None:
-        """Let go of the room that deliveries had."""
+        """Free the memory that deliveries have left in the ledgers."""
         self.incoming.compact()
         self.outgoing.compact()
 
     @property
     def incoming_window(self) -> int:
-        """Return how many more transfer frames may come before some are released."""
+        """The transfer frames that may come before any is released."""
         return self.window_size - self.held
 
     def width(self) -> int:
-        """Return how many frames are announced at once, at most.
+        """Return the most frames that are announced at once.
 
         A sender of a large message in short pieces leaves time between them for small messages.
         """
@@ -130,10 +130,10 @@ class KernelSession:
         return self.window_size
 
     def announce(self) -> int:
-        """The window to write into a `begin` or `flow` now; from here on it is what the peer may rely on."""
+        """Return the window to write into a `begin` or `flow` now. The peer may rely on it from now on."""
         width = self.width()
         window = min(width, self.window_size - self.held)
-        # It never falls: what a frame takes from the window it adds to next_incoming_id.
+        # The announced limit never falls: a frame takes from the window what it adds to next_incoming_id.
         if width < self.window_size:
             window = max(window, serial_distance(self.next_incoming_id, self.incoming_limit))
         self.incoming_limit = serial_add(self.next_incoming_id, window)
@@ -141,7 +141,7 @@ class KernelSession:
         return window
 
     def release(self, frames: int) -> None:
-        """The bytes of `frames` transfer frames have left, or of one at once (0): the window may grow again."""
+        """Release `frames` held frames; 0: one small frame that left at once. The window may grow again."""
         self.held -= frames
         if frames:
             self.small = 0
@@ -150,12 +150,10 @@ class KernelSession:
         self.look()
 
     def look(self) -> None:
-        """See whether the peer is to be told of a wider window: once half of it has gathered, or at once when the peer
-        stands still.
-        """
+        """Have the window announced if it has grown by half its size, or if the peer can send nothing."""
         if self.flow_due:
             return
-        # How much wider the window is than the peer may know; it has become narrower if that is less than nothing.
+        # The frames by which the window is wider than announced; negative: it has become narrower.
         width = self.width()
         limit = (self.next_incoming_id + min(width, self.window_size - self.held)) & _MASK
         gathered = serial_distance(self.incoming_limit, limit)
@@ -164,14 +162,14 @@ class KernelSession:
             self.stir()
 
     def stir(self) -> None:
-        """Something of it is to be flushed."""
+        """Have the connection flush this session."""
         if not self.woken:
             self.woken = True
             self.wire.stirred.append(self)
             self.wire.wake()
 
     def dispose(self, receiver: bool, delivery_id: int, settled: bool, state: bytes | None) -> None:
-        """Queue a disposition, joined to the one before where they say the same of consecutive ids (§2.7.6)."""
+        """Queue a disposition; join it to the last one if the ids are consecutive and all else is equal (§2.7.6)."""
         runs = self.dispositions
         if not settled and state is not None and not is_terminal(state):
             self.progress[receiver, delivery_id] = state

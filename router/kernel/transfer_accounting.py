@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) -> Delivery:
     """Account an incoming transfer on `link`: session window, credit, delivery, ledger.
 
-    Everything is checked before anything changes. Returns the delivery that the frame belongs to; one that is
-    `ignored` is a resumed delivery that our unsettled map does not hold (§2.6.13: it counts, and nothing else).
-
+    All checks precede all changes.
+    Returns: the delivery of the frame; one that is `ignored` is resumed, and our unsettled map does not hold it: it is
+        only counted (§2.6.13).
     Raises: Violation at the session (window-violation, invalid field) or at the link (transfer-limit-exceeded,
         message-size-exceeded, invalid field).
     Source: §2.5.6 receiving a transfer, §2.6.7, §2.7.5.
@@ -50,7 +50,7 @@ def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) 
     session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     session.held += 1
     if session.next_incoming_id == session.incoming_limit:
-        session.look()  # what waits here for one link is no reason for others to stand still
+        session.look()  # frames that wait for one link must not stop the others
     if session.remote_outgoing_window > 0:
         session.remote_outgoing_window -= 1
     delivery.size += payload_size
@@ -58,7 +58,7 @@ def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) 
     if frame.state is not None:
         delivery.remote_state = frame.state
     if (frame.settled == 1 or frame.aborted) and not delivery.remote_settled:
-        # From here it is at most once: the sender has forgotten it, and so do we (§2.7.5, settled).
+        # From here on it is delivered at most once: the sender has forgotten it, and so do we (§2.7.5, settled).
         delivery.settled = delivery.remote_settled = True
         forget(delivery)
     if frame.aborted:
@@ -70,7 +70,7 @@ def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) 
 
 
 def _first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> Delivery:
-    """The first frame of a delivery: it needs an id and a tag of its own, and credit."""
+    """Account the first frame of a delivery, which needs an id and a tag of its own, and credit."""
     if frame.resume:
         known = None if frame.delivery_tag is None else link.unsettled.get(frame.delivery_tag)
         if isinstance(known, Delivery) and known.delivery_id == -1:
@@ -110,7 +110,7 @@ def _first_transfer(session: KernelSession, link: KernelLink, frame: TransferFra
 
 
 def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, delivery: Delivery) -> Delivery:
-    """The sender goes on with a delivery that its new link has and that has come whole: what it sends is dropped."""
+    """Account a resumed delivery of the link's unsettled map that had come whole: its frames are dropped."""
     del link.unsettled[delivery.tag]
     try:
         _check_first_transfer(session, link, frame, 0)
@@ -136,7 +136,7 @@ def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, deli
 
 
 def _check_first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> None:
-    """Check that a delivery may begin so. Raises: Violation."""
+    """Check the first frame of a delivery. Raises: Violation."""
     if frame.delivery_id == -1:
         raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
     if frame.delivery_tag is None:
@@ -160,7 +160,7 @@ def _check_first_transfer(session: KernelSession, link: KernelLink, frame: Trans
 
 
 def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
-    """Free the id of an incoming delivery whose link has ended. Returns: whether that is so."""
+    """Free the id of an incoming delivery if its link has ended. Returns: whether it has."""
     if not _is_ended(entry, False):
         return False
     delivery = _expanded(entry, False)
@@ -170,7 +170,7 @@ def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
 
 
 def _count_first_transfer(session: KernelSession, link: KernelLink, settled: bool, payload_size: int) -> None:
-    """A delivery begins: its frame is counted in the session, and it on the link."""
+    """Count the first frame of an incoming delivery in the session, and the delivery on the link."""
     session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     if session.remote_outgoing_window > 0:
         session.remote_outgoing_window -= 1
@@ -186,7 +186,7 @@ def _count_first_transfer(session: KernelSession, link: KernelLink, settled: boo
 
 
 def discard_transfer(session: KernelSession) -> None:
-    """Account a transfer that nobody looks at: its link is being detached. Raises: as `receive_transfer`."""
+    """Account a transfer that is dropped, because its link is being detached. Raises: as `receive_transfer`."""
     if serial_distance(session.next_incoming_id, session.incoming_limit) <= 0:
         raise Violation(SESSION, "amqp:session:window-violation", "transfer beyond the incoming window")
     session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
@@ -204,14 +204,14 @@ def send_transfer(
     state: bytes | None,
     limit: int,
 ) -> int:
-    """Append the next frames of `delivery` to `out`, as far as the session's window allows; account them.
+    """Append the next frames of `delivery` to `out`, as far as the session's window allows, and account them.
 
-    The first frame takes an id and one of the link's credit; the caller has seen to it that there is credit, and that
-    no other delivery is in the middle of its frames. `delivery.settled` goes with every frame.
+    The first frame takes an id and one credit of the link. The caller ensures that there is credit, and that the frames
+    of no other delivery are incomplete. `delivery.settled` is written into every frame.
 
-    Args: more: other parts follow. aborted: drop it, of which frames were sent; `payload` is empty, `more` false.
-        state: encoded, for the first frame. limit: octets of a frame that the peer takes.
-    Returns: how many octets of the payload went; `delivery.complete` says whether the last frame did.
+    Args: more: other parts follow. aborted: abort a delivery that has begun; `payload` is empty, `more` false.
+        state: encoded, for the first frame. limit: octets of the largest frame that the peer takes.
+    Returns: the octets of the payload that are written; `delivery.complete` is set with the last frame.
     Source: §2.5.6 sending a transfer, §2.6.7, §2.6.14.
     """
     session = link.session
@@ -255,7 +255,7 @@ def send_transfer(
 
 
 def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -> None:
-    """The first frame of a delivery is written: it is counted in the session, and the delivery on the link."""
+    """Count the first frame of an outgoing delivery in the session, and the delivery on the link."""
     session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
     session.remote_incoming_window -= 1
     session.next_delivery_id = (session.next_delivery_id + 1) & _MASK
@@ -269,7 +269,7 @@ def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -
 def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
     """Tell the peer our state of `delivery`, and settle it here if `settled` (§2.6.12, §2.7.6).
 
-    Nothing is sent of what the peer has settled, nor where its link or session is over.
+    Nothing is sent if the peer has settled it, or if the link or the session has ended.
     """
     if delivery.settled:
         return

@@ -1,4 +1,4 @@
-# The C types of all parts of the kernel, where it is compiled. Names that are not here are Python objects there, too.
+# The C types of all parts of the compiled kernel. Names that are missing here are Python objects.
 
 cimport cython
 
@@ -203,7 +203,7 @@ cdef class KernelLink:
     cdef public KernelSession session
     cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, ended
     cdef public bytes fallback_outcome
-    # A router has a hundred thousand of these: what fits into an int is one.
+    # A router has a hundred thousand of these: small numbers are ints.
     cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
@@ -298,7 +298,7 @@ cdef class FastDelivery:
     cdef public bytes incoming_tag, outgoing_tag, outcome
     cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int header_info
-    cdef public unsigned int message_format  # in the room that alignment leaves
+    cdef public unsigned int message_format  # in the padding
     cdef public bint second, outgoing_settled
     cdef public double arrived, sent_at, outcome_at
 

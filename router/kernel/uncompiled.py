@@ -1,4 +1,4 @@
-"""What Cython's decorators of classes mean where nothing is compiled, and Cython is not there: nothing."""
+"""Stand-ins for Cython's class decorators in the uncompiled kernel: they have no effect."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,20 +7,20 @@ T = TypeVar("T")
 
 
 def cclass(each: type[T]) -> type[T]:
-    """It is a struct of C's."""
+    """Make a class a struct of C."""
     return each
 
 
 def final(each: type[T]) -> type[T]:
-    """It has no subclasses."""
+    """Forbid subclasses."""
     return each
 
 
 def no_gc(each: type[T]) -> type[T]:
-    """It is not looked at for garbage."""
+    """Keep instances out of garbage collection."""
     return each
 
 
 def freelist(size: int) -> Callable[[type[T]], type[T]]:
-    """The memory of up to `size` that are gone is kept for the next ones."""
+    """Keep the memory of up to `size` freed instances for new ones."""
     return lambda each: each

@@ -8,8 +8,8 @@ LINK: Final = "link"
 SESSION: Final = "session"
 
 
-class Violation(Exception):  # noqa: N818 - the name says what happened; what it becomes is a ProtocolError
-    """The peer broke the standard in a hot frame: what to answer, and at which level (link, session)."""
+class Violation(Exception):  # noqa: N818 - not an error of ours: the engine turns it into a ProtocolError
+    """The peer broke the standard in a hot frame. `scope` is the level of the answer: link or session."""
 
     def __init__(self, scope: str, condition: str, description: str) -> None:
         super().__init__(description)
@@ -19,4 +19,4 @@ class Violation(Exception):  # noqa: N818 - the name says what happened; what it
 
 
 class Incomplete(Exception):  # noqa: N818 - no error: more bytes may come
-    """The bytes end inside the value that is being skipped; more may follow in the next frame."""
+    """The octets end within a value; more may come in the next frame."""
