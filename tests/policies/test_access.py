@@ -22,4 +22,4 @@ def test_a_peer_is_a_value() -> None:
     assert peer == Peer(container_id="c", user="u")
     assert len({peer, Peer(container_id="c", user="u"), Peer(container_id="c", user="u", tenant="t")}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
-        peer.user = "somebody else"  # type: ignore[misc]  # that it cannot be written is what is tested
+        peer.user = "somebody else"  # type: ignore[misc]  # the test is that it cannot be set

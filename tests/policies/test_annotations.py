@@ -1,4 +1,4 @@
-"""Annotations that may pass."""
+"""Delivery annotations: which keys pass, and which have to be understood."""
 
 import pytest
 

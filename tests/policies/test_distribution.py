@@ -1,4 +1,4 @@
-"""Distributions: the links that a delivery goes to."""
+"""Distributions: the choice of receivers for a delivery."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ def test_a_place_that_was_met_before_in_a_row_is_not_gone_to_again() -> None:
             ANY.follow(stop, redirect)
     with pytest.raises(NotFollowedError, match="does not say where"):
         ANY.follow(START, Redirect())
-    # The same container by another address is another place.
+    # The same container with another address is another place.
     assert ANY.follow(c, Redirect(hostname="a.example", address="there")).address == "there"
-    # A row that begins there knows of none before.
+    # A row that starts there does not know earlier ones.
     assert ANY.follow(Stop(c.place, "orders"), Redirect(hostname="a.example")).place == HERE
 
 

@@ -91,7 +91,7 @@ patterns = st.builds(
 
 
 def takes(pattern: list[tuple[str, str]], address: list[tuple[str, str]], begun: bool = False) -> bool:
-    """The definition, word for word and as slow as that."""
+    """Match by the definition, word for word and as slow."""
     if not pattern:
         return not address
     (separator, token), later = pattern[0], pattern[1:]
@@ -121,7 +121,7 @@ def test_steps_joined_give_the_text_again(text: str) -> None:
 
 @pytest.mark.parametrize("address", ["a/" * 100, "a/" * 30_000, "./" * 30_000, "/a.b" * 15_000])
 def test_an_address_made_to_be_slow_is_not(address: str) -> None:
-    # A matcher that tries one position after the other needs more than 10**12 steps for the first.
+    # A matcher that tries one position after the other needs more than 10**12 steps for the first address.
     table = table_of(*("#/" + "a/#/" * n + "b" for n in range(40)))
     started = time.perf_counter()
     assert pattern_of(table, address) is None

@@ -1,4 +1,4 @@
-"""Redirects: fields that they leave as they are, and redirects that lead nowhere."""
+"""Redirects: fields that stay unchanged, and redirects in circles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_address_that_was_asked_for_stays_unless_another_is_said() -> None:
     ("first", "rules", "comes"),
     [
         (THERE, {}, False),
-        (HERE, {}, True),  # the same address, at the same router: which redirects it
+        (HERE, {}, True),  # the same address at the same router, which redirects it
         (to("a"), {}, False),
         (to("a"), {"a": to("b")}, False),
         (to("a"), {"a": to("a")}, True),

@@ -63,10 +63,10 @@ def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_rep
 
 
 class UpdatedBook(AddressBook):
-    """One that follows at once."""
+    """An address book that is updated after each change."""
 
     def after(self, name: str, *arguments: object) -> frozenset[Name]:
-        """Do this; the addresses whose lookup changed."""
+        """Make a change. Returns: the addresses whose lookup changed."""
         getattr(self, name)(*arguments)
         return self.update(100)
 

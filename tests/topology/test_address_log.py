@@ -15,26 +15,26 @@ ROOM = 10**9
 
 
 def spoken(random: Random, batches: int) -> tuple[list[list[StoredRecord]], list[dict[Name, Advert]]]:
-    """Records as a router makes them, a group for each thing said, and its state after each group."""
-    speaker = RecordBuilder("A", 1, "", Unsigned())
+    """Return the records of a router, a group for each change, and its state after each group."""
+    builder = RecordBuilder("A", 1, "", Unsigned())
     groups: list[list[StoredRecord]] = []
     states: list[dict[Name, Advert]] = []
     for _ in range(batches):
         if random.random() < 0.3 and groups and groups[-1]:
             is_delta = isinstance(groups[-1][0].record, AddressDelta)
-            groups.append(speaker.state(0.0, new_sequence=not is_delta or random.random() < 0.3))
+            groups.append(builder.state(0.0, new_sequence=not is_delta or random.random() < 0.3))
         else:
             for _ in range(random.randint(1, 4)):
                 advert = Advert("closest", random.randint(1, 9), 0) if random.random() < 0.7 else None
                 long = "x" * random.choice((1, 1, 2000))
-                speaker.pending[Name("", f"{random.randint(0, 30)} {long}")] = advert
-            groups.append(speaker.deltas(0.0))
-        states.append(dict(speaker.entries))
+                builder.pending[Name("", f"{random.randint(0, 30)} {long}")] = advert
+            groups.append(builder.deltas(0.0))
+        states.append(dict(builder.entries))
     return groups, states
 
 
 class Follower:
-    """Somebody who hears it."""
+    """A router that receives the records."""
 
     def __init__(self) -> None:
         self.log = AddressLog(ROOM)
@@ -109,18 +109,18 @@ def test_what_replaces_more_than_it_adds_may_always_come() -> None:
 
 
 def test_a_full_state_that_takes_all_the_room_that_there_is_can_change_and_be_replaced() -> None:
-    speaker = RecordBuilder("A", 1, "", Unsigned())
-    speaker.pending = dict.fromkeys((Name("", f"address/{number}") for number in range(3000)), Advert("balanced", 1))
-    speaker.deltas(0.0)
-    most = sum(stored.octets for stored in speaker.state(0.0))
+    builder = RecordBuilder("A", 1, "", Unsigned())
+    builder.pending = dict.fromkeys((Name("", f"address/{number}") for number in range(3000)), Advert("balanced", 1))
+    builder.deltas(0.0)
+    most = sum(stored.octets for stored in builder.state(0.0))
     log = AddressLog(most)
     for consumers in range(1, 4):
-        speaker.pending = dict.fromkeys(speaker.entries, Advert("balanced", consumers))
-        for stored in (*speaker.deltas(0.0), *speaker.state(0.0, new_sequence=consumers == 1)):
+        builder.pending = dict.fromkeys(builder.entries, Advert("balanced", consumers))
+        for stored in (*builder.deltas(0.0), *builder.state(0.0, new_sequence=consumers == 1)):
             assert log.take(stored)[0] is LogVerdict.NEW
             assert log.octets <= 3 * most
     assert log.sequence == log.base
     assert log.octets == most
-    speaker.pending[Name("", "one/more")] = Advert("balanced", 1)
-    speaker.deltas(0.0)
-    assert LogVerdict.FULL in [log.take(stored)[0] for stored in speaker.state(0.0)]
+    builder.pending[Name("", "one/more")] = Advert("balanced", 1)
+    builder.deltas(0.0)
+    assert LogVerdict.FULL in [log.take(stored)[0] for stored in builder.state(0.0)]

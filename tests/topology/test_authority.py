@@ -30,7 +30,7 @@ from tests.support.data.authorities import NOW, World
 
 
 class Files:
-    """An authority of now, since OpenSSL looks at the system's clock, and its files."""
+    """An authority and its files. It starts now, since OpenSSL uses the system's clock."""
 
     def __init__(self, folder: Path, mesh: str = "m1", now: float | None = None) -> None:
         self.now = time.time() if now is None else now
@@ -40,7 +40,7 @@ class Files:
         self.trust.write_bytes(certificate_pem(self.authority.certificate))
 
     def router(self, router: str, authority: Authority | None = None) -> RouterCertificate:
-        """Its certificate, in `ID.pem`, and its key, in `ID.key`."""
+        """Make a router's certificate, `ID.pem`, and its key, `ID.key`."""
         key = Ed25519PrivateKey.generate()
         certificate = (authority or self.authority).issue(router, key.public_key(), self.now)
         (self.folder / f"{router}.pem").write_bytes(certificate_pem(certificate))
@@ -48,7 +48,7 @@ class Files:
         return certificate
 
     def context(self, protocol: int, router: str, version: ssl.TLSVersion) -> ssl.SSLContext:
-        """As that router, who believes this authority, under the strict rules."""
+        """Return a TLS context of a router that trusts this authority, under the strict rules."""
         context = ssl.SSLContext(protocol)
         context.minimum_version = context.maximum_version = version
         context.check_hostname = False
@@ -65,7 +65,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[bytes, bytes, str]:
-    """A handshake in memory. Returns: what the client saw, what the server saw, and the version of TLS."""
+    """Make a handshake in memory. Returns: the view of the client, that of the server, and the version of TLS."""
     upward, downward = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(downward, upward), server.wrap_bio(upward, downward, server_side=True)]
     waiting = list(ends)
@@ -77,7 +77,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[bytes, 
                 continue
             waiting.remove(end)
     assert not waiting
-    # TLS 1.3's client is done before the server has looked at its certificate: a first octet tells.
+    # A TLS 1.3 client finishes before the server has checked its certificate, so wait for a first octet.
     ends[0].write(b"x")
     assert ends[1].read(1) == b"x"
     seen = [end.getpeercert(binary_form=True) for end in ends]
@@ -95,7 +95,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 @pytest.mark.parametrize("revoking", [False, True])
 def test_two_routers_shake_hands_under_the_strict_rules(files: Files, version: ssl.TLSVersion, revoking: bool) -> None:
     first, second, revoked = files.router("A"), files.router("B" * 200), files.router("C")
-    if revoking:  # the list in the same file disturbs nobody
+    if revoking:  # the list in the same file does no harm
         with files.trust.open("ab") as stream:
             stream.write(revocations_pem(files.authority.revoke([revoked.serial], 1, files.now)))
     client = files.context(ssl.PROTOCOL_TLS_CLIENT, "A", version)
@@ -156,7 +156,7 @@ def test_the_openssl_command_understands_the_list_of_revocations(files: Files, o
     assert openssl(*strict, str(files.folder / "B.pem")).returncode == 0
 
 
-# -------------------------------------------------------------------------------------------------- how long it is good
+# ------------------------------------------------------------------------------------------------------------- validity
 
 
 def test_a_certificate_does_not_outlive_the_authority() -> None:

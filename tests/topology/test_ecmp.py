@@ -1,4 +1,4 @@
-"""Equal-cost sharing: flows spread, and stay where they are."""
+"""Equal-cost multipath: flows spread, and keep their next hops."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def test_flows_and_destinations_are_pinned_apart() -> None:
     assert pins.choose("two", "Y", ["D"]) == "D"
     assert [pins.choose("one", "Y", HOPS), pins.choose("one", "Z", HOPS), pins.choose("two", "Y", HOPS)] == list("BCD")
     pins.release("one", "Y")
-    pins.release("one", "Y")  # nothing is pinned any more
+    pins.release("one", "Y")  # no pin is left
     assert len(pins) == 2

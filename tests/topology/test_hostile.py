@@ -47,25 +47,25 @@ from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
 
 def running(mesh: Mesh | None = None) -> tuple[Mesh, Line]:
-    """A, B and C in a row, at rest; the line is that of A and B."""
+    """Return a line of A, B and C, at rest, and the connection of A and B."""
     mesh = mesh or Mesh()
     mesh.start("A", "B", "C")
     line = mesh.connect("A", "B")
     mesh.connect("B", "C")
     for name in mesh.routers:
         mesh.advertise(name, f"at {name}", 1)
-    mesh.run(20)  # what is older than its successor is suspicious by now
+    mesh.run(20)  # a record older than its successor is now reported
     assert mesh.disagreement() == ""
     mesh.forget_changes()
     return mesh, line
 
 
 class Signed:
-    """A mesh that signs, and one who takes part in it under a name of its own."""
+    """A signed mesh, and a hostile member with its own id."""
 
     def __init__(self) -> None:
         self.world = World()
-        self.pem = self.world.pem  # as it was when all began
+        self.pem = self.world.pem  # as at the start
         self.identities: dict[str, Identity] = {}
         self.trusts: dict[str, Trust] = {}
         self.mesh, self.line = running(Mesh(identity=self._identity))
@@ -78,17 +78,17 @@ class Signed:
         return self.identities[name], trust
 
     def say(self, *records: AgedRecord, number: int = 999_999) -> list[Dropped]:
-        """B says these to A; what A tells of dropping them."""
+        """Let B send messages to A. Returns: the drops that A reports."""
         self.mesh.inject("A", self.line, write_message(Records(number, records)))
         return self.mesh.told("A", Dropped)
 
     def held(self) -> object:
-        """All that A knows of the mesh."""
+        """Return A's knowledge of the mesh."""
         return known(self.router)
 
 
 def known(router: Topology) -> object:
-    """All that a router knows of its mesh."""
+    """Return a router's knowledge of its mesh."""
     origins = router.database.origins
     return (
         {name: (origin.link.signed, [stored.signed for stored in origin.log]) for name, origin in origins.items()},
@@ -274,7 +274,7 @@ def test_the_same_pair_in_another_body_is_of_another_life() -> None:
     assert signing.mesh.disagreement() == ""
 
 
-# -------------------------------------------------------------------------------------------------- certificates' lives
+# ------------------------------------------------------------------------------------------- lifetimes of certificates
 
 
 def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
@@ -298,8 +298,8 @@ def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
     assert signing.say(certificate) == []
     assert "D" in signing.router.routers()
     signing.mesh.run(0.1)
-    assert acknowledged == [999_999]  # the certificate; what waited may have been given up, so it is to come again
-    signing.mesh.start("E")  # who comes later is told of both
+    assert acknowledged == [999_999]  # the certificate; waiting records may be dropped, and have to come again
+    signing.mesh.start("E")  # a router that joins later gets both
     signing.mesh.connect("A", "E")
     signing.mesh.run(1)
     assert "D" in signing.mesh.routers["E"].routers()
@@ -333,7 +333,7 @@ def test_a_router_whose_certificate_is_revoked_is_forgotten_everywhere() -> None
     mesh.run(150)  # C renews its link state, in vain
     assert "C" not in mesh.routers["B"].routers()
     assert mesh.routers["B"].dropped["untrusted"] >= 2
-    # Who comes later hears of the list as well.
+    # A router that joins later gets the list, too.
     mesh.start("D")
     mesh.connect("A", "D")
     mesh.run(1)
@@ -352,7 +352,7 @@ def test_a_router_renews_its_certificate_without_a_gap() -> None:
         assert origin.key_ids() == {renewed.certificate.key_id}
         assert list(router.lookup("", "at C")) == ["C"]
     assert all(mesh.told(name, Dropped) == [] for name in mesh.routers)
-    mesh.run(700)  # the certificate that was is forgotten, the others are not
+    mesh.run(700)  # the old certificate is forgotten, the others are not
     assert signing.identities["C"].certificate.key_id not in signing.router.database.certificates
     assert len(signing.router.database.certificates) == 3
 
@@ -444,7 +444,7 @@ def test_a_neighbour_that_acknowledges_nothing_costs_no_more_the_longer_it_lasts
     for number in range(4500):
         mesh.advertise("A", "here", number % 2)
         mesh.run(0.021)
-        # A thousand deltas at most hold at a time; as many may have been replaced since the queue was last looked at.
+        # At most a thousand deltas hold at a time; as many may have been replaced since the queue was last pruned.
         assert neighbour.queued <= 3 * SMALL_QUEUE
     mesh.intercept = lambda line, sender, data: data
     mesh.run(20)
@@ -458,7 +458,7 @@ def test_one_that_gives_itself_the_highest_epoch_and_sequence_harms_itself_alone
     assert signing.say(signed(own, links("B", MAX_EPOCH, MAX_EPOCH))) == []
     assert signing.router.database.origins["B"].pair == (MAX_EPOCH, MAX_EPOCH)
     signing.mesh.run(5)
-    for name in ("A", "C"):  # and B itself cannot say any more what could be newer
+    for name in ("A", "C"):  # B itself can send nothing newer, either
         router = signing.mesh.routers[name]
         assert router.epoch == EPOCH
         assert list(router.lookup("", f"at {name}")) == [name]
@@ -484,12 +484,12 @@ def test_a_clock_that_steps_beyond_all_certificates_and_back_loses_nobody_for_lo
     signing.world.clock.now += days * 86_400
     mesh.advertise("C", "while it was wrong", 1)
     mesh.run(1)
-    dropped = mesh.told("B", Dropped)  # who is the first to hear of it, and passes nothing on
+    dropped = mesh.told("B", Dropped)  # the first to receive it, and passes nothing on
     assert {(each.origin, each.reason) for each in dropped} == {("C", "untrusted")}
     assert all("certificate" in each.detail for each in dropped)
-    assert list(signing.router.lookup("", "at C")) == ["C"]  # what was verified is not doubted again
+    assert list(signing.router.lookup("", "at C")) == ["C"]  # a verified record is not verified again
     signing.world.clock.now = now
-    mesh.run(150)  # C has renewed its link state, which says how far its addresses are
+    mesh.run(150)  # C has renewed its link state, which has the sequence of its addresses
     assert mesh.disagreement() == ""
     assert list(signing.router.lookup("", "while it was wrong")) == ["C"]
 
@@ -561,7 +561,7 @@ NEAR: list[Message] = [
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A message that was good until a few octets of it changed."""
+    """Return a valid message with a few octets changed."""
     data = bytearray(write_message(draw(st.sampled_from(NEAR))))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(data) - 1))
@@ -604,7 +604,7 @@ def test_whatever_a_neighbour_says_a_mesh_goes_on(messages: list[bytes]) -> None
     for data in messages:
         signing.mesh.inject("A", signing.line, data)
         signing.mesh.run(0.02)
-    signing.mesh.run(15)  # it may have said that it is gone, or somebody else
+    signing.mesh.run(15)  # a changed HELLO can end the adjacency, or name another router
     if signing.router.neighbours()[0].reason == "refused":  # then its connection is closed
         signing.mesh.cut(signing.line)
         signing.mesh.connect("A", "B")
@@ -613,7 +613,7 @@ def test_whatever_a_neighbour_says_a_mesh_goes_on(messages: list[bytes]) -> None
 
 
 def overheard() -> list[bytes]:
-    """All that B says to A in a life in which everything happens: the seeds of what it might say otherwise."""
+    """Return all messages of B in a run in which everything happens: the seeds of mutated ones."""
     said: dict[bytes, None] = {}
 
     def listen(line: Line, sender: str, data: bytes) -> bytes:
@@ -640,7 +640,7 @@ OVERHEARD = overheard()
 
 
 def bent(value: Any, draw: st.DrawFn, depth: int = 0) -> Any:
-    """The same with something in it, or all of it, replaced; records are opened and closed again."""
+    """Return a message with a part of it, or all of it, replaced; records are decoded and encoded again."""
     if depth and draw(st.integers(0, 5)) == 0:
         return draw(st.sampled_from([MAX_EPOCH, 2**64 - 1, "A", "C", "X", b"", [], {}, None, True]) | VALUES)
     if isinstance(value, dict) and value:
@@ -656,7 +656,7 @@ def bent(value: Any, draw: st.DrawFn, depth: int = 0) -> Any:
 
 @st.composite
 def otherwise(draw: st.DrawFn) -> bytes:
-    """What B has said once, now, altered or as it was."""
+    """Return a former message of B with present ages, unchanged or mutated."""
     data = draw(st.sampled_from(OVERHEARD))
     return msgpack.packb(bent(msgpack.unpackb(data), draw)) if draw(st.integers(0, 3)) else data
 
@@ -665,7 +665,7 @@ def otherwise(draw: st.DrawFn) -> bytes:
 @given(st.lists(otherwise() | damaged(), max_size=25))
 def test_whatever_a_believed_neighbour_makes_of_true_messages_a_router_stays_sound(messages: list[bytes]) -> None:
     bounds = Settings(max_origins=20, max_origin_octets=4000, max_octets=20_000, max_waiting=4)
-    mesh, line = running(Mesh(bounds))  # without signatures, so that it is believed whatever it says of whom
+    mesh, line = running(Mesh(bounds))  # without signatures, so that its records are trusted, whatever their origin
     router = mesh.routers["A"]
     for data in messages:
         mesh.inject("A", line, data)
@@ -699,7 +699,7 @@ def test_whatever_a_stranger_says_makes_no_neighbour(data: bytes) -> None:
     assert router.received("nobody", data, 0.2) == ([], [])
 
 
-# ------------------------------------------------------------------------------------------------------- what may come
+# -------------------------------------------------------------------------------------------------------- future fields
 
 
 def test_what_later_versions_add_is_ignored() -> None:
@@ -718,7 +718,7 @@ def test_what_later_versions_add_is_ignored() -> None:
     mesh.start("E")
     mesh.connect("A", "E")
     mesh.run(0.5)
-    # It is carried on as it came.
+    # The record is passed on unchanged.
     assert mesh.routers["E"].database.origins["C"].link.signed.body == msgpack.packb(body)
 
 

@@ -25,7 +25,7 @@ from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
 
 def line_of(*names: str, mesh: Mesh | None = None) -> tuple[Mesh, list[Line]]:
-    """Routers in a row."""
+    """Return routers in a line."""
     mesh = mesh or Mesh()
     mesh.start(*names)
     return mesh, [mesh.connect(a, b) for a, b in pairwise(names)]
@@ -114,7 +114,7 @@ def test_a_lost_connection_leads_the_other_way_at_once() -> None:
 def test_one_side_alone_makes_no_edge() -> None:
     mesh, lines = ring(4)
     mesh.run(5)
-    mesh.cut(lines[0], seen_by=("R0",))  # R1 does not know yet, and still tells of R0
+    mesh.cut(lines[0], seen_by=("R0",))  # R1 has not noticed yet, and still advertises R0
     mesh.run(0.5)
     assert [mesh.routers[name].distance("R1") for name in ("R0", "R3", "R2")] == [3, 2, 1]
 
@@ -143,7 +143,7 @@ def test_records_are_carried_on_when_the_connection_they_took_is_lost() -> None:
     mesh, (first,) = line_of("A", "B")
     mesh.connect("A", "B")
     mesh.run(1)
-    first.is_silent = True  # what A says next is lost
+    first.is_silent = True  # A's next message is lost
     mesh.advertise("A", "orders", 1)
     mesh.run(0.1)
     assert not mesh.routers["B"].lookup("", "orders")
@@ -253,7 +253,7 @@ def test_a_second_live_router_of_the_same_id_is_refused_and_both_are_named() -> 
 def test_a_router_that_starts_again_is_taken_once_its_last_life_is_silent() -> None:
     mesh, (first,) = line_of("A", "B")
     mesh.run(1)
-    mesh.cut(first, seen_by=("A",))  # the connection of the last life still stands, as far as B knows
+    mesh.cut(first, seen_by=("A",))  # B still has the connection of the last run
     mesh.start("A", epoch=EPOCH + 1)
     mesh.connect("A", "B")
     mesh.run(mesh.settings.hold + 1)
@@ -291,7 +291,7 @@ def test_two_live_routers_of_one_id_far_apart_are_told_and_do_not_storm() -> Non
     assert mesh.told("A", IdentityConflict) + mesh.told("another A", IdentityConflict)
     mesh.forget_changes()
     mesh.run(120)
-    # HELLOs aside, each jump is flooded over three lines; jumps come once a minute by now.
+    # Besides HELLOs, each new epoch is flooded over three lines; by now there is one a minute.
     hellos = 2 * 4 * 120 / 0.75
     assert mesh.messages.total() < hellos + 400
 
@@ -434,8 +434,8 @@ def test_a_delta_that_is_missing_is_asked_for() -> None:
     mesh.run(0.1)
     router = mesh.routers["A"]
     assert lost
-    assert [name for _, name in router.book.addresses()] == ["first"]  # what is known is a state that has been
-    mesh.run(mesh.settings.gap_time)  # nobody has sent it again by then
+    assert [name for _, name in router.book.addresses()] == ["first"]  # the known state is a former one
+    mesh.run(mesh.settings.gap_time)  # it has not been sent again by then
     assert router.sent["Request"] == 1
     assert mesh.disagreement() == ""
 
@@ -558,7 +558,7 @@ def test_ages_add_up_over_hops() -> None:
     first = mesh.connect("R0", "R1")
     mesh.run(1)
     mesh.cut(first)
-    # Each of the others hears of R0 four seconds after the one before it, and from that one alone.
+    # Each router gets R0's records four seconds later than the one before it, and from that one alone.
     for a, b in pairwise(names[1:]):
         line = mesh.connect(a, b)
         mesh.run(4)
@@ -575,7 +575,7 @@ def test_a_quiet_mesh_says_hello_and_little_else() -> None:
     mesh.run(10)
     mesh.forget_changes()
     mesh.run(300)
-    # In 300 s each link state is renewed three times, over each line at most twice, and acknowledged.
+    # In 300 s each link state is renewed three times, crosses each line at most twice, and is acknowledged.
     hellos = 2 * 6 * 300 / 0.75
     renewals = 4 * 6 * 6 * 2 * 2
     assert mesh.messages.total() < hellos + renewals

@@ -27,7 +27,7 @@ ID_CHARACTERS = "".join(chr(code) for code in range(33, 127) if chr(code) not in
 
 
 def values(form: ValueType) -> st.SearchStrategy[Any]:
-    """Everything that a form takes."""
+    """Return all kinds of values that a type accepts."""
     match form:
         case Integer(low, high):
             return st.integers(low, high)

@@ -1,4 +1,4 @@
-"""Routers that send too much: heard less often, delaying no others, and heard in the end."""
+"""Routers that send too much: their records are accepted later, delay no others, and arrive in the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRICT = Settings(link_rate=1.0, link_burst=2, address_rate=4096, address_burst=
 
 
 def hasty_and_strict() -> tuple[Mesh, Line]:
-    """A keeps to no rate, and B, C and D take very little of anybody."""
+    """Return a mesh where A keeps no rate limit, and B, C and D accept very little of each origin."""
     mesh = Mesh(STRICT)
     mesh.start("B", "C", "D")
     mesh.settings = HASTY
@@ -97,7 +97,7 @@ def test_hundreds_of_addresses_that_come_and_go_and_links_that_change_all_the_ti
         mesh.advertise("A", f"address {(seed + 7 * step) % 50}", step % 2)
         if step % 5 == 0:
             mesh.set_cost(line, "A", 1 + step % 9)
-        if step % 150 == 149:  # it starts again, with all that it had
+        if step % 150 == 149:  # it restarts with all its addresses
             adverts = mesh.adverts["A"]
             mesh.crash("A")
             mesh.start("A", epoch=EPOCH + step)
@@ -119,7 +119,7 @@ def test_a_link_state_of_more_neighbours_than_anybody_has_is_not_read() -> None:
     fewer = replace(state, neighbours=many[1:])
     mesh.inject("A", line, write_message(Records(2, (signed(Unsigned(), encode(fewer)),))))
     assert mesh.routers["A"].database.origins["C"].pair.sequence == 1000
-    assert mesh.routers["A"].graph.neighbours("C") == {}  # B's word stands, and nobody else's
+    assert mesh.routers["A"].graph.neighbours("C") == {}  # B's record counts, and no other
     assert mesh.routers["A"].distance("X7") is None
 
 
@@ -127,7 +127,7 @@ def test_a_link_state_of_more_neighbours_than_anybody_has_is_not_read() -> None:
 
 
 def sizes(mesh: Mesh, name: str) -> list[int]:
-    """How many addresses each step changed."""
+    """Return the number of changed addresses of each step."""
     return [len(change.addresses) for change in mesh.told(name, AddressesChanged)]
 
 
@@ -141,7 +141,7 @@ def test_thousands_of_addresses_that_come_and_go_are_followed_in_parts() -> None
     assert max(sizes(mesh, "A")) <= 100
     mesh.forget_changes()
     mesh.cut(mesh.lines[1])
-    mesh.run(0.02)  # the graph is followed at once
+    mesh.run(0.02)  # the graph is updated at once
     assert router.distance("C") is None
     assert 100 < len(router.book) < 5000
     mesh.advertise("B", "while it goes on", 1)

@@ -23,7 +23,7 @@ NAMES = [f"r{number}" for number in range(9)]
 
 
 class LinkState(NamedTuple):
-    """One change: what an origin says now; `links` None when it is forgotten."""
+    """A change of an origin's link state; `links` is None if it is forgotten."""
 
     origin: str
     links: tuple[tuple[str, int], ...] | None
@@ -42,7 +42,7 @@ def link_states(names: list[str] = NAMES) -> st.SearchStrategy[LinkState]:
 
 @st.composite
 def link_changes(draw: st.DrawFn) -> list[LinkState]:
-    """A connected mesh as it starts, then changes of single links: most have an effect, and few of them a large one."""
+    """Return a connected mesh, and changes of single links: most have an effect, and few of them a large one."""
     size = draw(st.integers(2, len(NAMES)))
     links: dict[str, dict[str, int]] = {name: {} for name in NAMES[:size]}
     blocked: set[str] = set()
@@ -77,13 +77,13 @@ def apply(graph: Graph, state: LinkState) -> bool:
 
 
 def told(states: Iterable[LinkState]) -> dict[str, LinkState]:
-    """What is valid after some changes."""
+    """Return the link states after some changes."""
     latest = {state.origin: state for state in states}
     return {origin: state for origin, state in latest.items() if state.links is not None}
 
 
 def expected_network(states: Iterable[LinkState]) -> networkx.DiGraph:
-    """The graph by its definition: edges that both ends advertise, each at the least cost that its sender says."""
+    """Return the graph by its definition: edges that both ends advertise, each at the least cost of its sender."""
     valid = told(states)
     network = networkx.DiGraph()
     network.add_nodes_from(valid)
@@ -99,7 +99,7 @@ def expected_network(states: Iterable[LinkState]) -> networkx.DiGraph:
 
 
 def seen_from(network: networkx.DiGraph, root: str, states: Iterable[LinkState]) -> networkx.DiGraph:
-    """The graph without the edges that lead on from routers that are no way through."""
+    """Return the graph without edges from routers that are not for transit."""
     blocked = {origin for origin, state in told(states).items() if not state.transit} - {root}
     seen = network.copy()
     seen.add_node(root)
@@ -108,7 +108,7 @@ def seen_from(network: networkx.DiGraph, root: str, states: Iterable[LinkState])
 
 
 def expected_ways(network: networkx.DiGraph, root: str, states: list[LinkState]) -> dict[str, Route]:
-    """All cheapest paths, listed."""
+    """Return all cheapest paths."""
     seen = seen_from(network, root, states)
     ways = {root: Route(0, (), 0)}
     for destination, distance in networkx.single_source_dijkstra_path_length(seen, root, weight="cost").items():
@@ -120,7 +120,7 @@ def expected_ways(network: networkx.DiGraph, root: str, states: list[LinkState])
 
 
 def expected_parents(network: networkx.DiGraph, root: str, states: list[LinkState]) -> dict[str, str]:
-    """Of those before a router on a cheapest path, the one whose id sorts first."""
+    """Return the parent: of the predecessors on cheapest paths, the one whose id sorts first."""
     seen = seen_from(network, root, states)
     before, _ = networkx.dijkstra_predecessor_and_distance(seen, root, weight="cost")
     return {router: min(candidates) for router, candidates in before.items() if candidates}
@@ -211,7 +211,7 @@ def test_no_message_visits_a_router_twice_whichever_next_hops_are_taken(states: 
 
 
 def longest(steps: networkx.DiGraph, router: str) -> int:
-    """The most steps that can be taken from a router."""
+    """Return the most hops that a message can take from a router."""
     return max((1 + longest(steps, after) for after in steps[router]), default=0) if router in steps else 0
 
 

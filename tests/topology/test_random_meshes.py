@@ -1,4 +1,4 @@
-"""Random changes of a mesh: once they end, all routers agree and fall silent."""
+"""Random changes of a mesh: once they end, all routers agree and send nothing but HELLOs."""
 
 from collections.abc import Callable
 from random import Random
@@ -57,7 +57,7 @@ def flap(mesh: Mesh, random: Random) -> None:
 
 
 def part(mesh: Mesh, random: Random) -> None:
-    """The mesh falls in two, silently."""
+    """Cut the mesh in two, silently."""
     some = {name for name in mesh.routers if random.random() < 0.5}
     for line in mesh.lines:
         if len(some & set(line.ends)) == 1:
@@ -70,7 +70,7 @@ def heal(mesh: Mesh, random: Random) -> None:
 
 
 def restart(mesh: Mesh, random: Random) -> None:
-    """A router dies and lives again with the same id, whatever its clock says; not everybody has seen it die."""
+    """Let a router die and restart with the same id, with any clock; some routers do not notice its death."""
     name = random.choice(sorted(mesh.routers))
     neighbours = []
     for line in mesh.lines_of(name):
@@ -99,7 +99,7 @@ DEEDS: tuple[Deed, ...] = (
 
 
 def live_through(mesh: Mesh, random: Random, deeds: list[Deed], routers: int) -> None:
-    """Make a mesh, let things happen to it, and see that it comes to rest."""
+    """Make a mesh, change it at random, and check that it comes to rest."""
     names = NAMES[:routers]
     mesh.start(*names)
     for number, name in enumerate(names[1:], 1):
@@ -114,8 +114,8 @@ def live_through(mesh: Mesh, random: Random, deeds: list[Deed], routers: int) ->
     said = sum(router.sent.total() - router.sent["Hello"] for router in mesh.routers.values())
     mesh.run(5)
     assert sum(router.sent.total() - router.sent["Hello"] for router in mesh.routers.values()) == said
-    # No storm: each deed is news of a few routers, which crosses each line at most twice and is acknowledged; there
-    # are the lines, and summaries for those that are new.
+    # There is no storm. Each change makes records of a few routers, which cross each line at most twice and are
+    # acknowledged; summaries for new neighbours and lines are added.
     assert said < 60 * len(mesh.lines) * (len(deeds) + routers)
     for name, router in mesh.routers.items():
         assert mesh.told(name, IdentityConflict) == []

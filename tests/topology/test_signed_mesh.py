@@ -14,24 +14,24 @@ from tests.support.worlds.topologies import Mesh
 
 
 class Routers:
-    """Who the routers are; each has a trust of its own, and the files that `issued` makes."""
+    """Routers with certificates, each with its own trust, and the files of `issued`."""
 
     def __init__(self, issued: Callable[[World, str], World] = lambda world, router: world) -> None:
-        """Args: issued: the world that a router is of, if not the mesh's own."""
+        """Args: issued: returns the authority of a router, if it is not the mesh's own."""
         self.world = World()
         self.trusts: dict[str, Trust] = {}
         self.identities: dict[str, Identity] = {}
         self.verified = Verified()
         self.issued = issued
         self.named: dict[str, str] = {}
-        """The id in a router's certificate, if it is not that of the router."""
+        """The id in a router's certificate, if it is not the router's."""
 
     def __call__(self, router: str) -> tuple[Signer, Verifier]:
         self.trusts[router] = self.issued(self.world, router).trust(verified=self.verified)
         return self.renewed(router), self.trusts[router]
 
     def renewed(self, router: str, days: float = 30) -> Identity:
-        """Another certificate for it, and another key."""
+        """Give a router another certificate and key."""
         world = self.issued(self.world, router)
         self.identities[router] = world.identity(self.named.get(router, router), days, self.trusts[router])
         return self.identities[router]
@@ -46,7 +46,7 @@ def line(routers: Routers, *names: str) -> Mesh:
 
 
 def why(mesh: Mesh, router: str) -> set[tuple[str, str]]:
-    """What a router has dropped: of whom, and why."""
+    """Return the drops of a router: origin and reason."""
     return {(change.origin, change.reason) for change in mesh.told(router, Dropped)}
 
 
@@ -83,7 +83,7 @@ def test_a_router_of_another_authority_is_not_in_the_mesh() -> None:
 
 def test_a_router_cannot_speak_for_another() -> None:
     routers = Routers()
-    routers.named = {"B": "C"}  # it calls itself B, and has the certificate of C
+    routers.named = {"B": "C"}  # it claims the id B, with the certificate of C
     mesh = line(routers, "A", "B")
     mesh.run(5)
     assert mesh.routers["A"].distance("B") is None
@@ -98,7 +98,7 @@ def test_one_certificate_follows_another_without_a_gap() -> None:
     mesh.call("C", lambda topology, now: topology.renew(routers.renewed("C", days=60), now))
     mesh.run(1)
     routers.world.clock.now += 30 * DAY + CLOCK_TOLERANCE - 1
-    for name in ("A", "B"):  # the others are late, and still within the tolerance
+    for name in ("A", "B"):  # the clocks of the others are slow, and still within the tolerance
         mesh.call(name, lambda topology, now, name=name: topology.renew(routers.renewed(name), now))
     mesh.run(1)
     routers.world.clock.now += 10
@@ -134,10 +134,10 @@ def test_a_list_of_revocations_given_to_one_router_reaches_all() -> None:
     for name in ("A", "B", "C"):
         assert mesh.routers[name].distance("X") is None
         assert not mesh.routers[name].lookup("", "orders")
-    mesh.run(400)  # nor does it come back
+    mesh.run(400)  # it does not come back, either
     assert [mesh.routers[name].distance("X") for name in ("A", "B", "C")] == [None] * 3
     assert mesh.routers["A"].distance("C") == 2
-    # With another key it may.
+    # It can with another key.
     mesh.call("X", lambda topology, now: topology.renew(routers.renewed("X"), now))
     mesh.run(10)
     assert [mesh.routers[name].distance("X") for name in ("A", "B", "C")] == [3, 2, 1]

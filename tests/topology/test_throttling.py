@@ -25,7 +25,7 @@ def test_in_no_time_is_more_used_than_the_burst_and_the_rate_of_that_time(
             spent = rate.used(spent, amount, now)
             used.append((now, min(amount, burst)))
     for index, (since, _) in enumerate(used):
-        # What is more than the burst by itself is paid for afterwards, in full.
+        # An amount larger than the burst is paid for afterwards, in full.
         most = burst + (now - since) * a_second
         assert sum(amount for _, amount in used[index:]) <= most + 1e-6 * most
 

@@ -23,7 +23,7 @@ CALLS = st.lists(
 
 
 class Owner:
-    """What a deadline is for."""
+    """The name of a deadline."""
 
 
 @given(CALLS)
@@ -87,7 +87,7 @@ def test_what_is_cancelled_or_comes_up_is_let_go_of_and_many_take_no_room() -> N
             assert list(timers.due(number + 2)) == [owner]
         del owner
         assert gone() is None
-        assert len(timers._heap) <= SLACK + 2  # there is no other way to see it
+        assert len(timers._heap) <= SLACK + 2  # no public method shows it
     assert timers.next() == 1000
     assert not list(timers.due(999))
 

@@ -40,7 +40,7 @@ def refusal(trust: Trust, origin: str, key_id: bytes, signature: bytes, kind: in
 
 
 def strangers(trust: Trust, certificate: bytes) -> str:
-    """Why a certificate is not taken: the same for a record's and for one that is shown in a handshake."""
+    """Return the reason to refuse a certificate: the same in a record and in a handshake."""
     with pytest.raises(UntrustedError) as refused:
         trust.router_of(certificate)
     with pytest.raises(UntrustedError, match=refused.value.reason):
@@ -154,7 +154,7 @@ def test_the_authority_is_no_router_and_a_router_no_authority(world: World) -> N
     assert "names no router" in strangers(world.trust(), world.authority.certificate.der)
     key = Ed25519PrivateKey.generate()
     router = world.certificate("A", key=key)
-    # What a router signs with its own key is not signed by the authority, whatever name it gives.
+    # A router's own key cannot sign for the authority, under any name.
     assert strangers(world.trust(), strange(world.authority, signing_key=key)) == "certificate of an unknown authority"
     for trusted in (certificate_pem(router), world.pem + certificate_pem(router)):
         with pytest.raises(CertificateError):
@@ -189,7 +189,7 @@ def test_not_an_octet_of_a_certificate_or_a_list_can_be_changed(world: World) ->
 
 
 def test_no_signature_can_be_written_in_another_way(world: World) -> None:
-    # DER ends with the signature, 64 octets; the one before says how many bits of them are unused.
+    # DER ends with the signature, 64 octets; the octet before it is the number of unused bits.
     trust = world.trust()
     for _ in range(10):
         certificate = world.certificate("A").der
@@ -227,7 +227,7 @@ def test_a_certificate_ends_while_it_is_known(world: World) -> None:
     trust.verify("A", 1, signed[0], BODY, signed[1])
     world.clock.now += DAY + CLOCK_TOLERANCE + 1
     assert refusal(trust, "A", *signed) == "certificate expired"
-    world.clock.now -= 60 * DAY  # the clock has been set back
+    world.clock.now -= 60 * DAY  # the clock was set back
     assert refusal(trust, "A", *signed) == "certificate not yet valid"
     world.clock.now = NOW
     trust.verify("A", 1, signed[0], BODY, signed[1])
@@ -289,7 +289,7 @@ def test_a_revoked_certificate_is_not_good_wherever_it_is_shown(world: World) ->
     assert strangers(trust, identity.certificate.der) == "certificate revoked"
     assert trust.router_of(other.certificate.der) == "A"
     trust.verify("A", 1, *_of(other))
-    assert strangers(world.trust(), identity.certificate.der) == "certificate revoked"  # it stands in the trust file
+    assert strangers(world.trust(), identity.certificate.der) == "certificate revoked"  # the trust file has it
 
 
 def test_an_older_list_changes_nothing(world: World) -> None:
@@ -306,7 +306,7 @@ def test_lists_of_others_are_not_taken(world: World) -> None:
     for other in (World("m1"), World("m2")):
         with pytest.raises(UntrustedError, match="unknown authority"):
             trust.revoke(other.revoke().der)
-    # A router that calls itself the authority.
+    # A router with the authority's name.
     key = Ed25519PrivateKey.generate()
     false = Authority(world.authority.certificate, key)
     with pytest.raises(CertificateError):

@@ -1,4 +1,4 @@
-"""Routers with workers, as others see them."""
+"""Workers of a router, as other routers see them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -80,7 +80,7 @@ def test_what_is_wrong_with_a_redirect_is_named(text: str, key: str, reason: str
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        # To this router, and there to the same address.
+        # To this router, to the same address there.
         (LISTENER + address("a", HERE), "address[0].redirect"),
         (LISTENER + address("a", "hostname = '127.0.0.1'"), "address[0].redirect"),
         (LISTENER + address("a", "network-host = 'LocalHost', port = 5672"), "address[0].redirect"),
@@ -94,10 +94,10 @@ def test_what_is_wrong_with_a_redirect_is_named(text: str, key: str, reason: str
         (address("a/#", "address = 'a/b'"), "address[0].redirect"),
         ("[router]\nid = 'A'\n" + address("a/#", "address = 'a/b@A'"), "address[0].redirect"),
         (address("a", "address = 'b'") + address("b", "address = 'a'"), "address[0].redirect"),
-        # To a listener that sends to another one of this router, where the address is elsewhere again.
+        # To a listener that redirects to another one of this router, where the address is redirected again.
         (LISTENER + listener("amqp://127.0.0.1:5673", HERE)
          + address("a", "network-host = '127.0.0.1', port = 5673"), "address[0].redirect"),
-        # Listeners that send to each other, or to themselves.
+        # Listeners that redirect to each other, or to themselves.
         (listener("amqp://127.0.0.1:5672", HERE), "listener[0].redirect"),
         (listener("amqp://127.0.0.1:1", "network-host = '127.0.0.1', port = 2")
          + listener("amqp://127.0.0.1:2", "network-host = '127.0.0.1', port = 1"), "listener[0].redirect"),
@@ -131,7 +131,7 @@ texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1
 def test_what_is_written_of_a_redirect_is_read_as_an_equal_one(
     hostname: str | None, network_host: str | None, port: int | None, there: str | None
 ) -> None:
-    # The host that is never ours keeps it from leading back.
+    # A host that is never this router keeps it from leading back.
     place = PlaceConfig(hostname=hostname or "b.example", network_host=network_host, port=port)
     redirect = RedirectConfig(hostname=hostname or "b.example", network_host=network_host, port=port, address=there)
     config = RouterConfig(

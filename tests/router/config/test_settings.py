@@ -111,7 +111,7 @@ def test_every_key_is_read() -> None:
                 idle_time_out=8.0,
                 max_frame_size=4096,
                 max_message_size=1_000_000,
-                channel_max=7,  # the router's, since the listener does not say
+                channel_max=7,  # the router's, since the listener has none of its own
                 handle_max=3,
                 session_window=9,
                 anonymous_window=5,

@@ -1,4 +1,4 @@
-"""The configuration of each worker of a router."""
+"""Configurations of the workers of a router."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.worlds.network import OUTCOMES, Client, Sent, message
 
 LINE = [("A", "B"), ("B", "C")]
 PLACES = ["A", "B", "C"]
-"""Where receivers are, for a sender at A: here, at the next router, at the one after that."""
+"""Places of receivers for a sender at A: the same router, the next one, and the one after that."""
 
 AGAIN = AddressConfig(pattern="q", redeliver=True, attempts=3)
 MORTAL = AddressConfig(pattern="q", redeliver=True, attempts=2, dead_letter="dead")
@@ -37,35 +37,33 @@ WAYS_TO_SEND = ["null target", "container", "name at a container", "alias"]
 
 @dataclass
 class Way:
-    """How messages for q are sent from A: the link, and what they say in `to`."""
+    """A way to send messages for q from A: the link, and the `to` of its messages."""
 
     link: Sender
     client: Client
     to: str | None
 
     def send(self, body: str = "hello", *, ttl: int | None = None) -> Sent:
-        """Send one."""
+        """Send a message."""
         return self.client.send(self.link, message(body, to=self.to, ttl=ttl))
 
 
 def attached(mesh: World, place: str, way: str) -> Way:
-    """An anonymous sender at A. Args: place: where the receiver is. way: one of `WAYS_TO_SEND`."""
+    """Return an anonymous sender at A. Args: place: of the receiver. way: one of `WAYS_TO_SEND`."""
     client = mesh["A"].client()
     link = client.sender(f"@{place}" if way == "container" else None)
     return Way(link, client, {"name at a container": f"q@{place}", "alias": "nick"}.get(way, "q"))
 
 
 def attached_by_name(mesh: World, place: str, way: str) -> Way:
-    """A sender at A that is attached to the address that those messages name."""
+    """Return a sender at A that is attached to the address that those messages name."""
     client = mesh["A"].client()
     address = {"null target": "q", "alias": "nick"}.get(way, f"q@{place}")
     return Way(client.sender(address), client, None)
 
 
 def mortal(way: str, place: str, keeps: str) -> tuple[World, Client, Client, Way]:
-    """A mesh whose messages become dead letters, a receiver of them at `place`, one of dead letters at `keeps`, and a
-    sender at A.
-    """
+    """Return a mesh with dead letters, a receiver at `place`, one of dead letters at `keeps`, and a sender at A."""
     mesh = World("ABC", LINE, MORTAL, NICK)
     consumer, keeper = mesh[place].client(), mesh[keeps].client()
     consumer.receiver("q", credit=100)
@@ -79,7 +77,7 @@ def header(payload: bytearray) -> Header:
 
 
 def tries(config: AddressConfig, place: str, way: str, outcome: DeliveryState, *, by_name: bool) -> object:
-    """What receivers at two routers see of a message that is not accepted, the sender hears, and the dead letter is."""
+    """Return the results of a message that is not accepted: at both receivers, for the sender, and the dead letter."""
     mesh = World("ABC", LINE, config, NICK)
     first, keeper = mesh[place].client(), mesh["B"].client()
     first.receiver("q", credit=100)

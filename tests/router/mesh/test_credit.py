@@ -21,7 +21,7 @@ DROPS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST, ove
 
 
 def waiting(mesh: World, router: str) -> int:
-    """How many deliveries a router has that nobody has been given."""
+    """Return the number of deliveries in a router that no receiver has been given."""
     node = mesh[router]
     places = [*node.core.addresses.values(), *node.mesh.routes.nodes()]
     places += [each.ingress for each in node.core.addresses.values() if each.ingress is not None]
@@ -29,7 +29,7 @@ def waiting(mesh: World, router: str) -> int:
 
 
 def exhaust(producer: Client, link: Sender, most: int = 100, **how: int) -> int:
-    """Send as long as there is credit, and the session takes it: how many."""
+    """Send while there is credit, and the session allows it. Returns: the number of messages."""
     sent = 0
     while sent < most and link.credit and producer.session.flow_state.remote_incoming_window > 1:
         producer.send(link, message(sent, **how))
@@ -38,11 +38,11 @@ def exhaust(producer: Client, link: Sender, most: int = 100, **how: int) -> int:
 
 
 def bodies(consumer: Client) -> list[bytes]:
-    """What has come, the value of each body."""
+    """Return the values of the received bodies."""
     return [bytes(arrival.payload)[-1:] for arrival in consumer.take()]
 
 
-# ---------------------------------------------------------------------------------------------------- who stops whom
+# ------------------------------------------------------------------------------------------------------ back-pressure
 
 
 def test_a_consumer_that_stops_reading_stops_its_producer_three_routers_away_and_no_router_on_the_way_grows() -> None:
@@ -267,7 +267,8 @@ def test_what_waits_for_one_address_holds_up_no_other_of_an_anonymous_sender_thr
 
 
 def multicast(mesh: World) -> tuple[Client, Sender, Client, Client, Client, Receiver]:
-    """A producer at A; three consumers, of which the last, at D beside the second, takes two and no more."""
+    """Return a producer at A, and three consumers. The last one, at D beside the second, takes two deliveries and no
+    more."""
     producer, near, far, slow = mesh["A"].client(), mesh["B"].client(), mesh["D"].client(), mesh["D"].client()
     near.receiver("news/x", credit=100_000)
     far.receiver("news/x", credit=100_000)
@@ -280,7 +281,7 @@ def multicast(mesh: World) -> tuple[Client, Sender, Client, Client, Client, Rece
 def test_a_multicast_holds_for_a_receiver_that_stalls_three_routers_away() -> None:
     mesh = World("ABCD", LINE, NEWS, latency=lambda: 0.002)
     producer, link, near, far, slow, receiver = multicast(mesh)
-    given = link.credit  # before it was known at A who wants how little
+    given = link.credit  # before A knew which consumer takes little
     sent = 0
     for _ in range(50):
         sent += exhaust(producer, link)

@@ -1,4 +1,4 @@
-"""Routers whose patterns for an address differ: the ingress router's hold, and both are named."""
+"""Routers whose patterns for an address differ: the ingress router's counts, and both are named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def receiver(mesh: World, router: str, credit: int = 100) -> Client:
 
 
 def publish(mesh: World, count: int, *receivers: Client) -> list[int]:
-    """Send from A, and accept what comes; how many each receiver had."""
+    """Send from A, and accept all messages. Returns: the number for each receiver."""
     producer = mesh["A"].client()
     link = producer.sender("news/x")
     mesh.advance(0.5)
@@ -51,7 +51,7 @@ def publish(mesh: World, count: int, *receivers: Client) -> list[int]:
 
 
 def told(mesh: World, router: str) -> list[tuple[str, str, str, str, str]]:
-    """The disagreements that a router tells of."""
+    """Return the mismatches in the statistics of a router."""
     found = mesh[router].core.statistics().disagreements
     return sorted((each.address, each.here, each.ours, each.router, each.theirs) for each in found)
 
@@ -162,7 +162,7 @@ def test_a_multicast_goes_to_the_place_that_a_redirect_leads_a_router_to() -> No
     mesh.leave()
 
 
-# --------------------------------------------------------------------------------------------- who is told of it
+# --------------------------------------------------------------------------------------------------------- reporting
 
 
 def test_both_sides_tell_of_a_disagreement_and_so_does_a_router_on_the_way() -> None:

@@ -20,7 +20,7 @@ from tests.support.worlds.meshes import World, records
 from tests.support.worlds.network import message
 
 LINE = [("A", "B"), ("B", "C")]
-#: From A to D by B, or further by C.
+#: Return a mesh with two paths from A to D: by B, and a longer one by C.
 SQUARE = [("A", "B"), ("B", "D"), ("A", "C", 3), ("C", "D", 3)]
 NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 AGAIN = AddressConfig(pattern="again", redeliver=True, attempts=5)
@@ -359,7 +359,7 @@ def test_a_multicast_of_a_router_whose_clock_was_set_back_is_not_taken_for_one_o
     consumer.take(1)[0].accept()
     assert mesh["C"].mesh.topology.parent("A") == "B"
     mesh.kill("A")
-    mesh.epoch = 10  # its clock says that it is long ago
+    mesh.epoch = 10  # its clock is far behind
     mesh.start("A")
     mesh.join("A", "D")
     mesh.advance(1.0)
@@ -515,7 +515,7 @@ def test_a_tree_that_is_wanted_again_while_a_neighbour_is_left_alone_with_it_is_
     fail_link(core, lane, Error(condition=AmqpCondition.INTERNAL_ERROR))
     core.on_output(lane.connection)
     mesh.run()
-    # B's node of that tree goes with A's lane, and there is another before B tries again.
+    # B's node of that tree ends with A's lane, and there is a new one before B tries again.
     producer.close()
     mesh.run()
     other = mesh["A"].client()
@@ -540,7 +540,7 @@ def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_i
     core = mesh["C"].core
     (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
     session = lane.link.session
-    # Routers take nothing within a transaction.
+    # Routers refuse deliveries within a transaction.
     known = session.flow_state
     session.write(
         Flow(

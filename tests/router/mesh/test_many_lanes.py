@@ -11,7 +11,7 @@ COUNT = 2 * BATCH + BATCH // 2
 
 
 def credited(mesh: World) -> int:
-    """How many lanes of A can be used."""
+    """Return the number of lanes of A that can be used."""
     return sum(lane.credit > 0 for lane in mesh["A"].core.statistics().lanes)
 
 

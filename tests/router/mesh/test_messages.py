@@ -28,11 +28,11 @@ LONG_LINE = [("A", "B"), ("B", "C"), ("C", "D"), ("D", "E"), ("E", "F")]
 NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 EXPIRED = Modified(delivery_failed=True, undeliverable_here=True)
 ADDRESSES = ["q", "news/x", None, "r@D"]
-"""By a lane of the address, by a tree, and by transit: each as its `to` says, or all of a link."""
+"""Addresses of senders whose messages go by an anycast lane, a tree, transit for each `to`, and transit for a name."""
 
 
 def annotated(*, delivery: dict[str, str] | None = None, to: str = "q", ttl: int | None = None) -> bytes:
-    """A message with annotations of both kinds."""
+    """Return a message with annotations of both kinds."""
     parts: list[object] = [Header(ttl=ttl)]
     if delivery is not None:
         parts.append(DeliveryAnnotations(value={Symbol(key): value for key, value in delivery.items()}))
@@ -45,7 +45,7 @@ def annotated(*, delivery: dict[str, str] | None = None, to: str = "q", ttl: int
 
 
 def across(mesh: World, address: str | None, far: str = "D") -> tuple[Client, Client, str]:
-    """A consumer at the far end, a producer at A; what `to` has to say."""
+    """Return a consumer at the far end, a producer at A, and the `to` of its messages."""
     to = address or "q"
     consumer, producer = mesh[far].client(), mesh["A"].client()
     consumer.receiver(to.partition("@")[0], credit=100)
@@ -210,7 +210,7 @@ def test_sections_out_of_order_are_not_repaired_on_any_hop_and_counted_on_each(a
 
 @pytest.fixture(scope="module")
 def long_line() -> tuple[Client, list[tuple[Client, Sender]]]:
-    """A consumer at the end of six routers in a row, and at the beginning a producer for each kind of lane."""
+    """Return a consumer at the end of six routers in a line, and at the start a producer for each kind of lane."""
     mesh = World("ABCDEF", LONG_LINE, NEWS)
     consumer = mesh["F"].client(max_frame_size=512)
     for address in ("q", "news/x", "r"):

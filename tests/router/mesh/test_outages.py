@@ -1,4 +1,4 @@
-"""Routers that are unreachable for a while: their routes are kept, for a limited time."""
+"""Routers that are unreachable for a while: routes to them are kept for a limited time."""
 
 import logging
 from string import ascii_uppercase
@@ -29,7 +29,7 @@ def test_a_sender_keeps_its_credit_while_a_connection_is_lost_and_what_it_sends_
     sents = [producer.send(link, message(number)) for number in range(held)]
     mesh.advance(WAIT_TIME / 4)
     assert [sent.outcome for sent in sents] == [None] * held
-    assert link.credit <= 1  # one more than can leave, as ever
+    assert link.credit <= 1  # one more than can leave, as always
     mesh.join(*ends)
     mesh.advance(0.2)
     for arrival in consumer.take(held):
@@ -151,7 +151,7 @@ def test_a_way_that_another_link_has_led_already_is_not_the_only_one_for_those_w
     mesh.advance(0.2)
     mesh.cut(*mesh.between("A", "B"))
     mesh.advance(WAIT_TIME / 4)
-    # A hears of it before a path leads there.
+    # A learns of it before there is a path.
     consumer = mesh["Y"].client()
     consumer.receiver("q", credit=10)
     mesh.join("A", "B")
@@ -164,7 +164,7 @@ def test_a_way_that_another_link_has_led_already_is_not_the_only_one_for_those_w
 
 
 def routes(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of routes, in order of the letters."""
+    """Return the log lines of routes, sorted."""
     told = sorted(message for message in caplog.messages if message.startswith("route "))
     caplog.clear()
     return told
@@ -182,7 +182,7 @@ def test_every_router_logs_whom_no_path_leads_to_for_long_and_when_one_does_agai
     assert routes(caplog) == []  # it was away for a moment
     mesh.cut(*mesh.between("B", "C"))
     mesh.advance(WAIT_TIME + 0.1)
-    # A and B of C, and C of both of them.
+    # A and B report C, and C reports both of them.
     lost = ["route lost router=A", "route lost router=B", "route lost router=C", "route lost router=C"]
     assert routes(caplog) == [f"{each} seconds={WAIT_TIME}" for each in lost]
     mesh.join("B", "C")
@@ -195,7 +195,7 @@ def test_of_many_routers_that_are_lost_at_once_some_have_a_line_and_the_others_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    names = ascii_uppercase[: MAX_LINES + 4]  # A, and beyond B all others
+    names = ascii_uppercase[: MAX_LINES + 4]  # A, and all others beyond B
     mesh = World(names, [("A", "B"), *(("B", each) for each in names[2:])])
     mesh.cut(*mesh.between("A", "B"))
     mesh.advance(WAIT_TIME + 0.1)

@@ -36,7 +36,7 @@ ADDRESSES = ["q", "news/x", None]
 
 
 def pair(mesh: World, address: str = "q", **of_receiver: int) -> tuple[Client, Client]:
-    """A consumer at D, and who may be a producer at A."""
+    """Return a consumer at D, and a producer at A."""
     consumer, producer = mesh["D"].client(), mesh["A"].client()
     consumer.receiver(address, credit=100, **of_receiver)  # type: ignore[arg-type]  # a limit
     mesh.advance(0.2)
@@ -44,12 +44,12 @@ def pair(mesh: World, address: str = "q", **of_receiver: int) -> tuple[Client, C
 
 
 def too_large(state: DeliveryState | None) -> bool:
-    """Whether that is why."""
+    """Tell whether an outcome has this error."""
     error = state.error if isinstance(state, Rejected) else None
     return error is not None and error.condition == LinkCondition.MESSAGE_SIZE_EXCEEDED
 
 
-# -------------------------------------------------------------------------------------------------------- sizes
+# ---------------------------------------------------------------------------------------------------------------- sizes
 
 
 @pytest.mark.parametrize("size", [2000, 100_000])
@@ -108,7 +108,7 @@ def test_between_routers_no_limit_holds_but_those_of_the_ends() -> None:
     mesh.leave()
 
 
-# --------------------------------------------------------------------------------------------------- redelivery
+# ----------------------------------------------------------------------------------------------------------- redelivery
 
 
 @pytest.mark.parametrize("outcome", [*OUTCOMES, "gone"])
@@ -182,7 +182,7 @@ def test_a_message_that_failed_as_often_as_it_may_is_a_dead_letter_at_another_ro
     mesh.leave()
 
 
-# ------------------------------------------------------------------------------------------- in the middle of it
+# ------------------------------------------------------------------------------------------- in the middle of a message
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -253,7 +253,7 @@ def test_a_router_on_the_way_that_dies_in_the_middle_of_a_message_aborts_it_belo
     mesh.leave()
 
 
-# -------------------------------------------------------------------------------------------------- what was received
+# ------------------------------------------------------------------------------------------------ the state `received`
 
 
 @pytest.mark.parametrize("address", ["q", None])
@@ -277,14 +277,14 @@ def test_how_far_a_receiver_has_come_counts_the_sections_that_its_sender_has_sen
     payload = b"".join(encode_composite(part) for part in parts)
     sent = producer.send(link, payload[:20_000], more=True)
     (arrival,) = consumer.arrivals
-    #: The body, as the receiver counts: header, perhaps annotations, message annotations, properties.
+    #: The section number of the body, as the receiver counts: up to three or four sections precede it.
     body = 3 + (annotations == "own")
     arrival.dispose(Received(section_number=body, section_offset=123), settled=False)
     mesh.run()
     assert sent.said == [(Received(section_number=len(parts) - 1, section_offset=123), False)]
     arrival.dispose(Received(section_number=0, section_offset=5), settled=False)
     mesh.run()
-    # Where a router has written or taken away one of the head's sections, an offset in the head means nothing.
+    # If a router has rewritten or removed a section of the head, an offset within the head means nothing.
     is_rewritten = annotations == "forged" or (annotations == "none" and address is None)
     assert sent.outcome == Received(section_number=0, section_offset=0 if is_rewritten else 5)
     producer.go_on(sent, payload[20_000:])

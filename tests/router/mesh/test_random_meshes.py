@@ -1,6 +1,6 @@
 """Random meshes, clients, messages, outcomes and faults: senders' and receivers' accounts agree.
 
-A seed is one history. What is found is made shorter by its steps: the history that fails is the shortest of its seed.
+A seed is one history. A failing history is shortened step by step: the reported one is the shortest of its seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.worlds.histories import play
 
 SEEDS = st.integers(0, 2**32 - 1)
 
-#: Of two routers, which every mesh has, and of any.
+#: Addresses: plain ones, and names at the two routers that each mesh has.
 NAMES = ("q", "near", "again", "q@R0", "q@R1", "near@R0", "few@R1", "again@R1")
 
 

@@ -1,6 +1,6 @@
 """Receivers of `name@router` at another router, which take from that router's own node.
 
-The settlement matrix over such a way is in `test_settlement.py`, as one of its stretches.
+The settlement matrix over such a route is in `test_settlement.py`, as one of its stretches.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.support.worlds.meshes import World, records
 from tests.support.worlds.network import Client, message
 
 LINE = [("A", "B"), ("B", "C")]
-#: From A to D by B, or further by C.
+#: Return a mesh with two paths from A to D: by B, and a longer one by C.
 SQUARE = [("A", "B"), ("B", "D"), ("A", "C", 3), ("C", "D", 3)]
 
 
 def send(mesh: World, client: Client, link: Sender, count: int) -> int:
-    """Send up to so many as there is credit, settled; how many."""
+    """Send settled messages while there is credit, up to a number. Returns: how many were sent."""
     sent = 0
     while sent < count and link.credit:
         client.send(link, settled=True)
@@ -36,7 +36,7 @@ def send(mesh: World, client: Client, link: Sender, count: int) -> int:
 
 
 def has_no_lanes(mesh: World) -> bool:
-    """No router has a way, or a lane, left."""
+    """Tell whether no router has a route or a lane left."""
     return all(node.mesh.routes.is_empty and not node.core.statistics().lanes for node in mesh.nodes.values())
 
 

@@ -26,7 +26,7 @@ UNREAD = 100_000
 
 @dataclass
 class Mailbox:
-    """A receiver of a dynamic node, which gives its credit anew for all that it has taken."""
+    """A receiver of a dynamic node, which grants credit again for each message that it has taken."""
 
     client: Client
     link: Receiver
@@ -36,14 +36,14 @@ class Mailbox:
 
     @property
     def address(self) -> str:
-        """What replies to it say in `to`."""
+        """The `to` of replies to it."""
         assert self.link.remote is not None
         assert isinstance(self.link.remote.source, Source)
         assert self.link.remote.source.address is not None
         return self.link.remote.source.address
 
     def take(self) -> int:
-        """Accept what came; how much that was."""
+        """Accept the received messages. Returns: their number."""
         if self.dead:
             return 0
         arrivals = self.client.take()
@@ -56,7 +56,7 @@ class Mailbox:
 
     @property
     def payloads(self) -> list[bytes]:
-        """In the order in which they came."""
+        """The messages, in the order of their arrival."""
         return [bytes(each.payload) for each in self.came]
 
 
@@ -73,8 +73,8 @@ class Traffic:
         dead: Collection[int] = (),
         config: AddressConfig | None = None,
     ) -> None:
-        """Args: dead: which of the mailboxes give no credit."""
-        #: Frames that carry something, between routers.
+        """Args: dead: the mailboxes that give no credit."""
+        #: Frames with content, between routers.
         self.frames = 0
         addresses = () if config is None else (config,)
         self.mesh = World(routers, pairwise(routers), *addresses, latency=lambda: latency, tap=self._count)
@@ -103,9 +103,9 @@ class Traffic:
             at += size
 
     def flood(self, link: Sender, to: Sequence[int], *, settled: bool = False, patience: float = 0.1) -> list[Sent]:
-        """Send a message to each mailbox of `to`, in bursts as large as the credit, while receivers take what comes.
+        """Send a message to each mailbox of `to`, in bursts as large as the credit, while receivers take them.
 
-        Args: patience: seconds without anything happening before it ends.
+        Args: patience: seconds without progress before it ends.
         """
         sents: list[Sent] = []
         self.turns = 0
@@ -127,7 +127,7 @@ class Traffic:
         return sents
 
     def flood_all(self, count: int) -> None:
-        """So many messages to each mailbox in turn: those that are not dead accept all."""
+        """Send a number of messages to each mailbox in turn; those that are not dead accept all of them."""
         to = list(range(len(self.mailboxes))) * count
         sents = self.flood(self.sender(None), to)
         of_living = [sent for number, sent in zip(to, sents, strict=True) if not self.mailboxes[number].dead]
@@ -139,7 +139,7 @@ class Traffic:
 
 
 def said(sents: Sequence[Sent]) -> Counter[str]:
-    """How many of them heard what."""
+    """Return the number of messages for each outcome."""
     return Counter(repr(each.said) for each in sents)
 
 
@@ -258,7 +258,7 @@ def test_what_waits_costs_few_frames_more() -> None:
     link = traffic.sender(None)
     before = traffic.frames
     sents = traffic.flood(link, [0] * 300)
-    # A transfer each; and for each ten that the receiver takes an outcome, a flow, and that they wait and leave.
+    # A transfer for each; for each ten that the receiver takes, an outcome, a flow, and the two notices of waiting.
     assert traffic.frames - before <= 300 + 5 * 30
     assert said(sents) == {ACCEPTED: 300}
     traffic.leave()
@@ -296,7 +296,7 @@ def test_what_is_presettled_and_not_taken_in_time_is_dropped() -> None:
 
 
 def exhaust(traffic: Traffic, link: Sender) -> list[Sent]:
-    """Send until the only receiver, which takes one, has the sender wait."""
+    """Send until the only receiver, which takes one message, makes the sender wait."""
     sents = []
     while link.credit:
         sents.append(traffic.client.send(link, message(to=traffic.mailboxes[0].address)))

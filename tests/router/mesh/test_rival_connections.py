@@ -1,4 +1,4 @@
-"""Two routers that have connected to each other, of which one side's connections stay."""
+"""Two routers that have connected to each other: the connections of one side stay."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.support.worlds.meshes import Wire, World
 
 
 def stands_by(wire: Wire) -> bool:
-    """Whether the side that opened a connection has closed it because the other's is used."""
+    """Tell whether the opener of a connection has closed it in favour of the other side's."""
     return wire.ends[0][1].stands_by
 
 

@@ -23,20 +23,20 @@ WINDOW = LISTENER.session_window
 
 
 def neighbours(lane_window: int = 8192, bulk_window: int = 64) -> tuple[World, Neighbour, Neighbour]:
-    """Two routers, and what each of them knows of the other."""
+    """Return a mesh of two routers, and the `Neighbour` that each of them has of the other."""
     mesh = World("AB", [("A", "B")], mesh=MeshConfig(insecure=True, lane_window=lane_window, bulk_window=bulk_window))
     (here,), (there,) = mesh["A"].mesh.neighbours.values(), mesh["B"].mesh.neighbours.values()
     return mesh, here, there
 
 
 def answer(session: Session) -> Begin:
-    """The peer's `begin`."""
+    """Return the peer's `begin`."""
     assert session.remote is not None
     return session.remote
 
 
 def given_to(session: Session) -> int:
-    """The window that the peer has opened for a session of ours."""
+    """Return the window that the peer has opened for one of our sessions."""
     return answer(session).incoming_window
 
 

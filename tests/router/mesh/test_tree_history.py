@@ -1,4 +1,4 @@
-"""The memory of multicast trees, and its limit."""
+"""Histories of multicast trees, and their lifetime."""
 
 from __future__ import annotations
 

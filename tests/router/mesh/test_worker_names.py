@@ -1,4 +1,4 @@
-"""Names of a router with workers: `name@A` is at all of `A.1`, `A.2`, ...."""
+"""Names of a router with workers: `name@A` is at all of `A.1`, `A.2`, ..."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.worlds.meshes import World, deliver, records, with_receivers
 from tests.support.worlds.network import Client, message
 
 ROUTERS = ("A.1", "A.2", "B")
-#: B is a neighbour of one of the two.
+#: Links where B is a neighbour of one of the two workers.
 EDGES = [("A.1", "A.2"), ("A.1", "B")]
 
 
 def site(*addresses: AddressConfig) -> tuple[World, dict[str, Client]]:
-    """A router of two workers, and another; each with a client that receives from q."""
+    """Return a router of two workers, and another one, each with a client that receives from q."""
     return with_receivers(ROUTERS, EDGES, *addresses)
 
 

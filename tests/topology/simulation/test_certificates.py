@@ -10,18 +10,18 @@ from tests.support.worlds.simulated_traffic import Traffic
 DAY = 86_400.0
 TOLERANCE = 300.0
 CHECK = 61.0
-"""Seconds within which a router looks at its neighbours' certificates again."""
+"""Seconds within which a router checks its neighbours' certificates again."""
 MEMBERSHIP = MeshConfig(insecure=True, hello=5.0, hold=15.0, lane_idle=1.0)
 CERTIFIED = pytest.mark.mesh(certificates=30.0, membership=MEMBERSHIP)
 
 
 def reached(mesh: Mesh, router: str) -> set[str]:
-    """Whom a router reaches."""
+    """Return the routers that a router reaches."""
     return {each.router for each in mesh[router].statistics().routes if each.distance}
 
 
 def refusals(mesh: Mesh) -> list[str]:
-    """What routers say of neighbours whom they do not take."""
+    """Return the reasons of refused neighbours in the log."""
     return [str(each) for each in mesh.log.find("neighbour refused")]
 
 

@@ -15,7 +15,7 @@ Fault = Callable[[Mesh], Awaitable[None]]
 
 
 async def triangle(mesh: Mesh) -> None:
-    """From A to C the way leads over B."""
+    """Return a mesh where the path from A to C leads over B."""
     await mesh.line("A", "B", "C")
     mesh.link("A", "C", cost=5)
     await mesh.settled()
@@ -143,7 +143,7 @@ FAULTS = [
 
 
 def seeds() -> list[object]:
-    """One for each day; the others for the nights."""
+    """One event for each day; the others for the nights."""
     conditions = {"membership": MEMBERSHIP, "latency": 0.002, "jitter": 0.004}
     return [
         pytest.param(seed, marks=[pytest.mark.mesh(seed=seed, **conditions), *([pytest.mark.slow] if seed > 1 else [])])

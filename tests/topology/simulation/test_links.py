@@ -14,7 +14,7 @@ PORT = 7
 
 
 class World:
-    """Two hosts, a path, and what one of them serves."""
+    """Two hosts, a path, and the server at one of them."""
 
     def __init__(self, nursery: trio.Nursery, conditions: Conditions) -> None:
         self.log = Log()

@@ -10,7 +10,7 @@ from amqpmesh.topology.simulation.mesh import Mesh
 
 
 def paths(mesh: Mesh, router: str) -> dict[str, int | None]:
-    """What reaching each other router costs."""
+    """Return the cost of the path to each other router."""
     return {each.router: each.distance for each in mesh[router].statistics().routes if each.router != router}
 
 
