@@ -1,4 +1,4 @@
-"""`python -m docs.capture`: runs `amqpmesh demo` on a terminal, and keeps its last screen as `docs/files/demo.svg`."""
+"""A picture of `amqpmesh demo`: `python -m docs.capture` runs it on a terminal, and writes `docs/files/demo.svg`."""
 
 import io
 import os
@@ -25,10 +25,10 @@ THEME = TerminalTheme(
      (214, 221, 228)],
 )  # fmt: skip
 
-# As rich's own, but with the fonts of the reader's system: a picture on a page may not fetch others.
+# Like rich's own picture, but with fonts of the reader's system: a picture on a page must not fetch fonts.
 PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" class="rich-terminal" viewBox="0 0 {width} {height}" role="img">
-<title>amqpmesh demo, as it was on a terminal</title>
+<title>The output of amqpmesh demo on a terminal</title>
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, "DejaVu Sans Mono", monospace;
   font-size: {char_height}px; line-height: {line_height}px; }}
@@ -51,7 +51,7 @@ PICTURE = """\
 
 
 def main() -> None:
-    """Run it, and draw what is on the screen when it has ended."""
+    """Run the demo, and draw its last screen."""
     screen = screen_of(run())
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="standard")
     console.print(Text(f"$ {COMMAND}"))
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def run() -> str:
-    """All that it writes on a terminal."""
+    """Run the demo on a terminal. Returns: all its output."""
     read, write = os.openpty()
     termios.tcsetwinsize(write, (LINES, COLUMNS))
     environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
@@ -79,13 +79,13 @@ def run() -> str:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # it has ended
+    except OSError:  # the demo has ended
         return b""
 
 
 def screen_of(shown: str) -> list[str]:
-    """The lines that stand there at the end; of what terminals do it knows what the command asks of them: to go up
-    some lines, and to clear what is below.
+    """Return the lines of the last screen. Of terminals' commands it knows only those that the demo uses: go up some
+    lines, and clear the screen below.
     """
     lines: list[str] = []
     for up, text in _parts(shown.replace("\r\n", "\n")):

@@ -1,4 +1,4 @@
-"""How `make docs` builds the pages: without the network, and any warning is an error."""
+"""Sphinx settings of the pages. `make docs` uses no network, and treats each warning as an error."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from amqpmesh import __version__  # noqa: E402  # found by the line above
+from amqpmesh import __version__  # noqa: E402  # the line above makes it importable
 
 project = "amqpmesh"
 author = "the amqpmesh authors"

@@ -1,7 +1,7 @@
 """The conformance statement: data in `conformance.toml`, pages in `internals/conformance`.
 
-`python -m docs.conformance` writes the pages. A test says whether they are up to date, and whether the tests that the
-data cites exist.
+`python -m docs.conformance` writes the pages. A test checks that they are up to date, and that the tests which the data
+cites exist.
 """
 
 import tomllib
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "conformance.toml"
 PAGES = ROOT / "docs" / "internals" / "conformance"
 
-#: Rows of the table of illegal sequences are cited by their names, and shown by this one test.
+#: The table of illegal sequences. Its rows are cited by their names; one test plays all of them.
 HOSTILE = "tests/hostile/table.py"
 
 PARTS = {
@@ -36,11 +36,11 @@ CHAPTERS = {
     "transactions.md": ("Conformance: transactions", ("4.",)),
     "security.md": ("Conformance: security", ("5.",)),
 }
-"""The pages with clauses, in their order: title, and how the numbers of their sections begin."""
+"""The pages with clauses, in their order: the title, and the beginnings of the numbers of their sections."""
 
 
 class Verdict(Enum):
-    """Whether a clause holds."""
+    """The verdict on a clause."""
 
     HOLDS = "holds"
     DOES_NOT_APPLY = "does not apply"
@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 
 class Keyword(Enum):
-    """How much the standard asks for (RFC 2119)."""
+    """The keyword of a clause (RFC 2119)."""
 
     MUST = "MUST"
     MUST_NOT = "MUST NOT"
@@ -61,15 +61,15 @@ class Keyword(Enum):
 
 @dataclass(frozen=True)
 class Clause:
-    """One sentence of the standard that asks for something, or permits it."""
+    """One sentence of the standard that requires or permits something."""
 
-    #: Its section, and which of the section's clauses it is: "2.6.7#3".
+    #: The section, and the clause's number in it: "2.6.7#3".
     id: str
     keyword: Keyword
-    #: What the sentence asks, in our words.
+    #: The requirement, in our words.
     asks: str
     verdict: Verdict
-    #: What we do; why it does not apply; what is missing.
+    #: The behaviour of amqpmesh, the reason why the clause does not apply, or the missing part.
     answer: str
     #: "tests/a.py::test_b", or "tests/hostile/table.py::the name of a row".
     tests: tuple[str, ...]
@@ -81,23 +81,23 @@ class Section:
 
     number: str
     title: str
-    #: How many clauses it has, which is how many rows there must be.
+    #: The number of its clauses, and so of its rows.
     count: int
     clauses: tuple[Clause, ...]
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Its place in the standard."""
+        """The section's place in the standard, as numbers to sort by."""
         return tuple(map(int, self.number.split(".")))
 
     @property
     def part(self) -> int:
-        """The part of the standard that it is in."""
+        """The part of the standard that has the section."""
         return self.order[0]
 
 
 def read(path: Path = DATA) -> tuple[Section, ...]:
-    """The sections with their clauses, as they stand in the file.
+    """Read the sections with their clauses, in the order of the file.
 
     Raises: ValueError: a key, a keyword or a verdict is unknown. KeyError: a key is missing.
     """
@@ -143,19 +143,20 @@ OPENING = f"""\
 {MADE}
 # Conformance
 
-What the AMQP 1.0 standard asks of an implementation, clause by clause, and what amqpmesh does about it. A clause is a
-sentence that says MUST, SHOULD, MAY or the like; `2.6.7#3` is the third clause of section 2.6.7. Clauses are counted in
+These pages list the requirements of the AMQP 1.0 standard, clause by clause, and say how amqpmesh meets each. A clause
+is a sentence with a keyword such as MUST, SHOULD or MAY. `2.6.7#3` is the third clause of section 2.6.7. The clauses
+are counted in
 [Committee Specification Draft 02](http://docs.oasis-open.org/amqp/core/v1.0/csprd02/amqp-core-complete-v1.0-csprd02.pdf),
-whose sections are those of the published standard. These pages say in our words what a clause asks; the standard has
-its own.
+which has the same sections as the published standard. The pages paraphrase each clause. Only the standard's own words
+are binding.
 
-- **holds**: amqpmesh does so, and the named tests fail when it does not.
-- **does not apply**: the clause is about something that amqpmesh does not have, or permits something that amqpmesh does
+- **holds**: amqpmesh meets the clause. The named tests fail if it does not.
+- **does not apply**: the clause is about a feature that amqpmesh does not have, or permits something that amqpmesh does
   not do.
-- **not yet**: something is missing, and the row says what.
+- **not yet**: a part is missing. The row says which.
 
-Two things are measured here: the router, which relays and stores nothing, and the library with which programs connect
-to any peer. Both use the same protocol engine.
+The statement covers the router, which relays messages and stores none, and the client library, which connects to any
+peer. Both use the same protocol engine.
 """
 
 
@@ -186,7 +187,7 @@ def _chapter(section: Section) -> str:
 def _summary(sections: tuple[Section, ...]) -> Iterator[str]:
     clauses = [(section.part, clause) for section in sections for clause in section.clauses]
     counts = Counter((part, clause.verdict) for part, clause in clauses)
-    lines = ["| part | clauses | holds | does not apply | not yet |", "|---|---:|---:|---:|---:|"]
+    lines = ["| Part | Holds | Does not apply | Not yet |", "|---|---:|---:|---:|"]
     parts = sorted({part for part, _ in clauses})
     lines += [_row(PARTS[part], [counts[part, verdict] for verdict in Verdict]) for part in parts]
     lines.append(_row("**all**", [sum(counts[part, verdict] for part in parts) for verdict in Verdict]))
@@ -194,7 +195,7 @@ def _summary(sections: tuple[Section, ...]) -> Iterator[str]:
 
 
 def _row(name: str, counts: list[int]) -> str:
-    return f"| {name} | {sum(counts)} | " + " | ".join(map(str, counts)) + " |"
+    return f"| {name} | " + " | ".join(map(str, counts)) + " |"
 
 
 def _shortcomings(sections: tuple[Section, ...]) -> Iterator[str]:
@@ -205,7 +206,7 @@ def _shortcomings(sections: tuple[Section, ...]) -> Iterator[str]:
         if clause.verdict is Verdict.NOT_YET
     ]
     if missing:
-        yield "\n".join(["## Not yet", "", "What is missing, in one place.", "", *missing, ""])
+        yield "\n".join(["## Not yet", "", "All missing parts.", "", *missing, ""])
 
 
 def _entry(clause: Clause) -> str:
@@ -224,13 +225,13 @@ def _anchor(clause: Clause) -> str:
 
 
 def _slug(section: Section) -> str:
-    """What a heading is linked by."""
+    """Return the anchor of a section's heading."""
     words = f"{section.number} {section.title}".lower().replace(".", "").replace(",", "")
     return words.replace(" ", "-")
 
 
 def _link(test: str) -> str:
-    """A test by the sentence that its name is."""
+    """Return a link to a test, with the sentence of its name."""
     path, _, name = test.partition("::")
     sentence = f"hostile peer: {name}" if path == HOSTILE else name.removeprefix("test_").replace("_", " ")
     return f"[{sentence}](../../../{path})"

@@ -1,9 +1,10 @@
-"""Send and receive, and see what becomes of each message.
+"""A sender and a receiver that show the outcome of each message.
 
     amqpmesh run
     python examples/client.py [URL]
 
-The receiver decides about every order, and the sender is told: accepted, rejected with a reason, released, or modified.
+The receiver decides on each order, and the sender gets the outcome: accepted, rejected with a reason, released, or
+modified.
 """
 
 import sys
@@ -23,18 +24,18 @@ ORDERS = [
 
 
 def pack(what: str) -> None:
-    """What may fail."""
+    """Pack the goods, which may fail."""
     if "fragile" in what:
         raise ValueError(f"{what} broke")
 
 
 def handle(delivery: Delivery) -> None:
-    """Decide about an order. Raises: ValueError: it could not be packed."""
+    """Decide on an order. Raises: ValueError: it could not be packed."""
     order = delivery.message.body
     if order["pieces"] < 1:
-        delivery.reject("amqp:invalid-field", "nobody orders nothing")
+        delivery.reject("amqp:invalid-field", "an order needs at least one piece")
     elif order["what"] == "elephants":
-        delivery.release()  # not for us: somebody else may want it
+        delivery.release()  # this receiver does not sell elephants: another one may
     else:
         pack(order["what"])
 
@@ -45,7 +46,7 @@ async def receive(connection: Connection, *, task_status: trio.TaskStatus[None] 
         task_status.started()
         async for delivery in incoming:
             try:
-                # Whoever decides nothing inside accepts by leaving, and says by an error that it failed.
+                # Without a decision, the end of the block accepts the delivery, and an exception makes it `modified`.
                 async with delivery as message:
                     print(f"receiver  {message.body['pieces']} {message.body['what']}")
                     handle(delivery)
@@ -54,7 +55,7 @@ async def receive(connection: Connection, *, task_status: trio.TaskStatus[None] 
 
 
 async def main() -> None:
-    """Both sides, over one connection."""
+    """Run both sides, over one connection."""
     async with connect(URL) as connection, trio.open_nursery() as nursery:
         await nursery.start(receive, connection)
         async with connection.sender("orders") as orders:

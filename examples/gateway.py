@@ -1,11 +1,11 @@
-"""A gateway in a web service: an HTTP POST becomes a request, and its reply the HTTP response.
+"""A gateway in a web service: an HTTP POST becomes an AMQP request, and the reply becomes the HTTP response.
 
     python examples/gateway.py [HOST:PORT [URL]]        (pip install 'hypercorn[trio]')
     python examples/service.py
     curl --data EUR/CHF http://127.0.0.1:8080/
 
-The router is in the program: services connect to it, and the web side is a link in the process, without a socket.
-Where nobody serves within two seconds, the answer is 503.
+The router runs in this program. Services connect to it over sockets; the web side has a link inside the process. If no
+service replies within two seconds, the response is 503.
 """
 
 import sys
@@ -23,7 +23,7 @@ PATIENCE = 2.0  # seconds
 
 
 async def answer(quotes: Requester, body: bytes) -> tuple[int, bytes]:
-    """The HTTP status and the body that answer a request."""
+    """Send a request. Returns: the HTTP status and the body of the response."""
     try:
         with trio.fail_after(PATIENCE):
             reply = await quotes.request(Message(body))
@@ -39,7 +39,7 @@ async def answer(quotes: Requester, body: bytes) -> tuple[int, bytes]:
 
 
 async def web(quotes: Requester, scope: Any, receive: Any, send: Any) -> None:
-    """The web service, as ASGI has it: hypercorn calls it for each HTTP request."""
+    """Handle an HTTP request, as an ASGI application: hypercorn calls this function for each request."""
     if scope["type"] == "lifespan":
         for _ in ("startup", "shutdown"):
             event = await receive()
@@ -55,7 +55,7 @@ async def web(quotes: Requester, scope: Any, receive: Any, send: Any) -> None:
 
 
 async def main() -> None:
-    """The router, a requester within it that all HTTP requests share, and the web server."""
+    """Run the router, a requester that all HTTP requests share, and the web server."""
     config = Config()
     config.bind = [HTTP]
     config.errorlog = None  # hypercorn's own words

@@ -1,10 +1,10 @@
-"""A service: it answers requests, twenty at a time, until it is stopped by Ctrl-C.
+"""A service that answers up to twenty requests at a time, until Ctrl-C stops it.
 
     amqpmesh run
     python examples/service.py [URL]
     python examples/service_client.py [URL]
 
-Start it twice, and the router shares the requests out. Restart the router, and both come back to it.
+If you start it twice, the router shares the requests between both. If you restart the router, both reconnect.
 """
 
 import sys
@@ -19,7 +19,7 @@ PRICES = {"EUR/CHF": 0.9312, "EUR/USD": 1.0841, "GBP/CHF": 1.1107}
 
 
 async def answer(delivery: Delivery) -> None:
-    """Answer one request: its pair of currencies, as text or as octets, with the price in the same way."""
+    """Answer one request: a pair of currencies, as text or as bytes, with the price in the same form."""
     async with delivery as message:
         # Anybody may ask anything: no request ends the service.
         pair = message.body.decode(errors="replace") if isinstance(message.body, bytes) else str(message.body)
@@ -34,7 +34,7 @@ async def answer(delivery: Delivery) -> None:
 
 
 async def main() -> None:
-    """Serve. The credit bounds the requests at work: no more are sent to us before some are decided."""
+    """Serve. The credit limits the requests in work: the router sends more only after some are settled."""
     async with connect(URL, reconnect=True) as connection, connection.receiver("quotes", credit=20) as requests:
         print("serving quotes", flush=True)
         async with trio.open_nursery() as nursery:

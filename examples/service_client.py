@@ -1,10 +1,10 @@
-"""A service's client: three questions at once, each with its own answer, and five seconds for all of them.
+"""A client of the service: three requests at once, each with its own reply, and five seconds for all of them.
 
     amqpmesh run
     python examples/service.py [URL]
     python examples/service_client.py [URL]
 
-Start it before the service, and it waits: no receiver, no credit.
+If you start it before the service, it waits: without a receiver there is no credit.
 """
 
 import sys
@@ -26,7 +26,7 @@ async def ask(quotes: Requester, pair: str) -> None:
 
 
 async def main() -> None:
-    """Ask. All calls share one link for requests, and one for replies."""
+    """Send the requests. All calls share one link for requests and one for replies."""
     with trio.move_on_after(5) as patience:
         async with (
             connect(URL) as connection,

@@ -1,6 +1,6 @@
-"""How a delivery flows: the frames that three parties exchange, from top to bottom.
+"""Pictures of a delivery: the frames that sender, router and receiver exchange, from top to bottom.
 
-What stands here is compared with what a router does: `tests/docs/test_pictures.py` plays the exchanges.
+`tests/docs/test_pictures.py` plays the exchanges with a router and compares the frames.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ WIDTH, TOP, STEP = 780.0, 88.0, 58.0
 
 
 class Message(NamedTuple):
-    """A frame from one party to another, with what matters of it."""
+    """A frame from one party to another, with its important fields."""
 
     source: str
     target: str
@@ -22,7 +22,7 @@ class Message(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A picture of frames in their order."""
+    """The frames of a picture, in their order."""
 
     name: str
     title: str
@@ -31,9 +31,9 @@ class Exchange(NamedTuple):
 
 FIRST = (
     Message(RECEIVER, ROUTER, "flow", "link-credit 10"),
-    Message(ROUTER, SENDER, "flow", "link-credit 10: dealt to whoever sends"),
+    Message(ROUTER, SENDER, "flow", "link-credit 10: shared among the senders"),
     Message(SENDER, ROUTER, "transfer", "delivery-id 0"),
-    Message(ROUTER, RECEIVER, "transfer", "delivery-id 0: a count of our own"),
+    Message(ROUTER, RECEIVER, "transfer", "delivery-id 0: the router's own number"),
 )
 
 EXCHANGES = (
@@ -53,15 +53,15 @@ EXCHANGES = (
             *FIRST,
             Message(RECEIVER, ROUTER, "disposition", "accepted"),
             Message(ROUTER, SENDER, "disposition", "accepted"),
-            Message(SENDER, ROUTER, "disposition", "accepted, settled: it has heard"),
-            Message(ROUTER, RECEIVER, "disposition", "accepted, settled: and may forget it"),
+            Message(SENDER, ROUTER, "disposition", "accepted, settled: outcome received"),
+            Message(ROUTER, RECEIVER, "disposition", "accepted, settled: forget the delivery"),
         ),
     ),
 )
 
 
 def drawn(exchange: Exchange) -> str:
-    """The exchange as SVG."""
+    """Return the picture of an exchange as SVG."""
     height = TOP + STEP * len(exchange.frames) - 4
     picture = Picture(WIDTH, height, exchange.title)
     for name, x in LIVES.items():

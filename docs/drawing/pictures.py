@@ -1,4 +1,4 @@
-"""Every picture of the pages, by the name of its file."""
+"""All pictures of the pages."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from docs.drawing import deliveries, relay, rooms, states
 
 
 def all_of_them() -> Iterator[tuple[str, str]]:
-    """File name and SVG of each. Raises: ValueError: a table has changed, and its picture has not."""
+    """Yield the file name and the SVG of each picture. Raises: ValueError: a table has a state without a place."""
     for chart in states.CHARTS:
         yield f"{chart.name}.svg", states.drawn(chart)
     for exchange in deliveries.EXCHANGES:

@@ -1,10 +1,10 @@
-"""The picture of the first page: what goes through a router."""
+"""The picture of the first page: message, outcome and credit through a router."""
 
 from docs.drawing.svg import Picture, Point
 
 
 def drawn() -> str:
-    """As SVG."""
+    """Return the picture as SVG."""
     picture = Picture(720, 190, "A sender, a router and a receiver: messages go forward, outcomes and credit come back")
     client = "any AMQP 1.0 client"
     for x, name, words in ((95, "sender", client), (360, "router", "keeps nothing"), (625, "receiver", client)):

@@ -14,7 +14,7 @@ from docs.drawing.svg import Picture, Point, border
 
 WIDTH, HEIGHT, ROW = 168.0, 34.0, 62.0
 PAPER = 760.0
-#: Rooms that stand alone in their rows stand beside each other's columns, so that arrows pass beside them.
+#: The horizontal offsets of rooms that are alone in their rows. Rows take turns, so that arrows pass beside rooms.
 COLUMNS = (0.0, -185.0, 185.0)
 
 PROJECT = (
@@ -77,12 +77,12 @@ def router() -> Rooms:
 
 @cache
 def _imports() -> grimp.ImportGraph:
-    """Return the imports of all modules, those under TYPE_CHECKING too: read once for both pictures."""
+    """Return the imports of all modules, including those under TYPE_CHECKING. They are read once for both pictures."""
     return grimp.build_graph("amqpmesh")
 
 
 def _arrows(room_of: Callable[[str], str]) -> frozenset[tuple[str, str]]:
-    """Return the imports between rooms, those under TYPE_CHECKING too. A module without a room has the room ""."""
+    """Return the imports between rooms, also those under TYPE_CHECKING. A module without a room has the room ""."""
     graph = _imports()
     pairs = (
         (room_of(module), room_of(target))
@@ -107,7 +107,7 @@ def drawn(rooms: Rooms, title: str) -> str:
     """Return the picture as SVG."""
     picture = Picture(PAPER, 86 + ROW * len(rooms.rows) - 20, title)
     places = dict(_places(rooms.rows))
-    # A downward arrow that follows from others is left out, or nobody could read the picture.
+    # A downward arrow that follows from other arrows is left out, to keep the picture readable.
     downward = networkx.transitive_reduction(networkx.DiGraph(rooms.arrows - rooms.upward))
     for style, arrows in (("plain thin", downward.edges), ("error", rooms.upward)):
         for source, target in sorted(arrows):
@@ -117,5 +117,5 @@ def drawn(rooms: Rooms, title: str) -> str:
         picture.box(place, WIDTH, HEIGHT)
         picture.text(place, room, "name code")
     picture.text(Point(18, 24), f"{rooms}", "left")
-    picture.text(Point(18, 44), "an arrow: imports; what follows from other arrows is left out", "faint left")
+    picture.text(Point(18, 44), "an arrow is an import; arrows that follow from others are left out", "faint left")
     return str(picture)

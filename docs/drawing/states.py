@@ -1,6 +1,6 @@
 """The state machines of connections, sessions and links, drawn from their tables (`router/amqp/states.py`).
 
-The tables say what is drawn; here stands only where. A state or a step that has no place here is an error.
+The tables say what is drawn, and this module says where. A state or a step without a place is an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,18 +32,18 @@ State = TypeVar("State", bound=Enum)
 
 @dataclass(frozen=True, kw_only=True)
 class Chart(Generic[State]):
-    """A table, and where its states stand: column and row, in cells."""
+    """A table, and the places of its states: column and row, in cells."""
 
     name: str
     title: str
     table: Mapping[State, Mapping[Step, State]]
     places: Mapping[State, Cell]
-    #: The state of rest, which is entered again at another place than it is left from.
+    #: The state of rest: it is drawn twice, at the start and, at `again`, at the end.
     rest: State | None = None
     again: Cell | None = None
     #: Corners of the arrows that do not go straight.
     corners: Mapping[tuple[State, State], Route] = field(default_factory=dict)
-    #: How far along its arrow a label stands, where the middle is taken.
+    #: The places of labels that are not in the middle of their arrows.
     labels: Mapping[tuple[State, State], Cell] = field(default_factory=dict)
 
 
@@ -113,7 +113,7 @@ CHARTS: tuple[Chart[Any], ...] = (
 
 
 def drawn(chart: Chart[Any]) -> str:
-    """The chart as SVG. Raises: ValueError: a state of the table has no place, or a place no state."""
+    """Return a chart as SVG. Raises: ValueError: a state of the table has no place, or a place has no state."""
     if chart.places.keys() != chart.table.keys():
         odd = sorted(state.name for state in chart.places.keys() ^ chart.table.keys())
         raise ValueError(f"{chart.name}: in the table or in the drawing only: {odd}")
@@ -155,7 +155,7 @@ def drawn(chart: Chart[Any]) -> str:
 
 
 def _outward(chart: Chart[Any], state: Enum) -> bool:
-    """Whether a state's outer side is the right one."""
+    """Tell whether the right side of a state is its outer side."""
     return chart.places[state][0] > 1
 
 
@@ -164,7 +164,7 @@ def _at(cell: Cell) -> Point:
 
 
 def _arrows(table: Mapping[Enum, Mapping[Step, Enum]]) -> dict[tuple[Enum, Enum], list[Step]]:
-    """The steps from one state to another, together: they share an arrow."""
+    """Return the steps between each two states: they share an arrow."""
     arrows: dict[tuple[Enum, Enum], list[Step]] = {}
     for start, steps in table.items():
         for step, end in steps.items():
@@ -184,7 +184,7 @@ def _words(steps: Sequence[Step]) -> str:
 
 
 def _loop(picture: Picture, here: Point, style: str, outward: int) -> Point:
-    """An arrow from a state to itself, on its outer side. Returns: where its label stands."""
+    """Draw an arrow from a state to itself, on its outer side. Returns: the place of its label."""
     x = here.x + outward * WIDTH / 2
     far = x + outward * 46
     picture.loop([Point(x, here.y - 9), Point(far, here.y - 24), Point(far, here.y + 24), Point(x, here.y + 9)], style)

@@ -1,6 +1,7 @@
-"""The few shapes that the pictures are made of, as SVG: boxes, arrows, and words on them.
+"""The shapes of the pictures, as SVG: boxes, arrows and texts.
 
-A picture has its own paper, so it can be read wherever it is shown, and a dark one where the reader's page is dark.
+A picture has its own background, so that it can be read on any page. The background is dark if the reader prefers dark
+pages.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ HEAD = 8.0
 """Length of an arrow's head, in the picture's units."""
 
 LETTER = 6.4
-"""About the width of a letter in a label: whoever shows the picture chooses the font."""
+"""The approximate width of a letter in a label. The reader's system chooses the font."""
 
 
 class Point(NamedTuple):
@@ -53,12 +54,12 @@ class Point(NamedTuple):
 
 
 class Picture:
-    """Shapes gathered in the order in which they are drawn."""
+    """A picture: shapes, in the order in which they are drawn."""
 
     def __init__(self, width: float, height: float, title: str, *, left: float = 0.0) -> None:
-        """Args: width, height: of the paper; left: how far it reaches to the left of 0.
+        """Args: width, height: of the background. left: how far it reaches to the left of 0.
 
-        title: what it shows, for those who cannot see it.
+        title: a description for readers who cannot see the picture.
         """
         view = f"{_number(0.0 - left)} 0 {_number(width)} {_number(height)}"
         self._open = (
@@ -70,7 +71,7 @@ class Picture:
         self.box(Point(width / 2 - left, height / 2), width - 1, height - 1, style="paper", radius=10)
 
     def box(self, centre: Point, width: float, height: float, *, style: str = "box", radius: float = 8) -> None:
-        """A rectangle with round corners."""
+        """Add a rectangle with round corners."""
         x, y = centre.x - width / 2, centre.y - height / 2
         self._shapes.append(
             f'<rect class="{style}" x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
@@ -78,21 +79,21 @@ class Picture:
         )
 
     def text(self, at: Point, text: str, style: str = "") -> None:
-        """Words, on the line that `at` is in the middle of."""
+        """Add a text, with its middle at `at`."""
         kind = f' class="{style}"' if style else ""
         self._shapes.append(f'<text{kind} x="{_number(at.x)}" y="{_number(at.y + 4.5)}">{escape(text)}</text>')
 
     def label(self, at: Point, text: str, style: str = "") -> None:
-        """Words on a line, which is not seen behind them."""
+        """Add a text on a line, with a background that hides the line."""
         self.box(at, len(text) * LETTER + 8, 16, style="behind", radius=2)
         self.text(at, text, f"label {style}".strip())
 
     def line(self, path: Sequence[Point], style: str = "line") -> None:
-        """A line through points."""
+        """Add a line through points."""
         self._shapes.append(f'<path class="{style}" d="{_path(path)}"/>')
 
     def arrow(self, path: Sequence[Point], style: str = "") -> None:
-        """A line through points, with a head at its end, and round where it turns."""
+        """Add a line through points, with a head at its end and round corners."""
         tip, before = path[-1], path[-2]
         length = hypot(tip.x - before.x, tip.y - before.y)
         along = Point((tip.x - before.x) / length, (tip.y - before.y) / length)
@@ -103,7 +104,7 @@ class Picture:
         self._shapes.append(f'<path class="{f"head {style}".strip()}" d="{_path(corners)}Z"/>')
 
     def loop(self, path: Sequence[Point], style: str = "") -> None:
-        """An arrow that leaves a box and comes back to it: along a curve by two points in between."""
+        """Add an arrow from a box back to the same box: a curve with two control points."""
         start, first, second, end = path
         base = Point(end.x + (HEAD if first.x > start.x else -HEAD), end.y)
         curve = f"M{_pair(start)}C{_pair(first)} {_pair(second)} {_pair(base)}"
@@ -116,7 +117,7 @@ class Picture:
 
 
 def middle(path: Sequence[Point]) -> Point:
-    """The point half-way along."""
+    """Return the middle of a path."""
     pieces = list(pairwise(path))
     rest = sum(hypot(b.x - a.x, b.y - a.y) for a, b in pieces) / 2
     for a, b in pieces:
@@ -128,14 +129,14 @@ def middle(path: Sequence[Point]) -> Point:
 
 
 def border(centre: Point, towards: Point, width: float, height: float) -> Point:
-    """Where a line from the centre of a box leaves it."""
+    """Return the point where a line from the centre of a box leaves the box."""
     x, y = towards.x - centre.x, towards.y - centre.y
     scale = min(width / 2 / abs(x) if x else float("inf"), height / 2 / abs(y) if y else float("inf"))
     return Point(centre.x + x * scale, centre.y + y * scale)
 
 
 def _path(points: Sequence[Point], radius: float = 10) -> str:
-    """Through the points, cutting corners of lines (not those of a triangle, which is closed and has three)."""
+    """Return the path through the points, with round corners. A triangle, the head of an arrow, keeps its corners."""
     if len(points) == 2 or _is_head(points):
         return "M" + "L".join(_pair(point) for point in points)
     parts = [f"M{_pair(points[0])}"]

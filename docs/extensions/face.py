@@ -1,7 +1,7 @@
-"""The public names of `amqpmesh`, grouped by the room they live in: the directive `public-names`.
+"""The directive `public-names`: the public names of `amqpmesh`, grouped by their rooms.
 
-So the reference follows `amqpmesh.__all__`, and no name has to be listed twice. Docstrings here put `Args:`, `Returns:`
-and `Raises:` in prose; each becomes a paragraph of its own.
+So the reference follows `amqpmesh.__all__`, and no name is listed twice. In this project `Args:`, `Returns:` and
+`Raises:` stand in the text of a docstring; here each becomes a separate paragraph.
 """
 
 import inspect
@@ -27,23 +27,23 @@ _LABEL = re.compile(r"(?:^|(?<=\. ))(Args|Attributes|Raises|Returns|Source|Yield
 
 
 def home(name: str) -> str:
-    """The module in which a public name is defined; empty for what is no definition."""
+    """Return the module that defines a public name; empty for a name that is not a definition."""
     return str(getattr(getattr(amqpmesh, name), "__module__", ""))
 
 
 def room(name: str) -> str:
-    """Where a public name lives, below `amqpmesh.`; empty for one of the face itself and for what is no definition."""
+    """Return the room of a public name, without `amqpmesh.`; empty for a name of `amqpmesh` itself."""
     return home(name).removeprefix("amqpmesh").removeprefix(".")
 
 
 def is_error(name: str) -> bool:
-    """Whether a public name is an exception."""
+    """Tell whether a public name is an exception."""
     value = getattr(amqpmesh, name)
     return inspect.isclass(value) and issubclass(value, BaseException)
 
 
 def definition(name: str) -> Iterator[str]:
-    """The autodoc directive for a public name."""
+    """Yield the lines of the autodoc directive for a public name."""
     value = getattr(amqpmesh, name)
     if inspect.isclass(value):
         kind = "autoexception" if is_error(name) else "autoclass"
@@ -59,7 +59,7 @@ def definition(name: str) -> Iterator[str]:
 
 
 class PublicNames(SphinxDirective):
-    """`:rooms: a b` are the names defined there or below, but for errors; `:errors:` are those; `:rest:` all others."""
+    """The directive: `:rooms: a b` lists names of rooms, except errors; `:errors:` the errors; `:rest:` all others."""
 
     option_spec: ClassVar[OptionSpec] = {
         "rooms": directives.unchanged_required,
@@ -69,7 +69,7 @@ class PublicNames(SphinxDirective):
     taken: ClassVar[set[str]] = set()
 
     def run(self) -> list[nodes.Node]:
-        """The definitions, in alphabetical order."""
+        """Return the definitions, in alphabetical order."""
         self.env.note_dependency(str(amqpmesh.__file__))
         names = [name for name in sorted(amqpmesh.__all__, key=str.lower) if not name.startswith("__")]
         if "rest" in self.options:
@@ -84,7 +84,7 @@ class PublicNames(SphinxDirective):
         return self.parse_text_to_nodes_as_rst([line for name in names for line in definition(name)])
 
     def parse_text_to_nodes_as_rst(self, lines: Sequence[str]) -> list[nodes.Node]:
-        """Autodoc writes reStructuredText, and the page is Markdown."""
+        """Parse reStructuredText, which autodoc writes, inside a Markdown page."""
         text = StringList(["```{eval-rst}", *lines, "```"], self.get_source_info()[0])
         container = nodes.Element()
         self.state.nested_parse(text, self.content_offset, container)
@@ -92,7 +92,7 @@ class PublicNames(SphinxDirective):
 
 
 def paragraphs(_app: Sphinx, _kind: str, _name: str, _value: object, _options: object, lines: list[str]) -> None:
-    """Give each label of a docstring a paragraph of its own."""
+    """Put each label of a docstring into a separate paragraph."""
     parts = _LABEL.split("\n".join(lines))  # prose, then label and what follows it in turn
     text = [parts[0]]
     for label, rest in zip(parts[1::2], parts[2::2], strict=True):
@@ -105,21 +105,21 @@ def paragraphs(_app: Sphinx, _kind: str, _name: str, _value: object, _options: o
 def signature(
     _app: Sphinx, _kind: str, _name: str, _value: object, _options: object, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """A default that is made anew each time is shown as `...`; what dataclasses show is no Python."""
+    """Show a default that a factory makes as `...`, because the dataclass' own text is not Python."""
     return arguments and arguments.replace("<factory>", "..."), returns
 
 
 def unlinked(_app: Sphinx, _env: BuildEnvironment, reference: pending_xref, text: nodes.Node) -> nodes.Node | None:
-    """Types in signatures that have no page: of other libraries, and of the rooms without being public."""
+    """Show types without a page as plain text: types of other libraries, and types of the rooms that are not public."""
     target = str(reference["reftarget"])
     public = {f"amqpmesh.{name}" for name in amqpmesh.__all__} | {f"{home(name)}.{name}" for name in amqpmesh.__all__}
     if reference.get("refdomain") != "py" or target in public:
-        return None  # a mistake, and Sphinx says so
+        return None  # an error, which Sphinx reports
     return text
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Register the directive and the hooks. Sphinx calls this function."""
     app.add_directive("public-names", PublicNames)
     app.connect("autodoc-process-docstring", paragraphs)
     app.connect("autodoc-process-signature", signature)
