@@ -1,7 +1,7 @@
 """A message as a program writes and reads it, and its sections on the wire (§3.2).
 
-The body is what most programs want: octets, text, or any AMQP value. How Python's values and the body sections
-correspond is one table, in both directions:
+The body of a `Message` is a plain Python value: octets, text, or any AMQP value. This table, which holds in both
+directions, assigns body sections to Python values:
 
 | body in Python | on the wire (§3.2) |
 |---|---|
@@ -12,8 +12,8 @@ correspond is one table, in both directions:
 | a tuple of `Data`, or a tuple of `AmqpSequence` | several such sections |
 
 Within a value each AMQP type has one Python type: `None bool str bytes uuid.UUID list dict`, `int` for long, `float`
-for double, and a class of its own for each of the others (`UInt`, `ULong`, `Symbol`, `Timestamp`, ...), so that what is
-read and sent again is of the type that it was.
+for double, and a class of its own for each other type (`UInt`, `ULong`, `Symbol`, `Timestamp`, ...). So a value that is
+read and sent again keeps its type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Timestamp, Value
 
 _BODIES: Final = (Data, AmqpSequence, AmqpValue)
-#: The order in which sections make up a message; body sections are one kind (§3.2).
+#: The order of sections in a message; body sections share a place (§3.2).
 _ORDER: Final = {
     Header: 0,
     DeliveryAnnotations: 1,
@@ -65,18 +65,18 @@ _UINT_MAX: Final = 2**32 - 1
 
 @dataclass(slots=True, repr=False)
 class Message:
-    """A message: a body, and what is said about it. Fields that are not set are not sent.
+    """A message: a body, and its header, properties and annotations. Fields that are not set are not sent.
 
     Args:
-        body: as the table of this module says.
-        durable, priority (0 to 255), first_acquirer, delivery_count: the header's (§3.2.1).
-        ttl: seconds that it is worth anything, from when it is sent; milliseconds on the wire.
+        body: see the table of this module.
+        durable, priority (0 to 255), first_acquirer, delivery_count: of the header (§3.2.1).
+        ttl: the lifetime in seconds, from the time of sending; milliseconds on the wire.
         message_id, correlation_id: a str, bytes, a UUID, or an int for a ulong (§3.2.11 to §3.2.14).
         user_id, to, subject, reply_to, content_type, content_encoding, absolute_expiry_time, creation_time, group_id,
-            group_sequence, reply_to_group_id: the other properties (§3.2.4); times are milliseconds since 1970.
+            group_sequence, reply_to_group_id: other properties (§3.2.4); times are milliseconds since 1970.
         application_properties: by name (§3.2.5).
-        message_annotations, delivery_annotations, footer: for the infrastructure (§3.2.2, §3.2.3, §3.2.9); a str as
-            key is sent as a symbol.
+        message_annotations, delivery_annotations, footer: for the infrastructure (§3.2.2, §3.2.3, §3.2.9); a key that
+            is a str is sent as a symbol.
     """
 
     body: Any = None
@@ -104,7 +104,7 @@ class Message:
     footer: dict[Any, Any] = field(default_factory=dict, kw_only=True)
 
     def __repr__(self) -> str:
-        """What is said about it, and of what kind and size its body is: what it holds is for its receiver alone."""
+        """Return the fields that are set, and the kind and the size of the body, but not its content."""
         said = [
             f"{item.name}={_told(value)}"
             for item in fields(self)[1:]
@@ -113,9 +113,9 @@ class Message:
         return f"<Message {' '.join([_told_body(self.body), *said])}>"
 
     def encode(self) -> bytes:
-        """The payload that it makes up, of message-format 0.
+        """Encode the message as a payload of message-format 0.
 
-        Raises: CommandError: a value that AMQP does not have, or that its field does not take; says which.
+        Raises: CommandError: AMQP has no such value, or the field does not permit it. The text names the field.
         """
         body = _body_sections(self.body)
         if self.content_encoding is not None:
@@ -124,18 +124,18 @@ class Message:
 
     @classmethod
     def decode(cls, payload: Buffer, *, max_values: int = MAX_VALUES) -> Message:
-        """The message that a payload of message-format 0 is.
+        """Decode a payload of message-format 0.
 
-        Args: max_values: how many values it may hold, each element of a list, map or array being one; 0: no limit.
-        Raises: ProtocolError(decode-error, invalid-field): it is none. ProtocolError(resource-limit-exceeded): it holds
-            more values; nothing of it was decoded.
+        Args: max_values: the most values that it may hold, counting each element of a list, map or array; 0: no limit.
+        Raises: ProtocolError(decode-error, invalid-field): it is no message. ProtocolError(resource-limit-exceeded): it
+            holds more values; nothing was decoded.
         """
         refuse_values(payload, max_values)
         return cls.of_sections(decode_sections(payload))
 
     @classmethod
     def of_sections(cls, sections: Sequence[Section]) -> Message:
-        """The message that these sections are, in their order. Raises: ProtocolError: they are none (§3.2)."""
+        """Make a message of sections. Raises: ProtocolError: their order is illegal (§3.2)."""
         _check_order(sections)
         message = cls(_body([section for section in sections if isinstance(section, _BODIES)]))
         for section in sections:
@@ -205,7 +205,7 @@ _PROPERTIES: Final = (
 
 
 def encode_message(message: Message | Value) -> bytes:
-    """The payload of a message, or of one that has nothing but this body. Raises: CommandError: as `Message.encode`."""
+    """Encode a message, or a body as a message without other fields. Raises: CommandError: as `Message.encode`."""
     if isinstance(message, Message):
         return message.encode()
     if isinstance(message, bytes):
@@ -214,9 +214,9 @@ def encode_message(message: Message | Value) -> bytes:
 
 
 def encode_head(message: Message) -> bytes:
-    """The sections before the body of a message whose body is sent in parts.
+    """Encode the sections before the body, for a message whose body is sent in parts.
 
-    Raises: CommandError: it is no message, or has a body; as `Message.encode`.
+    Raises: CommandError: it is no message, or has a body; and as `Message.encode`.
     """
     if not isinstance(message, Message):
         raise CommandError(f"what is said about the parts is a Message, not {type(message).__name__}")
@@ -228,12 +228,12 @@ def encode_head(message: Message) -> bytes:
 
 
 def encode_foot(message: Message) -> bytes:
-    """The section behind the body, if there is one. Raises: CommandError: as `Message.encode`."""
+    """Encode the section behind the body, if there is one. Raises: CommandError: as `Message.encode`."""
     return encode_sections(message._foot())
 
 
 def _told(value: object) -> str:
-    """A field, for people: of a map only the keys."""
+    """Return a field as text for people; a map as its keys."""
     return shown(list(value) if isinstance(value, dict) else value)
 
 
@@ -247,7 +247,7 @@ def _default(item: Field[Any]) -> Any:
 
 
 def _by_symbol(field_name: str, annotations: Mapping[Any, Any]) -> dict[Symbol | ULong, Any]:
-    """The annotations as they are sent. Raises: CommandError: a key is neither a symbol nor a ulong (§3.2.10)."""
+    """Return annotations with symbols as keys. Raises: CommandError: a key is no symbol and no ulong (§3.2.10)."""
     if not isinstance(annotations, Mapping):
         raise CommandError(f"{field_name}: {shown(annotations)} is no map")
     keyed: dict[Symbol | ULong, Any] = {}
@@ -277,7 +277,7 @@ def _body_sections(body: Any) -> Sequence[Section]:
 
 
 def _check_encoding(content_encoding: str, body: Sequence[Section]) -> None:
-    """Raises: CommandError: a message may not say so of its body (§3.2.4, content-encoding)."""
+    """Check a content-encoding. Raises: CommandError: it is not permitted for this body (§3.2.4)."""
     if content_encoding == "identity":
         raise CommandError("content_encoding identity is not written: leave it out")
     if not all(isinstance(section, Data) for section in body):
@@ -286,7 +286,7 @@ def _check_encoding(content_encoding: str, body: Sequence[Section]) -> None:
 
 def _body(sections: Sequence[Data | AmqpSequence | AmqpValue]) -> Any:
     if not sections:
-        # The standard wants a body; peers leave out the one that says nothing.
+        # The standard requires a body; some peers leave out an empty one.
         return None
     first = sections[0]
     if len(sections) > 1:
@@ -299,7 +299,7 @@ def _body(sections: Sequence[Data | AmqpSequence | AmqpValue]) -> Any:
 
 
 def _check_order(sections: Sequence[Section]) -> None:
-    """Raises: ProtocolError: a section comes twice, or where it may not be (§3.2)."""
+    """Check the order of sections. Raises: ProtocolError: a section is doubled or out of order (§3.2)."""
     previous: Section | None = None
     for section in sections:
         if previous is not None:

@@ -1,4 +1,4 @@
-"""What became of a delivery, for the program that sent it (§3.4)."""
+"""Outcomes of deliveries, and errors for the program that sent them (§3.4)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.delivery_states import STATES, Accepted, Modified, Rejected, Released
 
 Outcome: TypeAlias = Accepted | Rejected | Released | Modified
-"""How a delivery can end."""
+"""The outcomes of a delivery."""
 
-#: A receiver that settles and says nothing more may have begun, and did not say that it succeeded.
+#: The outcome in place of a missing one: a receiver that settles without an outcome may have begun to process.
 NOTHING_SAID: Final = Modified(delivery_failed=True)
 
 
 class OutcomeError(AmqpMeshError):
-    """A delivery ended, and was not accepted; `outcome` says how."""
+    """A delivery was not accepted; `outcome` is its outcome."""
 
     def __init__(self, outcome: Rejected | Released | Modified) -> None:
         super().__init__(outcome)
@@ -25,7 +25,7 @@ class OutcomeError(AmqpMeshError):
 
     @property
     def error(self) -> Error | None:
-        """What a receiver that rejected gave as the reason."""
+        """The reason of a receiver that has rejected the delivery."""
         return self.outcome.error if isinstance(self.outcome, Rejected) else None
 
     def __str__(self) -> str:
@@ -36,24 +36,24 @@ class OutcomeError(AmqpMeshError):
 
 
 class RejectedError(OutcomeError):
-    """The receiver finds the message invalid (§3.4.3)."""
+    """The receiver has rejected the message as invalid (§3.4.3)."""
 
 
 class ReleasedError(OutcomeError):
-    """It was not processed, and will not be: there was nobody to take it, or they gave it back (§3.4.4)."""
+    """The message was not processed: there was no receiver, or the receivers have released it (§3.4.4)."""
 
 
 class ModifiedError(OutcomeError):
-    """It was not processed, and may have been begun (§3.4.5)."""
+    """The message was not processed; its processing may have begun (§3.4.5)."""
 
 
 def outcome_error(outcome: Rejected | Released | Modified) -> OutcomeError:
-    """The error that says it."""
+    """Return the error for an outcome."""
     return _ERRORS[type(outcome)](outcome)
 
 
 def outcome_of(state: bytes | None) -> Outcome | None:
-    """The outcome that an encoded delivery state is; None: it is no outcome, or one of a transaction or an extension.
+    """Decode an outcome; None: the state is no outcome, or one of a transaction or an extension.
 
     Raises: ProtocolError: it is no delivery state.
     """

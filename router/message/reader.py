@@ -1,6 +1,6 @@
-"""A message read while it comes: first what is said about it, then its body, part by part (§3.2.6).
+"""A message that is read while it arrives: first its head, then its body, part by part (§3.2.6).
 
-The body of a message that is read so is data: octets, in one section or several. Another body has to be there whole.
+Only a body of data sections is read in parts. Any other body must arrive whole.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _BODIES: Final[dict[ULong | Symbol, type[Section]]] = {
     for kind in (Data, AmqpSequence, AmqpValue)
     for key in (ULong(declaration(kind).code), declaration(kind).name)
 }
-#: How octets of a binary begin: the format code, and the width of the size behind it (§1.6.19).
+#: Octets of the size field of a binary, by format code (§1.6.19).
 _SIZES: Final = {0xA0: 1, 0xB0: 4}
 
 
 class Parts:
-    """Takes a payload in pieces; gives its head, then the octets of its data sections.
+    """A reader that takes a payload in pieces, and returns its head and the octets of its data sections.
 
-    Args: section_max: octets that the sections before the body may have which have not come whole, and those behind it.
-        max_values: as of `Message.decode`: of a section, and of a body that is no data with what is behind it.
+    Args: section_max: the most octets of a section before or behind the body.
+        max_values: as for `Message.decode`: the limit of a section, and of a body other than data with its footer.
     """
 
     def __init__(self, section_max: int, max_values: int = MAX_VALUES) -> None:
         self._section_max = section_max
         self._max_values = max_values
         self._buffer = bytearray()
-        #: Of the data sections there is an empty one.
+        #: Sections that were read; one empty data section stands for all data sections.
         self._sections: list[Section] = []
-        #: Octets of the data section that is being read which are still to come.
+        #: Octets of the current data section that are still to come.
         self._left = 0
-        #: What is said about the message, once it is known: a message without body.
+        #: The message without its body; None: its head is not complete.
         self.head: Message | None = None
-        #: The body is data, or there is none; else it has to be there whole.
+        #: The body is data, or missing; otherwise it must arrive whole.
         self.is_data = False
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Take a piece. Yields: the octets of the body in it. Raises: ProtocolError: this is no message."""
+        """Take a piece of the payload. Yields: octets of the body. Raises: ProtocolError: it is no message."""
         self._buffer += piece
         while self._buffer:
             if self._left:
@@ -67,14 +67,14 @@ class Parts:
 
     @property
     def has_body(self) -> bool:
-        """Whether there is a data section; some peers leave out a body that says nothing."""
+        """A data section has come; some peers leave out an empty body."""
         return any(isinstance(section, Data) for section in self._sections)
 
     def _next_section(self) -> bool:
-        """Go into or over the next section. Returns: False: more has to come first."""
+        """Enter or read the next section. Returns: False: more octets must come first."""
         if self.head is not None and not self.is_data:
             return False
-        # All of it, unless it is too much.
+        # One octet more than permitted, to tell a section that is too large.
         start = bytes(self._buffer[: self._section_max + 1])
         try:
             kind, begin = _descriptor(start)
@@ -98,11 +98,11 @@ class Parts:
             raise decode_error(violation.description) from None
 
     def _read_section(self, start: bytes, end: int) -> bool:
-        """What is not the body."""
+        """Read a section other than the body. Returns: True."""
         refuse_values(start[:end], self._max_values)
         self._sections += decode_sections(start[:end])
         del self._buffer[:end]
-        said = Message.of_sections(self._sections)  # in the right order? else they could be any number
+        said = Message.of_sections(self._sections)  # checks the order; repeated sections would have no limit
         if self.head is not None:
             self.head.footer = said.footer
         return True
@@ -118,19 +118,19 @@ class Parts:
             raise Incomplete
         if not (self._sections and isinstance(self._sections[-1], Data)):
             self._sections.append(Data(value=b""))
-            Message.of_sections(self._sections)  # in the right order?
+            Message.of_sections(self._sections)  # checks the order
         self._left = int.from_bytes(start[begin + 1 : end], "big")
         del self._buffer[:end]
         return True
 
     def whole(self) -> Message:
-        """The message, if its body is no data and all of it has come. Raises: ProtocolError: it is none."""
+        """Decode a message whose body is no data, after all of it has come. Raises: ProtocolError: it is no message."""
         payload = bytes(self._buffer)
         refuse_values(payload, self._max_values)
         return Message.of_sections([*self._sections, *decode_sections(payload)])
 
     def finish(self) -> None:
-        """Nothing more comes. Raises: ProtocolError: something should have."""
+        """Take the end of the payload. Raises: ProtocolError: it is incomplete."""
         if self.head is None and not self._buffer:
             self.head = Message.of_sections(self._sections)
             self.is_data = True
@@ -139,7 +139,7 @@ class Parts:
 
 
 def _descriptor(start: bytes) -> tuple[type[Section] | None, int]:
-    """The kind of body that begins here, None for another section; and where what is described begins.
+    """Return the class of a body section, None for another section; and the offset behind its descriptor.
 
     Raises: Incomplete, Violation. ProtocolError: it is no section.
     """

@@ -1,6 +1,7 @@
-"""A message that is made part by part: what is said about it, its body in data sections, its footer (§3.2).
+"""A message that is written part by part: its head, its body in data sections, its footer (§3.2).
 
-With a size the body is one data section, whose length stands before it; without, each part is a data section (§3.2.6).
+If the size is known, the body is one data section, which begins with its length. If not, each part is a data section
+(§3.2.6).
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECTION_MAX: Final = 2**32 - 1
-"""Octets of a data section: the size of a binary is four octets (§1.6.19). A larger body is several."""
+"""The most octets of a data section: the size of a binary has four octets (§1.6.19). A larger body has several."""
 
 JOINED_MAX: Final = 16 * 2**10
-"""Octets of a part that are copied behind what introduces them, to go in one frame; larger parts are not copied."""
+"""The most octets of a part that are copied behind the head of their section, to fit into one frame."""
 
 _DESCRIPTOR: Final = bytes((0x00, 0x53, declaration(Data).code))
 
 
 class Sections:
-    """Makes the payload of one message in pieces, in the order of `head`, `part` for each part, `finish`."""
+    """A writer of the payload of one message, in pieces: `head`, `part` for each part, `finish`."""
 
     def __init__(self, message: Message | None, size: int | None, *, section_max: int = SECTION_MAX) -> None:
         """Args: message: without a body. size: octets of the body; None: not known.
 
-        Raises: CommandError: the message has a body, or something that AMQP does not have.
+        Raises: CommandError: the message has a body, or a value that AMQP does not have.
         """
         self._message = Message() if message is None else message
         self._size = size
         self._section_max = section_max
-        #: Octets of the body so far; and of the section that is open, those still to come.
+        #: Octets of the body so far. `_left`: octets of the current section that are still to come.
         self._octets = 0
         self._left = 0
-        #: What is sent before the first part.
+        #: The payload before the first part.
         self.head = encode_head(self._message)
         self._foot_size = len(encode_foot(self._message))
         self._has_sections = False
 
     @property
     def length(self) -> int | None:
-        """Octets of the payload, its footer as it is now; None: not known."""
+        """Octets of the payload, with the current footer; None: not known."""
         if self._size is None:
             return None
         whole, rest = divmod(self._size, self._section_max)
@@ -53,13 +54,13 @@ class Sections:
         return len(self.head) + sum(len(_begin(size)) + size for size in sizes) + self._foot_size
 
     def part(self, octets: object) -> Iterator[bytes | memoryview]:
-        """The next part of the body. Yields: pieces of the payload, none for a part without octets.
+        """Write the next part of the body. Yields: pieces of the payload; none for an empty part.
 
-        Raises: CommandError: it is not octets, or more than the size leaves.
+        Raises: CommandError: it is not octets, or exceeds the size.
         """
         if not isinstance(octets, bytes | bytearray | memoryview):
             raise CommandError(f"a part is bytes, not {type(octets).__name__}")
-        # What is not `bytes` may change while it waits.
+        # Other objects than `bytes` may change while they wait.
         rest = memoryview(octets if isinstance(octets, bytes) else bytes(octets))
         self._octets += len(rest)
         if self._size is not None and self._octets > self._size:
@@ -78,9 +79,9 @@ class Sections:
             yield part
 
     def finish(self) -> bytes:
-        """What stands behind the last part: the footer, as the message has it now.
+        """Write the end of the payload: the current footer of the message.
 
-        Raises: CommandError: there are fewer octets than were announced; a footer that AMQP does not have.
+        Raises: CommandError: the body is shorter than announced, or the footer has a value that AMQP does not have.
         """
         if self._size is not None and self._octets < self._size:
             raise CommandError(f"the parts have {self._octets} octets, and {self._size} were announced")
@@ -88,7 +89,7 @@ class Sections:
         return begin + encode_foot(self._message)
 
     def _next_section(self, size: int) -> bytes:
-        """What a data section begins with. Args: size: its octets, where nothing is known of those behind them."""
+        """Begin a data section. Args: size: octets of the part, which are all if no size is known."""
         known = size if self._size is None else self._size - (self._octets - size)
         self._left = min(known, self._section_max)
         self._has_sections = True
@@ -96,5 +97,5 @@ class Sections:
 
 
 def _begin(size: int) -> bytes:
-    """What stands before the octets of a data section (§3.2.6, §1.6.19)."""
+    """Return the head of a data section (§3.2.6, §1.6.19)."""
     return _DESCRIPTOR + (bytes((0xA0, size)) if size < 256 else b"\xb0" + size.to_bytes(4, "big"))
