@@ -56,7 +56,7 @@ def state(router: Router) -> dict[str, int]:
 
 async def back(router: Router, count: int, before: set[int]) -> float:
     """When so many lanes have credit on other connections than those, by their numbers: seconds."""
-    connections = router._started().connections
+    connections = router._started().context.connections
     while True:
         seen = time.monotonic()
         now = [record for record in connections if record.number not in before]
@@ -71,7 +71,7 @@ async def back(router: Router, count: int, before: set[int]) -> float:
 
 def lanes(router: Router) -> Iterator[OutgoingLink]:
     """Those that leave a router. What `statistics` says of ten thousand takes too long to be asked for often."""
-    return (each for record in router._started().connections for each in record.outgoing if each.lane is not None)
+    return (each for record in router._started().context.connections for each in record.outgoing if each.lane is not None)
 
 
 async def host(options: argparse.Namespace) -> None:

@@ -21,38 +21,35 @@ from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places
 from amqpmesh.router.containers.remote_nodes import Elsewhere
-from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.context import Context, Errand
 from amqpmesh.router.delivery.dispatch import resume_sending
-from amqpmesh.router.delivery.fast_routes import catch_up, close, expanded, reopen
-from amqpmesh.router.delivery.left_unsettled import Leftovers
+from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import connection_gone
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
-from amqpmesh.router.handlers import handle
-from amqpmesh.router.incremental import Chores, run_to_end
-from amqpmesh.router.kernel import KernelRouter, serial_distance
+from amqpmesh.router.handlers import Handlers
+from amqpmesh.router.incremental import run_to_end
+from amqpmesh.router.kernel import serial_distance
 from amqpmesh.router.logins import Logins
-from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import take_snapshot
-from amqpmesh.router.memory.holders import Memory, count_output, forget_output
+from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.connections import ConnectionRecord
-from amqpmesh.router.model.counters import Tally
-from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address, AddressTable
-from amqpmesh.topology.timers import Timers
+from amqpmesh.router.model.local_routes import LocalRoutes
+from amqpmesh.router.model.node import Address
+from amqpmesh.router.telemetry.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.config.users import Users
-    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.kernel import Recorder
     from amqpmesh.router.mesh.member import Mesh
-    from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.statistics.router_statistics import Costly, Statistics
-    from amqpmesh.router.telemetry.recording import Recording
+    from amqpmesh.router.telemetry.recording import Writer
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
@@ -62,15 +59,6 @@ RELAY: Final = 256
 
 #: Seconds after a fault of ours in something that was due until it is done again: it may be due at once, and for ever.
 AGAIN: Final = 1.0
-
-
-class _Errand:
-    """Something to be done at a time; a name of its own, however many do the same."""
-
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
 
 
 class Core:
@@ -84,71 +72,31 @@ class Core:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Args: token: so many octets that nobody can guess, in hexadecimal digits. wall_clock: seconds since 1970."""
-        self.config = config
-        self.id = config.id
-        self.token = token
-        self.wall_clock = wall_clock
-        #: Some pattern has messages expire by the wall clock.
-        self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
-        #: Seconds, as the last call told.
-        self.now = now
-        self.log = EventLog("amqpmesh.router")
-        #: Set by the owner, before there are connections: one has something to be sent; the next timer may be earlier.
-        self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
-        self.on_timer: Callable[[], None] = lambda: None
-        #: Set by the owner, if it can tell: the system of a connection's peer has acknowledged all that was written.
-        self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
-        self.connections: dict[ConnectionRecord, None] = {}
-        #: Those that are lost, while what was on them is being ended.
-        self.leaving: dict[ConnectionRecord, None] = {}
-        self.memory = Memory(config.memory)
-        self.budget = self.memory.budget
-        self.addresses = AddressTable(config.address_table(), self.budget)
-        #: What is too much for one turn; and what of that are deliveries of links that are over.
-        self.chores = Chores()
-        self.leftovers = Leftovers(self)
-        self.attaching = Attaching(self)
-        self.lookup = Lookup(self)
-        self.logins = Logins(self)
-        self.places = Places(self)
-        self.containers = Containers(self)
-        self.elsewhere = Elsewhere(self)
-        self.mesh: Mesh | None = None
-        self.recording: Recording | None = None
-        self.flow_state = KernelRouter()
-        self.flow_state.on_expand = expanded
-        self.draining = False
-        self.started_at = now
-        #: What links that are gone have counted.
-        self.past = Tally()
-        self.octets_in = 0
-        self.octets_out = 0
-        #: Counters over the router's life.
-        self.undelivered = 0
-        self.expired = 0
-        self.stolen = 0
-        self.irregular_heads = 0
-        #: Deliveries that found no way on, and those that may not make another hop.
-        self.no_path = 0
-        self.no_hops = 0
-        #: Legs that were looked at in this turn, beside one of each delivery: it costs as much as so many deliveries.
-        self.legs_seen = 0
+        self.context = context = Context(config, now, token, wall_clock)
+        context.kernel.on_expand = expanded
+        self.logins = Logins(context)
+        self.places = Places(context)
+        self.containers = Containers(context, self.places)
+        self.elsewhere = Elsewhere(context, self.containers, self.places)
+        self.lookup = Lookup(context, self.elsewhere)
+        self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
+        context.handle = self._handlers.handle
+        context.resolve = self.lookup.resolve
+        context.resolve_copy = self.lookup.of_copy
+        context.on_connection_lost = self._handlers.connection_lost
+        context.on_link_failed = self.containers.over
+        #: The connections that there were.
         self._numbers = 0
-        self._timers: Timers[ConnectionRecord | Address | _Errand] = Timers()
-        #: What the batch has touched.
-        self.touched: dict[Address, None] = {}
-        #: Connections where fewer deliveries are unsettled on links that are detached, and of which addresses.
-        self.relieved: dict[ConnectionRecord, set[Address]] = {}
-        #: Those that a receiver has left while others stay: what waits there may not be for those.
-        self.deserted: dict[Address, None] = {}
-        #: Where deliveries were relayed without a decision, until something changed.
-        self.closed: dict[Address, None] = {}
-        #: Links that their peers have misused, and the errors to detach them with once the event is handled.
-        self.failed_links: dict[IncomingLink | OutgoingLink, Error] = {}
-        self.touched_outgoing: dict[OutgoingLink, None] = {}
-        self.touched_windows: dict[FixedCredit, None] = {}
-        #: Where more could be sent on than there was time for.
-        self.postponed: dict[Address, None] = {}
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The router's part in its mesh; None: it is in no mesh."""
+        return self._handlers.mesh
+
+    @mesh.setter
+    def mesh(self, mesh: Mesh | None) -> None:
+        self._handlers.mesh = mesh
+        self.context.routes = LocalRoutes() if mesh is None else mesh.selection
 
     # ------------------------------------------------------------------------------------------------- connections
 
@@ -180,8 +128,8 @@ class Core:
         if not own:
             self._numbers += 1
         number = 0 if own else self._numbers
-        engine = endpoint(self.id, listener, negotiation, now)
-        record = ConnectionRecord(number, engine, listener, host, now, memory=self.budget, own=own)
+        engine = endpoint(self.context.id, listener, negotiation, now)
+        record = ConnectionRecord(number, engine, listener, host, now, memory=self.context.budget, own=own)
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -219,7 +167,7 @@ class Core:
             self._id_for(connector), connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname
         )
         self._numbers += 1
-        record = ConnectionRecord(self._numbers, engine, connector, host, now, memory=self.budget)
+        record = ConnectionRecord(self._numbers, engine, connector, host, now, memory=self.context.budget)
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -231,17 +179,17 @@ class Core:
         """Who we are where a connector leads. Of workers only one has its links: they are those of the router, whatever
         its number is.
         """
-        worker = self.config.worker
-        has_links = any(each.connector == connector.name for each in self.config.container_links)
-        return self.id if worker is None or not has_links else worker.name
+        worker = self.context.config.worker
+        has_links = any(each.connector == connector.name for each in self.context.config.container_links)
+        return self.context.id if worker is None or not has_links else worker.name
 
     def _add(self, record: ConnectionRecord, now: float) -> None:
-        self.now = now
+        self.context.now = now
         record.engine.context = record
-        record.engine.flow_state.router = self.flow_state
-        record.engine.on_wake = partial(self.on_output, record)
-        self.connections[record] = None
-        self.set_timer(record, record.engine.next_timer())
+        record.engine.flow_state.router = self.context.kernel
+        record.engine.on_wake = partial(self.context.on_output, record)
+        self.context.connections[record] = None
+        self.context.set_timer(record, record.engine.next_timer())
 
     def secured(
         self,
@@ -254,7 +202,7 @@ class Core:
         users: Users | None = None,
     ) -> None:
         """TLS was negotiated in the stream of `record` (§5.2)."""
-        self.now = now
+        self.context.now = now
         record.tls_requested = None
         record.certificate = certificate
         record.certificate_subject = certificate_subject
@@ -269,7 +217,7 @@ class Core:
         """What `record.login` asked for is done: the SASL exchange goes on. Returns: as `receive`."""
         record.login = None
         record.engine.sasl_worked(now)
-        self.set_timer(record, record.engine.next_timer())
+        self.context.set_timer(record, record.engine.next_timer())
         return self.receive(record, b"", now)
 
     def receive(self, record: ConnectionRecord, data: bytes | bytearray, now: float) -> bool:
@@ -278,56 +226,58 @@ class Core:
         Returns: False, if it means so much work that others should come first, or where `waits_for` of the connection
             is to be written first: then call again, without data.
         """
-        self.now = self.flow_state.now = now
-        self._begin_turn()
+        context = self.context
+        kernel = context.kernel
+        context.now = kernel.now = now
+        context.chores.begin_turn()
+        context.legs_seen = 0
         size = len(data)
         record.octets_in += size
-        self.octets_in += size
+        context.octets_in += size
         engine = record.engine
         flow_state = engine.flow_state
         flow_state.work = WORK_LIMIT
         unfinished = record.unfinished
         if unfinished is None:
             if engine.relay(data, now):
-                if self.flow_state.due or self.touched:
-                    finish_batch(self)
+                if kernel.due or context.touched:
+                    finish_batch(context)
                 return True
             if engine.is_halted:
-                finish_batch(self)
+                finish_batch(context)
                 return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
+        handle = self._handlers.handle
         for event in unfinished:
-            if self.flow_state.touched:
-                catch_up(self)
+            if kernel.touched:
+                context.catch_up()
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
-            handle(self, record, event)
-            if self.legs_seen:
-                flow_state.work -= self.legs_seen
+            handle(record, event)
+            if context.legs_seen:
+                flow_state.work -= context.legs_seen
                 if isinstance(event, events.DispositionReceived) and event.deliveries:
                     record.unfinished = chain((event,), unfinished)
                     break
-                self.legs_seen = 0
+                context.legs_seen = 0
             if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
-            if self.closed:
-                reopen(self, amid=True)
+            if context.closed:
+                reopen(context, amid=True)
         if flow_state.sending:
-            count_output(self, record)
-        finish_batch(self)
+            count_output(context.memory, record)
+        finish_batch(context)
         return record.unfinished is None and flow_state.waits_for is None
 
     def _begin(self, now: float) -> None:
-        """Something is to be done: all know what was relayed before it."""
-        self.now = self.flow_state.now = now
-        self._begin_turn()
-        if self.flow_state.touched:
-            catch_up(self)
-
-    def _begin_turn(self) -> None:
-        self.chores.begin_turn()
-        self.legs_seen = 0
+        """Begin a turn: all that the kernel has relayed alone is counted before it."""
+        context = self.context
+        context.now = context.kernel.now = now
+        context.chores.begin_turn()
+        context.legs_seen = 0
+        if context.kernel.touched:
+            context.catch_up()
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
         """Do more of what was too much for one turn (`chores`). After a fault of ours in some of it, which is raised,
@@ -335,23 +285,23 @@ class Core:
         """
         self._begin(now)
         try:
-            while self.chores and not enough():
-                self.chores.step()
+            while self.context.chores and not enough():
+                self.context.chores.step()
         finally:
-            finish_batch(self)
+            finish_batch(self.context)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """The transport is gone."""
         self._begin(now)
         for event in record.engine.receive_eof():
-            handle(self, record, event)
-        connection_gone(self, record)
+            self._handlers.handle(record, event)
+        connection_gone(self.context, record)
         forget(record, record)
         forget_output(record)
-        self.connections.pop(record, None)
+        self.context.connections.pop(record, None)
         record.unfinished = None
-        self.forget_timer(record)
-        finish_batch(self)
+        self.context.forget_timer(record)
+        finish_batch(self.context)
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
         """All that is to be sent to the peer now, which is the caller's."""
@@ -360,14 +310,14 @@ class Core:
         size = len(data)
         engine.flow_state.sending += size
         record.octets_out += size
-        self.octets_out += size
+        self.context.octets_out += size
         return data
 
     def unsent(self, record: ConnectionRecord) -> None:
         """Not all that was taken to be sent can be written now: until it is `sent`, it counts as held."""
-        count_output(self, record)
-        if self.memory.is_exceeded:
-            finish_batch(self)
+        count_output(self.context.memory, record)
+        if self.context.memory.is_exceeded:
+            finish_batch(self.context)
 
     def sent(self, record: ConnectionRecord, now: float) -> None:
         """What was taken to be sent is written."""
@@ -378,64 +328,46 @@ class Core:
             self._begin(now)
             record.congested = False
             stalled, record.stalled = record.stalled, {}
-            resume_sending(self, stalled)
-            finish_batch(self)
-
-    def handle(self, record: ConnectionRecord, event: events.Event) -> None:
-        """Do what follows from what a peer did; for what could not be done when it came."""
-        handle(self, record, event)
+            resume_sending(self.context, stalled)
+            finish_batch(self.context)
 
     # ------------------------------------------------------------------------------------------------------------ time
 
     def next_timer(self) -> float | None:
         """When `handle_timer` is to be called at the latest."""
-        return self._timers.next()
+        return self.context.timers.next()
 
     def handle_timer(self, now: float) -> None:
         """Do what is due. After a fault of ours in some of it, which is raised, the next call does what is left."""
         self._begin(now)
         try:
-            for due in self._timers.due(now):
+            for due in self.context.timers.due(now):
                 try:
-                    if isinstance(due, _Errand):
+                    if isinstance(due, Errand):
                         due.action()
                     else:
                         self._timer_due(due)
                 except Exception:
-                    self._timers.set(due, now + AGAIN)  # it is wanted all the same, but others come first
+                    self.context.timers.set(due, now + AGAIN)  # it is wanted all the same, but others come first
                     raise
         finally:
-            finish_batch(self)
-
-    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
-        """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
-        self._timers.set(_Errand(action), deadline)
-        self.on_timer()
-
-    def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
-        """See to it that `owner` is looked at by `deadline`; what is set already and earlier will do."""
-        if deadline is not None and self._timers.set_earlier(owner, deadline):
-            self.on_timer()
-
-    def forget_timer(self, owner: ConnectionRecord | Address) -> None:
-        """Nobody needs to look at `owner` any more."""
-        self._timers.cancel(owner)
+            finish_batch(self.context)
 
     def _timer_due(self, owner: ConnectionRecord | Address) -> None:
         if isinstance(owner, Address):
             due = owner.next_timer()
-            if due is None or due > self.now:  # what it was set for has come about meanwhile
-                self.set_timer(owner, due)
+            if due is None or due > self.context.now:  # what it was set for has come about meanwhile
+                self.context.set_timer(owner, due)
                 return
-            owner.pool.handle_timer(self.now)
-            end_waiting(self, owner)
-            self.touch(owner)
+            owner.pool.handle_timer(self.context.now)
+            end_waiting(self.context, owner)
+            self.context.touch(owner)
             return
-        for event in owner.engine.handle_timer(self.now):
-            handle(self, owner, event)
+        for event in owner.engine.handle_timer(self.context.now):
+            self._handlers.handle(owner, event)
         if owner.engine.finished:
-            self.on_output(owner)
-        self.set_timer(owner, owner.engine.next_timer())
+            self.context.on_output(owner)
+        self.context.set_timer(owner, owner.engine.next_timer())
 
     # -------------------------------------------------------------------------------------------------------- shutdown
 
@@ -445,39 +377,39 @@ class Core:
         self._give_no_credit()
         if self.mesh is not None:
             self.mesh.drain()
-        finish_batch(self)
+        finish_batch(self.context)
 
     def _give_no_credit(self) -> None:
-        self.draining = True
-        for node in nodes(self):
-            self.touch(node)
-        limit_windows(self)
+        self.context.draining = True
+        for node in nodes(self.context):
+            self.context.touch(node)
+        limit_windows(self.context)
 
     @property
     def is_quiet(self) -> bool:
         """No delivery is on its way or waits for an outcome, and all that is gone is let go of."""
-        return self.relays == 0 and not self.chores
+        return self.context.in_flight == 0 and not self.context.chores
 
     @property
     def has_credit_out(self) -> bool:
         """Somebody may still send what they were given credit for, as far as is known."""
-        links = (incoming.link for record in self.connections for incoming in record.incoming)
+        links = (incoming.link for record in self.context.connections for incoming in record.incoming)
         return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection; nothing new is begun."""
         self._begin(now)
         self._give_no_credit()
-        for record in list(self.connections):
+        for record in list(self.context.connections):
             if record.engine.can_send:
                 record.engine.close(error)
-                connection_gone(self, record)
+                connection_gone(self.context, record)
             elif not record.lost:
                 record.engine.finished = True
-                self.on_output(record)
-            self.set_timer(record, record.engine.next_timer())
+                self.context.on_output(record)
+            self.context.set_timer(record, record.engine.next_timer())
         self.logins.tell_left_out()
-        finish_batch(self)
+        finish_batch(self.context)
 
     def statistics(self) -> Statistics:
         """How things stand now."""
@@ -488,96 +420,48 @@ class Core:
 
         One that is lost has its links until they are let go of, and its engine until it is closed has them, too.
         """
-        records = {**self.connections, **self.leaving}
+        records = {**self.context.connections, **self.context.leaving}
         there = len(records) + sum(
             sum(len(session.links) for session in each.engine.channels.sessions)
             if each.lost
             else len(each.incoming) + len(each.outgoing) + len(each.lingering)
             for each in records
         )
-        return self._numbers + self.attaching.made - there, there
+        return self._numbers + self.context.links_made - there, there
 
     def most_held(self) -> int:
         """Octets that deliveries took at most, about, since this was last asked."""
-        flow, budget = self.flow_state, self.budget
-        most = flow.most_relays * RELAY + budget.most
-        flow.most_relays, budget.most = flow.relays, budget.used
+        kernel, budget = self.context.kernel, self.context.budget
+        most = kernel.most_relays * RELAY + budget.most
+        kernel.most_relays, budget.most = kernel.relays, budget.used
         return most
 
     def compact(self) -> None:
         """Let go of the room that deliveries and links had, where none is left."""
         self.lookup.compact()
-        for record in self.connections:
+        for record in self.context.connections:
             for session in record.engine.channels.sessions:
                 session.flow_state.compact()
             for table in (record.outgoing, record.incoming):
                 for each in table:
                     each.link.flow_state.compact()
 
-    # ----------------------------------------------------------------------------------------------------- the batch
-
-    @property
-    def relays(self) -> int:
-        """Live relays."""
-        return self.flow_state.relays
-
-    @relays.setter
-    def relays(self, relays: int) -> None:
-        flow = self.flow_state
-        flow.relays = relays
-        flow.most_relays = max(flow.most_relays, relays)
-
-    def touch(self, address: Address) -> None:
-        """Something changed at an address: it is looked at when the batch is done."""
-        if self.flow_state.touched:
-            catch_up(self)
-        self.touched[address] = None
-        close(self, address)
-
-    def postpone(self, address: Address) -> None:
-        """More is to be sent on from there, once others have had their turn."""
-        if address not in self.postponed:
-            self.postponed[address] = None
-            self.chores.put_off(self._touch_again(address))
-
-    def _touch_again(self, address: Address) -> Steps[None]:
-        del self.postponed[address]
-        self.touch(address)
-        yield
-
-    def fail_link(self, taken: IncomingLink | OutgoingLink, error: Error) -> None:
-        """Have a link detached with an error, once the event that shows it is handled."""
-        self.failed_links.setdefault(taken, error)
-
-    def touch_outgoing(self, outgoing: OutgoingLink) -> None:
-        """What an outgoing link can take has changed."""
-        self.touched_outgoing[outgoing] = None
-        self.touch(outgoing.address)
-
-    def touch_input(self, incoming: IncomingLink) -> None:
-        """An incoming link may be due credit."""
-        if incoming.address is not None:
-            self.touch(incoming.address)
-        if isinstance(incoming.pool, FixedCredit):
-            self.touched_windows[incoming.pool] = None
+    def record(self, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> Recording:
+        """Begin to record telemetry. Args: writer: takes the records. epoch: as of `Recording`."""
+        context = self.context
+        context.recording = Recording(
+            context.id,
+            context.kernel,
+            recorder,
+            config,
+            writer,
+            epoch=epoch,
+            topology=self.mesh.topology if self.mesh is not None else None,
+            next_number=context.next_link_number,
+        )
+        return context.recording
 
     # --------------------------------------------------------------------------------------------------------- the mesh
-
-    def ingress(self, address: Address) -> Address:
-        """Where producers of an address are attached: there, or at a node that leads to others, too."""
-        if address.far is not None:
-            return address.far.ingress()
-        return address if self.mesh is None else self.mesh.routes.ingress(address)
-
-    def consumers_changed(self, address: Address) -> None:
-        """A consumer of an address has come: the mesh is told of it."""
-        if self.mesh is not None and address.far is None:
-            self.mesh.routes.consumers_changed(address)
-
-    def need_bulk(self, way: Address) -> None:
-        """Something large is to leave by a lane."""
-        assert self.mesh is not None
-        self.mesh.routes.need_bulk(way)
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """What sending costs now on the connections of a listener or connector."""
@@ -589,19 +473,4 @@ class Core:
         if self.mesh is None:
             raise LookupError("this router has no neighbours: it is in no mesh")
         self.mesh.change_cost(told, cost)
-        finish_batch(self)
-
-    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
-        """Whether a delivery by a tree is one that this router has not had."""
-        assert self.mesh is not None
-        return self.mesh.routes.tree_histories.is_new(incoming, tag)
-
-    def hops_to(self, lane: Lane) -> int:
-        """How many hops deliveries may make that begin their way by `lane` here."""
-        assert self.mesh is not None
-        return self.mesh.selection.hop_limit(lane)
-
-    def new_key(self, lane: Lane) -> bytes:
-        """The delivery-tag of a delivery that begins its way by `lane` here."""
-        assert self.mesh is not None
-        return self.mesh.selection.new_key(lane)
+        finish_batch(self.context)

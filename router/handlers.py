@@ -35,283 +35,288 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.redirect import Redirect
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.attach.answer import Attaching
+    from amqpmesh.router.containers.container_links import Containers
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.logins import Logins
+    from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.model.connections import ConnectionRecord
 
 
-def handle(core: Core, record: ConnectionRecord, event: events.Event) -> None:
-    """A peer did something: what follows from it is done."""
-    try:
-        _HANDLERS[type(event)](core, record, event)
-    except (ProtocolError, CommandError) as error:
-        # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
-        _cannot_answer(core, record, event, error)
-    if core.failed_links:
-        fail_links(core)
+class Handlers:
+    """What follows from each event of the engine: a method for each kind."""
 
+    def __init__(self, context: Context, attaching: Attaching, containers: Containers, logins: Logins) -> None:
+        self._context = context
+        self.attaching = attaching
+        self.containers = containers
+        self.logins = logins
+        #: None: the router is in no mesh.
+        self.mesh: Mesh | None = None
 
-def _cannot_answer(
-    core: Core, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
-) -> None:
-    condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
-    answer = Error(condition=condition, description=str(error))
-    if isinstance(event, events.LinkAttached | events.LinkDetached):
-        consequences = event.link.session.fail(answer)
-    elif isinstance(event, events.SessionBegun) and record.engine.can_send:
-        record.engine.close(answer)
-        consequences = (events.ConnectionClosed(answer, by_peer=False),)
-    else:
-        raise error
-    for consequence in consequences:
-        _HANDLERS[type(consequence)](core, record, consequence)
+    def handle(self, record: ConnectionRecord, event: events.Event) -> None:
+        """A peer did something: what follows from it is done."""
+        try:
+            _HANDLERS[type(event)](self, record, event)
+        except (ProtocolError, CommandError) as error:
+            # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
+            self._cannot_answer(record, event, error)
+        if self._context.failed_links:
+            fail_links(self._context)
 
+    def connection_lost(self, record: ConnectionRecord) -> None:
+        """Tell mesh and container links of a connection that is lost."""
+        if self.mesh is not None:
+            self.mesh.lost(record)
+        self.containers.lost(record)
 
-def _tls_requested(core: Core, record: ConnectionRecord, event: events.TlsRequested) -> None:
-    record.tls_requested = event.rest
-
-
-def _authenticated(core: Core, record: ConnectionRecord, _event: events.Authenticated) -> None:
-    core.logins.accepted(record)
-
-
-def _work_due(core: Core, record: ConnectionRecord, event: events.SaslWorkDue) -> None:
-    record.login = event.work
-    core.set_timer(record, record.engine.next_timer())
-
-
-def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
-    engine = record.engine
-    sasl = engine.negotiation.sasl
-    # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
-    shown = isinstance(sasl, SaslServer) and sasl.done
-    record.peer = Peer(
-        container_id=event.open.container_id,
-        user=engine.user if shown else record.certificate_user if record.connector is not None else None,
-        mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
-        certificate_subject=record.certificate_subject,
-        hostname=event.open.hostname,
-        **record.origin,
-    )
-    engine.remote = of_open(event.open)
-    record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
-    if record.listener is not None:
-        engine.open()
-    if not remember(core, record, size_of_open(event.open)):
-        description = "container-id and hostname are too long"
-        close_connection(core, record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description))
-        return
-    # From here on idle time-outs count, which may come sooner than what was waited for.
-    core.set_timer(record, engine.next_timer())
-    if record.listener is not None and record.listener.redirect is not None:
-        _redirect(core, record, record.listener.redirect.place)
-        return
-    if record.role == "mesh":
-        engine.flow_state.container = intern(event.open.container_id)
-    if core.mesh is not None:
-        core.mesh.opened(record)
-    core.containers.opened(record)
-    if not record.own:
-        core.log.info(
-            "connection opened",
-            connection=record.number,
-            peer=record.host,
-            container=record.peer.container_id,
-            user=record.peer.user,
-            connector=record.peer.connector or None,
-        )
-
-
-def _redirect(core: Core, record: ConnectionRecord, place: Redirect) -> None:
-    """The connection belongs elsewhere: close it with where (§2.8.16)."""
-    core.log.info(
-        "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
-    )
-    error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
-    close_connection(core, record, error)
-
-
-def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
-    record.closed = record.closed or event
-    if record.lost:
-        return
-    error = event.error
-    sasl = record.engine.negotiation.sasl
-    if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
-        core.log.error("user lookup failed", exception=sasl.authenticator_error)
-    if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
-        core.logins.refused(record, sasl.refused_user, sasl.reason)
-        return
-    # Of one of ours that did not come about, the connector tells.
-    if not record.own and (record.connector is None or record.engine.remote is not None):
-        core.log.info(
-            "connection closed",
-            connection=record.number,
-            peer=record.host,
-            by="peer" if event.by_peer else "router",
-            connector=record.peer.connector or None,
-            condition=error.condition if error is not None else None,
-            reason=error.description if error is not None else None,
-        )
-    connection_gone(core, record)
-    core.set_timer(record, record.engine.next_timer())
-
-
-def _begun(core: Core, record: ConnectionRecord, event: events.SessionBegun) -> None:
-    session = event.session
-    assert session.remote is not None
-    session.remote = of_begin(session.remote)
-    if session.can_send:  # it is the answer to our own
-        return
-    if core.mesh is None or not core.mesh.begun(record, session):
-        session.begin()
-
-
-def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> None:
-    session_over(core, record, event.session)
-    if core.mesh is not None:
-        core.mesh.ended(record, event.session)
-    if record.connector is not None:
-        core.containers.ended(event.session, event.error, by_peer=event.by_peer)
-
-
-def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
-    link = event.link
-    # The answer to an attach of a lane needs nothing; without a target it is a refusal, and the detach will say why
-    # (§2.6.3).
-    if not isinstance(link.context, OutgoingLink):
-        _take(core, record, event)
-    if link.remote is not None:
-        link.remote = of_attach(event.attach)
-
-
-def _take(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
-    taken = event.link.context
-    if isinstance(taken, ContainerLink):
-        core.containers.attached(taken, event)
-    elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.is_neighbours_attach(record, event)):
-        assert core.mesh is not None
-        core.mesh.attached(record, event)
-    elif core.mesh is not None and record in core.mesh.neighbours:
-        core.mesh.refuse_client(record)
-    else:
-        core.attaching.attached(record, event.link, event.attach)
-
-
-def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:
-    link = event.link
-    taken = link.context
-    if (taken is None or isinstance(taken, Claim)) and not event.by_peer and event.error is not None:
-        core.attaching.refused(record, link, event.error)
-    if isinstance(taken, Neighbour) and core.mesh is not None:
-        core.mesh.detached(taken)
-    if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:
-        assert core.mesh is not None
-        core.mesh.routes.lane_refused(taken)
-    if isinstance(taken, IncomingLink | OutgoingLink):
-        if event.by_peer and not event.closed:
-            suspend(core, record, taken)
+    def _cannot_answer(
+        self, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
+    ) -> None:
+        condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+        answer = Error(condition=condition, description=str(error))
+        if isinstance(event, events.LinkAttached | events.LinkDetached):
+            consequences = event.link.session.fail(answer)
+        elif isinstance(event, events.SessionBegun) and record.engine.can_send:
+            record.engine.close(answer)
+            consequences = (events.ConnectionClosed(answer, by_peer=False),)
         else:
-            # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
-            link_over(core, taken)
-    if event.by_peer and link.session.can_send:  # else the connection was closed for it
-        link.detach(closed=event.closed)
-    core.containers.detached(event)
-    if event.closed and not event.by_peer:
-        link.let_go()
+            raise error
+        for consequence in consequences:
+            _HANDLERS[type(consequence)](self, record, consequence)
 
+    def _tls_requested(self, record: ConnectionRecord, event: events.TlsRequested) -> None:
+        record.tls_requested = event.rest
 
-def _transferred(core: Core, _record: ConnectionRecord, event: events.TransferReceived) -> None:
-    neighbour = event.link.context
-    if isinstance(neighbour, Neighbour) and core.mesh is not None:
-        core.mesh.transferred(neighbour, event)
-    else:
-        transfer_received(core, event)
+    def _authenticated(self, record: ConnectionRecord, _event: events.Authenticated) -> None:
+        self.logins.accepted(record)
 
+    def _work_due(self, record: ConnectionRecord, event: events.SaslWorkDue) -> None:
+        record.login = event.work
+        self._context.set_timer(record, record.engine.next_timer())
 
-def _ignored(core: Core, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
-    incoming = event.link.context
-    if isinstance(incoming, IncomingLink):
-        incoming.pool.received(incoming.input, core.now)
-        incoming.pool.forwarded(incoming.input, core.now)
-        core.touch_input(incoming)
+    def _opened(self, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
+        engine = record.engine
+        sasl = engine.negotiation.sasl
+        # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
+        shown = isinstance(sasl, SaslServer) and sasl.done
+        record.peer = Peer(
+            container_id=event.open.container_id,
+            user=engine.user if shown else record.certificate_user if record.connector is not None else None,
+            mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
+            certificate_subject=record.certificate_subject,
+            hostname=event.open.hostname,
+            **record.origin,
+        )
+        engine.remote = of_open(event.open)
+        record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
+        if record.listener is not None:
+            engine.open()
+        if not remember(self._context.memory, record, size_of_open(event.open)):
+            description = "container-id and hostname are too long"
+            close_connection(
+                self._context, record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description)
+            )
+            return
+        # From here on idle time-outs count, which may come sooner than what was waited for.
+        self._context.set_timer(record, engine.next_timer())
+        if record.listener is not None and record.listener.redirect is not None:
+            self._redirect(record, record.listener.redirect.place)
+            return
+        if record.role == "mesh":
+            engine.flow_state.container = intern(event.open.container_id)
+        if self.mesh is not None:
+            self.mesh.opened(record)
+        self.containers.opened(record)
+        if not record.own:
+            self._context.log.info(
+                "connection opened",
+                connection=record.number,
+                peer=record.host,
+                container=record.peer.container_id,
+                user=record.peer.user,
+                connector=record.peer.connector or None,
+            )
 
+    def _redirect(self, record: ConnectionRecord, place: Redirect) -> None:
+        """The connection belongs elsewhere: close it with where (§2.8.16)."""
+        self._context.log.info(
+            "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
+        )
+        error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
+        close_connection(self._context, record, error)
 
-def _resumed(core: Core, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
-    resumed(core, event.delivery)
+    def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
+        record.closed = record.closed or event
+        if record.lost:
+            return
+        error = event.error
+        sasl = record.engine.negotiation.sasl
+        if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
+            self._context.log.error("user lookup failed", exception=sasl.authenticator_error)
+        if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
+            self.logins.refused(record, sasl.refused_user, sasl.reason)
+            return
+        # Of one of ours that did not come about, the connector tells.
+        if not record.own and (record.connector is None or record.engine.remote is not None):
+            self._context.log.info(
+                "connection closed",
+                connection=record.number,
+                peer=record.host,
+                by="peer" if event.by_peer else "router",
+                connector=record.peer.connector or None,
+                condition=error.condition if error is not None else None,
+                reason=error.description if error is not None else None,
+            )
+        connection_gone(self._context, record)
+        self._context.set_timer(record, record.engine.next_timer())
 
+    def _begun(self, record: ConnectionRecord, event: events.SessionBegun) -> None:
+        session = event.session
+        assert session.remote is not None
+        session.remote = of_begin(session.remote)
+        if session.can_send:  # it is the answer to our own
+            return
+        if self.mesh is None or not self.mesh.begun(record, session):
+            session.begin()
 
-def _disposed(core: Core, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
-    disposition_received(core, event)
+    def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
+        session_over(self._context, record, event.session)
+        if self.mesh is not None:
+            self.mesh.ended(record, event.session)
+        if record.connector is not None:
+            self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
+    def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+        link = event.link
+        # The answer to an attach of a lane needs nothing; without a target it is a refusal, and the detach will say why
+        # (§2.6.3).
+        if not isinstance(link.context, OutgoingLink):
+            self._take(record, event)
+        if link.remote is not None:
+            link.remote = of_attach(event.attach)
 
-def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
-    taken = event.link.context
-    flow = event.flow
-    if isinstance(taken, Claim):
-        taken.flow = event
-    elif isinstance(taken, OutgoingLink):
-        taken.link.offer(taken.available)
-        taken.note_credit()
-        core.touch_outgoing(taken)
-        if taken.backlog or (taken.current is not None and not taken.current.started):
-            send_more(core, taken)
-    elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
-        taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, core.now)
-        taken.link.flow_state.quiet = taken.input.quiet
-        taken.time_credit(core.now)
-        core.touch_input(taken)
-    elif isinstance(taken, Neighbour):
-        taken.pump()
+    def _take(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+        taken = event.link.context
+        if isinstance(taken, ContainerLink):
+            self.containers.attached(taken, event)
+        elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.is_neighbours_attach(record, event)):
+            assert self.mesh is not None
+            self.mesh.attached(record, event)
+        elif self.mesh is not None and record in self.mesh.neighbours:
+            self.mesh.refuse_client(record)
+        else:
+            self.attaching.attached(record, event.link, event.attach)
 
+    def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
+        link = event.link
+        taken = link.context
+        if (taken is None or isinstance(taken, Claim)) and not event.by_peer and event.error is not None:
+            self.attaching.refused(record, link, event.error)
+        if isinstance(taken, Neighbour) and self.mesh is not None:
+            self.mesh.detached(taken)
+        if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:
+            assert self.mesh is not None
+            self.mesh.routes.lane_refused(taken)
+        if isinstance(taken, IncomingLink | OutgoingLink):
+            if event.by_peer and not event.closed:
+                suspend(self._context, record, taken)
+            else:
+                # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
+                link_over(self._context, taken)
+        if event.by_peer and link.session.can_send:  # else the connection was closed for it
+            link.detach(closed=event.closed)
+        self.containers.detached(event)
+        if event.closed and not event.by_peer:
+            link.let_go()
 
-def _drain_requested(core: Core, record: ConnectionRecord, event: events.DrainRequested) -> None:
-    _credited(core, record, event)
-    taken = event.link.context
-    if isinstance(taken, Claim):
-        return
-    if not isinstance(taken, OutgoingLink):
-        event.link.drained()
-    elif taken.copy:
-        if not taken.backlog:
-            taken.link.drained()
-    else:
-        address = taken.address
-        if taken not in address.draining:
-            address.draining = with_item(address.draining, taken)
-            taken.drain_by = core.now + address.config.drain_time
-            core.schedule(taken.drain_by, partial(core.touch, address))
-        address.pool.drain(core.now)
-        core.touch(address)
+    def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
+        neighbour = event.link.context
+        if isinstance(neighbour, Neighbour) and self.mesh is not None:
+            self.mesh.transferred(neighbour, event)
+        else:
+            transfer_received(self._context, event)
 
+    def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
+        incoming = event.link.context
+        if isinstance(incoming, IncomingLink):
+            incoming.pool.received(incoming.input, self._context.now)
+            incoming.pool.forwarded(incoming.input, self._context.now)
+            self._context.touch_input(incoming)
 
-def _window_opened(core: Core, _record: ConnectionRecord, event: events.WindowOpened) -> None:
-    session = event.session
-    stalled, session.stalled = session.stalled, {}
-    resume_sending(core, stalled)
-    if core.mesh is not None:
-        core.mesh.window_opened(session)
+    def _resumed(self, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
+        resumed(self._context, event.delivery)
 
+    def _disposed(self, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
+        disposition_received(self._context, event)
 
-def _relayed(_core: Core, _record: ConnectionRecord, _event: events.Relayed) -> None:
-    """Nothing: that there is an event lets others come first."""
+    def _credited(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
+        taken = event.link.context
+        flow = event.flow
+        if isinstance(taken, Claim):
+            taken.flow = event
+        elif isinstance(taken, OutgoingLink):
+            taken.link.offer(taken.available)
+            taken.note_credit()
+            self._context.touch_outgoing(taken)
+            if taken.backlog or (taken.current is not None and not taken.current.started):
+                send_more(self._context, taken)
+        elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
+            taken.pool.flow_received(
+                taken.input, flow.delivery_count, flow.link_credit, flow.available, self._context.now
+            )
+            taken.link.flow_state.quiet = taken.input.quiet
+            taken.time_credit(self._context.now)
+            self._context.touch_input(taken)
+        elif isinstance(taken, Neighbour):
+            taken.pump()
+
+    def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
+        self._credited(record, event)
+        taken = event.link.context
+        if isinstance(taken, Claim):
+            return
+        if not isinstance(taken, OutgoingLink):
+            event.link.drained()
+        elif taken.copy:
+            if not taken.backlog:
+                taken.link.drained()
+        else:
+            address = taken.address
+            if taken not in address.draining:
+                address.draining = with_item(address.draining, taken)
+                taken.drain_by = self._context.now + address.config.drain_time
+                self._context.schedule(taken.drain_by, partial(self._context.touch, address))
+            address.pool.drain(self._context.now)
+            self._context.touch(address)
+
+    def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
+        session = event.session
+        stalled, session.stalled = session.stalled, {}
+        resume_sending(self._context, stalled)
+        if self.mesh is not None:
+            self.mesh.window_opened(session)
+
+    def _relayed(self, _record: ConnectionRecord, _event: events.Relayed) -> None:
+        """Nothing: that there is an event lets others come first."""
 
 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
-    events.TlsRequested: _tls_requested,
-    events.Authenticated: _authenticated,
-    events.SaslWorkDue: _work_due,
-    events.ConnectionOpened: _opened,
-    events.ConnectionClosed: _closed,
-    events.SessionBegun: _begun,
-    events.SessionEnded: _ended,
-    events.LinkAttached: _attached,
-    events.LinkDetached: _detached,
-    events.TransferReceived: _transferred,
-    events.DeliveryIgnored: _ignored,
-    events.DeliveryResumed: _resumed,
-    events.DispositionReceived: _disposed,
-    events.CreditChanged: _credited,
-    events.DrainRequested: _drain_requested,
-    events.WindowOpened: _window_opened,
-    events.Relayed: _relayed,
+    events.TlsRequested: Handlers._tls_requested,
+    events.Authenticated: Handlers._authenticated,
+    events.SaslWorkDue: Handlers._work_due,
+    events.ConnectionOpened: Handlers._opened,
+    events.ConnectionClosed: Handlers._closed,
+    events.SessionBegun: Handlers._begun,
+    events.SessionEnded: Handlers._ended,
+    events.LinkAttached: Handlers._attached,
+    events.LinkDetached: Handlers._detached,
+    events.TransferReceived: Handlers._transferred,
+    events.DeliveryIgnored: Handlers._ignored,
+    events.DeliveryResumed: Handlers._resumed,
+    events.DispositionReceived: Handlers._disposed,
+    events.CreditChanged: Handlers._credited,
+    events.DrainRequested: Handlers._drain_requested,
+    events.WindowOpened: Handlers._window_opened,
+    events.Relayed: Handlers._relayed,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.logs.event_log import LOGINS, EventLog
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
 LINES: Final = 100
@@ -36,8 +36,8 @@ class Logins:
     each second, so it holds no more than can come in one.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._log = EventLog(LOGINS)
         self._hosts: dict[str, _Host] = {}
 
@@ -87,7 +87,7 @@ class Logins:
 
     def _has_line(self, name: str, user: str | None, *, refused: bool = False) -> bool:
         if not self._hosts:
-            self._core.schedule(self._core.now + 1.0, self.tell_left_out)
+            self._context.schedule(self._context.now + 1.0, self.tell_left_out)
         host = self._hosts.setdefault(name, _Host())
         if host.lines < LINES:
             host.lines += 1

@@ -16,12 +16,11 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
 from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.link import Link, Receiver, Sender, Terminus
+from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
     LinkCondition,
-    ReceiverSettleMode,
     Role,
     SenderSettleMode,
 )
@@ -36,32 +35,28 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
+from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
-from amqpmesh.router.endpoint_setup import LARGE, REDIRECT
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.management.mesh_snapshot import no_credit_reason
-from amqpmesh.router.memory.retained import LIFETIME_POLICY, forget, is_too_much, size_of_attach
-from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
+from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
-from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
-from amqpmesh.router.small_set import with_item, without_item
+from amqpmesh.router.small_set import with_item
+from amqpmesh.router.statistics.common import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.config.file import AddressConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.attach.resolve import Lookup
+    from amqpmesh.router.context import Context
     from amqpmesh.router.credit.pool import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Address
-    from amqpmesh.router.small_set import SmallSet
 
 #: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
 #: few enough for the smallest frame that a peer may take (§2.7.1).
@@ -76,38 +71,13 @@ DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
 
 
-def check_here(config: AddressConfig, name: str) -> None:
-    """Let an address pass that is served here.
-
-    Raises: RefusedError: it is elsewhere, and the error says where (§2.8.18).
-    """
-    if config.redirect is not None:
-        place = config.redirect.place.for_address(name)
-        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
-
-
-def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
-    """Whether this router goes where an address is, in the place of who asks for it.
-
-    Who desires `amqpmesh:redirect`, of its connection or of its link, goes there by itself.
-    """
-    if config.redirect is None or not config.redirect.is_followed:
-        return False
-    opened = record.engine.remote
-    return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
-
-
 class Attaching:
-    """Answers attaches; owns the table of links that could be stolen."""
+    """The answers to attaches."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        #: What lanes that leave here begin at.
-        self._here = Source(address=core.id)
-        self._number = 0
-        #: Links by what identifies them: of several connections, if those live.
-        self.links: dict[LinkKey, SmallSet[IncomingLink | OutgoingLink]] = {}
-        self._claims = Claims(core)
+    def __init__(self, context: Context, lookup: Lookup) -> None:
+        self._context = context
+        self._lookup = lookup
+        self._claims = Claims(context)
         #: Containers of which several connections share a link's name, by the hash of what identifies them, and until
         #: when that is not told again.
         self._told: OrderedDict[int, float] = OrderedDict()
@@ -124,7 +94,7 @@ class Attaching:
         # The same link on this connection: what is live of it is the new one's, if the peer wants to resume.
         resumed: list[IncomingLink | OutgoingLink] = []
         try:
-            if is_too_much(self._core, record, octets):
+            if is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
                 # Nothing new may be sent until both maps are complete: it is to try again (§2.7.3).
@@ -133,16 +103,18 @@ class Attaching:
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
-            holders = [each.connection for each in self.links.get(key, ()) if each.connection is not record]
+            holders = [
+                each.connection for each in self._context.link_names.having(key) if each.connection is not record
+            ]
             # Whoever has an unsettled map wants to resume: that is the one that was there, by the letter of §2.6.1.
-            if claim is None and holders and attach.unsettled is None and self._core.config.theft_wait:
+            if claim is None and holders and attach.unsettled is None and self._context.config.theft_wait:
                 _lifetime(attach.target if isinstance(link, Receiver) else attach.source)
                 self._claims.ask(Claim(record, link, attach, octets), holders)
                 return
             if attach.unsettled is not None:
-                resumed = [each for each in self.links.get(key, ()) if each.connection is record]
+                resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
                 for each in resumed:
-                    suspend(self._core, record, each)
+                    suspend(self._context, record, each)
             if isinstance(link, Receiver):
                 taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
             else:
@@ -164,26 +136,25 @@ class Attaching:
         if octets:
             taken.remembered = octets
             record.account.add(octets)
-        if self._core.recording is not None:
-            self._core.recording.up(taken)
-        for holder in [*resumed, *self.links.get(key, ())]:
+        if self._context.recording is not None:
+            self._context.recording.up(taken)
+        for holder in [*resumed, *self._context.link_names.having(key)]:
             if claim is None or holder.connection is record or holder.connection in claim.silent:
                 self._steal(record, holder)
             else:
                 self._tell_shared(record, holder)
-        taken.key = key
-        self.links[key] = with_item(self.links.get(key, ()), taken)
+        self._context.link_names.add(key, taken)
 
     def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
         """What answers an incomplete unsettled map."""
         if isinstance(link, Receiver):
-            return states(in_common(self._core, record, link, attach))
-        end_undecided(self._core, record, link, attach)
+            return states(in_common(self._context, record, link, attach))
+        end_undecided(self._context, record, link, attach)
         return {}
 
     def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
         """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
-        self._core.log.info(
+        self._context.log.info(
             "link refused",
             connection=record.number,
             peer=record.host,
@@ -191,8 +162,8 @@ class Attaching:
             condition=error.condition,
             reason=error.description,
         )
-        if self._core.recording is not None:
-            self._core.recording.refused(link, record, error)
+        if self._context.recording is not None:
+            self._context.recording.refused(link, record, error)
         link.let_go()
         self._check_handles(record)
 
@@ -213,7 +184,7 @@ class Attaching:
     # ---------------------------------------------------------------------------------------------------- producers
 
     def _producer(self, record: ConnectionRecord, link: Receiver, attach: Attach) -> IncomingLink:
-        core = self._core
+        context = self._context
         target = attach.target
         if isinstance(target, Coordinator):
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
@@ -231,8 +202,8 @@ class Attaching:
             address, named = None, None
         else:
             named = target.address
-            place = core.lookup.place(named)
-            address = core.lookup.target(record, attach, place)
+            place = self._lookup.place(named)
+            address = self._lookup.target(record, attach, place)
             if address is None:
                 to, container = place.address if place.name else None, place.container
         pool: Pool | FixedCredit
@@ -240,7 +211,7 @@ class Attaching:
             pool = SharedWindow(record.limits.anonymous_window)
         else:
             pool = address.pool
-        both = in_common(core, record, link, attach)
+        both = in_common(context, record, link, attach)
         link.attach(
             source=attach.source,
             target=Target(
@@ -255,31 +226,31 @@ class Attaching:
             unsettled=None if attach.unsettled is None else states(both),
         )
         incoming = IncomingLink(
-            record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
+            record, link, address, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )
-        bring(core, both, incoming)
+        bring(context, both, incoming)
         if isinstance(pool, FixedCredit):
-            pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
+            pool.set_suspended(context.draining or is_cut_off(context, incoming))
         record.incoming[incoming] = None
         if address is not None:
             address.incoming = with_item(address.incoming, incoming)
-            core.touch(address)
+            context.touch(address)
             if not address.has_consumers:
-                core.log.info(
+                context.log.info(
                     "sender waits",
                     connection=record.number,
                     link=link.name,
                     peer=record.host,
                     address=address.name,
-                    reason=no_credit_reason(core, address).value,
+                    reason=_no_credit_reason(context, address).value,
                 )
-        core.touch_input(incoming)
+        context.touch_input(incoming)
         return incoming
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
     def _consumer(self, record: ConnectionRecord, link: Sender, attach: Attach) -> OutgoingLink:
-        core = self._core
+        context = self._context
         source = attach.source
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
@@ -291,8 +262,8 @@ class Attaching:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
         else:
             named = source.address
-            place = core.lookup.place(named)
-            address = core.lookup.source(record, attach, place)
+            place = self._lookup.place(named)
+            address = self._lookup.source(record, attach, place)
             if address.maker not in (None, record) and not address.is_open:
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
@@ -303,7 +274,7 @@ class Attaching:
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Accepted is said by receivers only: a router never says it in the place of one that is gone.
             default = None
-        end_undecided(core, record, link, attach)
+        end_undecided(context, record, link, attach)
         link.attach(
             source=Source(
                 address=named,
@@ -327,8 +298,8 @@ class Attaching:
             copy=copy,
             default_outcome=default,
             max_unsettled=address.config.max_unsettled,
-            number=self.next_number(),
-            now=core.now,
+            number=context.next_link_number(),
+            now=context.now,
         )
         record.outgoing[outgoing] = None
         if copy:
@@ -336,98 +307,9 @@ class Attaching:
         else:
             address.outgoing = with_item(address.outgoing, outgoing)
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
-        core.touch_outgoing(outgoing)
-        core.consumers_changed(address)
+        context.touch_outgoing(outgoing)
+        context.routes.consumers_changed(address)
         return outgoing
-
-    # -------------------------------------------------------------------------------------------------------- lanes
-
-    def lane_out(
-        self,
-        record: ConnectionRecord,
-        session: Session,
-        way: Address,
-        lane: Lane,
-        name: str,
-        *,
-        bulk: bool,
-        cost: int,
-    ) -> OutgoingLink:
-        """Attach a lane to a neighbour: what comes to `way` leaves by it.
-
-        Args: bulk: it carries what is large, and another link the rest. cost: of reaching who is at its end.
-        Raises: CommandError: the neighbour takes no more links in this session.
-        """
-        core = self._core
-        link = session.attach(
-            Terminus(name, Role.SENDER),
-            source=self._here,
-            target=Target(address=lane.target),
-            rcv_settle_mode=ReceiverSettleMode.SECOND,
-            desired_capabilities=(LARGE,) if bulk else (),
-        )
-        assert isinstance(link, Sender)
-        outgoing = OutgoingLink(
-            record,
-            link,
-            way,
-            copy=False,
-            default_outcome=None,
-            max_unsettled=way.config.max_unsettled,
-            number=self.next_number(),
-            now=core.now,
-            lane=lane,
-            cost=cost,
-        )
-        link.context = outgoing
-        record.outgoing[outgoing] = None
-        way.outgoing = with_item(way.outgoing, outgoing)
-        outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
-        core.touch_outgoing(outgoing)
-        if core.recording is not None:
-            core.recording.up(outgoing)
-        return outgoing
-
-    def lane_in(
-        self, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, way: Address | None
-    ) -> IncomingLink:
-        """Answer a neighbour's attach of a lane. Args: way: where what it carries goes; None: each to its own place."""
-        core = self._core
-        large = LARGE in attach.desired_capabilities
-        pool: Pool | FixedCredit
-        if way is None or lane.kind is LaneKind.TRANSIT:
-            pool = FixedCredit(record.limits.anonymous_window)
-            pool.set_suspended(core.draining)
-        else:
-            pool = way.pool
-        link.attach(
-            source=attach.source,
-            target=Target(address=lane.target),
-            rcv_settle_mode=ReceiverSettleMode.SECOND,
-            unsettled=None if attach.unsettled is None else {},
-            offered_capabilities=(LARGE,) if large else (),
-        )
-        incoming = IncomingLink(
-            record, link, way, pool, number=self.next_number(), now=core.now, lane=lane, large=large
-        )
-        link.context = incoming
-        record.incoming[incoming] = None
-        if way is not None:
-            way.incoming = with_item(way.incoming, incoming)
-        core.touch_input(incoming)
-        if core.recording is not None:
-            core.recording.up(incoming)
-        return incoming
-
-    @property
-    def made(self) -> int:
-        """How many links there were."""
-        return self._number
-
-    def next_number(self) -> int:
-        """Of one more link, for logs and statistics."""
-        self._number += 1
-        return self._number
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
@@ -438,17 +320,17 @@ class Attaching:
         receive, too, if its maker tells them its name: for whom else would it send?
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
-        name = f"{DYNAMIC}/{made_for}/{self._core.token(16)}"
-        address = self._core.addresses.use(record.peer.tenant, name, record)
+        name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
+        address = self._context.addresses.use(record.peer.tenant, name, record)
         address.is_open = isinstance(link, Receiver)
         # Should the link not come about after all, nobody uses it.
-        self._core.touch(address)
+        self._context.touch(address)
         if lifetime is not None:
             address.lifetime = lifetime
         return address
 
     def _dynamic_name(self, address: Address) -> str:
-        return f"{address.name}@{self._core.id}"
+        return f"{address.name}@{self._context.id}"
 
     # ------------------------------------------------------------------------------------------------------- stealing
 
@@ -462,23 +344,23 @@ class Attaching:
 
     def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
         """The second attach of a link wins, and the first is detached (§2.6.1)."""
-        core = self._core
-        core.log.info(
+        context = self._context
+        context.log.info(
             "link stolen",
             connection=robbed.connection.number,
             by=record.number,
             peer=record.host,
             link=robbed.link.name,
         )
-        core.stolen += 1
-        if core.recording is not None:
-            core.recording.stolen(robbed)
+        context.stolen += 1
+        if context.recording is not None:
+            context.recording.stolen(robbed)
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
-        fail_link(core, robbed, error)
+        fail_link(context, robbed, error)
 
     def _tell_shared(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
         """Two connections of a container live, and each has a link of that name: tell it once."""
-        now, told = self._core.now, self._told
+        now, told = self._context.now, self._told
         assert holder.key is not None
         container = hash(holder.key[:3])
         if told.get(container, now) > now:
@@ -487,7 +369,7 @@ class Attaching:
         told.move_to_end(container)
         if len(told) > TOLD:
             told.popitem(last=False)
-        self._core.log.info(
+        self._context.log.info(
             "link name shared",
             connection=record.number,
             other=holder.connection.number,
@@ -495,23 +377,6 @@ class Attaching:
             container=record.peer.container_id,
             link=holder.link.name,
         )
-
-    @property
-    def held(self) -> int:
-        """How many links could be stolen."""
-        return sum(map(len, self.links.values()))
-
-    def forget(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is gone: it cannot be stolen any more, and what it was called does not count."""
-        forget(taken.connection, taken)
-        key = taken.key
-        if key is None:
-            return
-        left = without_item(self.links.get(key, ()), taken)
-        if left:
-            self.links[key] = left
-        else:
-            self.links.pop(key, None)
 
 
 def _lifetime(terminus: object) -> LifetimePolicy | None:
@@ -527,6 +392,17 @@ def _lifetime(terminus: object) -> LifetimePolicy | None:
     if isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor):
         return None
     raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
+
+
+def _no_credit_reason(context: Context, address: Address) -> Reason:
+    """Return the reason why a sender gets no credit for a node without consumers."""
+    if context.routes.is_in_mesh and not address.is_ingress:
+        reason = why_node(address, draining=context.draining)
+    else:
+        seen = context.seen_as(address)
+        consumers = context.routes.consumer_routers(seen.tenant, seen.name)
+        reason = why_address(seen, draining=context.draining, consumers=consumers)
+    return reason or Reason.NO_RECEIVER
 
 
 def _properties(address: Address) -> NodeProperties:

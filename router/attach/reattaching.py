@@ -13,7 +13,6 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.messaging import Received
-from amqpmesh.router.delivery.lifetime import let_linger
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, hop_lost
 from amqpmesh.router.kernel import Delivery, expand_link, forget
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.standard.messaging import DeliveryState
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 WHOLE: Final = Received(section_number=2**32 - 1, section_offset=0)
 
 
-def in_common(core: Core, record: ConnectionRecord, link: Link, attach: Attach) -> dict[bytes, Delivery]:
+def in_common(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> dict[bytes, Delivery]:
     """Live deliveries of a sender that comes back; those that its map has, too, if that is complete.
 
     What a complete map has not is settled by the sender (§2.6.13); an outcome that it has is passed on (§2.6.12).
@@ -47,11 +46,11 @@ def in_common(core: Core, record: ConnectionRecord, link: Link, attach: Attach) 
         if delivery is not None:
             both[tag] = delivery
             if (encoded := _outcome(state)) is not None:
-                _said(core, delivery, encoded, settled=False)
+                _said(context, delivery, encoded, settled=False)
         if not ours:
             break  # nobody reads what is behind the last of ours
     for delivery in ours.values():
-        _said(core, delivery, None, settled=True)
+        _said(context, delivery, None, settled=True)
     return both
 
 
@@ -60,7 +59,7 @@ def states(deliveries: Mapping[bytes, Delivery]) -> dict[bytes, DeliveryState]:
     return {tag: WHOLE if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
 
 
-def bring(core: Core, deliveries: Mapping[bytes, Delivery], incoming: IncomingLink) -> None:
+def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: IncomingLink) -> None:
     """The deliveries are those of a new link from now on. Their sender has to go on with each (`resume`): until then
     they have no delivery-id, and an outcome is kept.
     """
@@ -73,10 +72,10 @@ def bring(core: Core, deliveries: Mapping[bytes, Delivery], incoming: IncomingLi
         assert delivery.relay is not None
         delivery.relay.second = True
     for old in _before(incoming.connection, incoming.link):
-        let_linger(core, old)
+        context.end_detached(old)
 
 
-def end_undecided(core: Core, record: ConnectionRecord, link: Link, attach: Attach) -> None:
+def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> None:
     """Pass on the outcomes that a receiver comes back with. What its map has no outcome of is given up, as is what a
     complete map has not.
     """
@@ -89,15 +88,15 @@ def end_undecided(core: Core, record: ConnectionRecord, link: Link, attach: Atta
         if delivery is None:
             continue
         if (encoded := _outcome(state)) is not None:
-            _said(core, delivery, encoded, settled=True)
+            _said(context, delivery, encoded, settled=True)
         elif delivery.leg is not None:
-            hop_lost(core, delivery.leg)
+            hop_lost(context, delivery.leg)
         if not ours:
             break
     if not attach.incomplete_unsettled:
         for delivery in ours.values():
             if delivery.leg is not None:
-                hop_lost(core, delivery.leg)
+                hop_lost(context, delivery.leg)
 
 
 def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | OutgoingLink]:
@@ -123,10 +122,10 @@ def _outcome(state: DeliveryState | None) -> bytes | None:
     return encoded if is_outcome(encoded) else None
 
 
-def _said(core: Core, delivery: Delivery, state: bytes | None, *, settled: bool) -> None:
+def _said(context: Context, delivery: Delivery, state: bytes | None, *, settled: bool) -> None:
     """What a map says of a delivery is what a disposition would."""
     if state is not None:
         delivery.remote_state = state
     delivery.remote_settled = delivery.remote_settled or settled
     session = delivery.link.session.owner
-    disposition_received(core, DispositionReceived(session, [delivery], state, settled))  # type: ignore[arg-type]  # the engine's endpoint
+    disposition_received(context, DispositionReceived(session, [delivery], state, settled))  # type: ignore[arg-type]  # the engine's endpoint

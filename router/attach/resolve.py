@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, refusal, split
-from amqpmesh.router.amqp.standard.definitions import AmqpCondition
-from amqpmesh.router.attach.answer import check_here, follows
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.file import AddressConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
     from amqpmesh.router.model.node import Address
@@ -30,6 +32,27 @@ if TYPE_CHECKING:
 #: Addresses that are remembered, and the longest of them: they are as long as peers make them.
 REMEMBERED: Final = 1000
 LONGEST: Final = 255
+
+
+def check_here(config: AddressConfig, name: str) -> None:
+    """Let an address pass that is served here.
+
+    Raises: RefusedError: it is elsewhere, and the error says where (§2.8.18).
+    """
+    if config.redirect is not None:
+        place = config.redirect.place.for_address(name)
+        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
+
+
+def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
+    """Whether this router goes where an address is, in the place of who asks for it.
+
+    Who desires `amqpmesh:redirect`, of its connection or of its link, goes there by itself.
+    """
+    if config.redirect is None or not config.redirect.is_followed:
+        return False
+    opened = record.engine.remote
+    return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
 
 
 class Place(NamedTuple):
@@ -62,9 +85,10 @@ class Place(NamedTuple):
 class Lookup:
     """Finds addresses of a router."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._own = core.config.names
+    def __init__(self, context: Context, elsewhere: Elsewhere) -> None:
+        self._context = context
+        self._elsewhere = elsewhere
+        self._own = context.config.names
         #: Addresses that were looked up lately. Once half of what may be remembered was, those not looked up since are
         #: the older ones, which go next: nobody makes the router forget what is in use.
         self._places: dict[str, Place] = {}
@@ -94,13 +118,13 @@ class Lookup:
         return place
 
     def _place(self, address: str) -> Place:
-        core = self._core
+        context = self._context
         while True:
             fault = refusal(address)
             if fault is not None:
                 raise RefusedError(AmqpCondition.INVALID_FIELD, f"the address {fault}")
             name, container = split(address)
-            config = core.addresses.config(name)
+            config = context.addresses.config(name)
             if config.alias is None or not (container is None or container in self._own):
                 return Place(name, container, config)
             # The configuration has no circles.
@@ -113,7 +137,7 @@ class Lookup:
 
         Raises: RefusedError: by the configuration it is elsewhere or unavailable; or nobody knows of it.
         """
-        core, container = self._core, place.container
+        context, container = self._context, place.container
         if not place.name:
             assert container is not None
             if container not in self._own and not self._is_router(container):
@@ -121,14 +145,14 @@ class Lookup:
             return None
         # The other workers of this router have no more of those than this one.
         is_alike = place.is_reserved or place.config.redirect is not None
-        if container == core.id or (is_alike and container in self._own):
+        if container == context.id or (is_alike and container in self._own):
             address = self._local(record, attach, place)
-            return address if address.far is None else core.ingress(address)
+            return address if address.far is None else context.routes.ingress(address)
         if container is not None and container in self._own:
-            return core.ingress(self._use(record.peer.tenant, place, place.address))
+            return context.routes.ingress(self._use(record.peer.tenant, place, place.address))
         if container is not None and place.is_reserved and self._is_router(container):
             return None
-        return core.ingress(self.source(record, attach, place))
+        return context.routes.ingress(self.source(record, attach, place))
 
     def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
         """What a receiver of an address takes from. Whether it may is another question.
@@ -145,45 +169,36 @@ class Lookup:
             if place.is_reserved:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
             return self._use(tenant, place, place.address)
-        address = self._core.elsewhere.node(tenant, place.name, container)
+        address = self._elsewhere.node(tenant, place.name, container)
         if address is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
         return address
 
     def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
         """The address here that a name is, made if nobody has used it."""
-        core, tenant = self._core, record.peer.tenant
+        context, tenant = self._context, record.peer.tenant
         if place.is_reserved:
-            address = core.addresses.find(tenant, place.name)
+            address = context.addresses.find(tenant, place.name)
             if address is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
             return address
         redirect = place.config.redirect
         if redirect is not None and follows(place.config, record, attach):
-            return core.elsewhere.led(tenant, place.name, redirect)
+            return self._elsewhere.led(tenant, place.name, redirect)
         check_here(place.config, place.name)
-        return self._use(tenant, place, local_key(core.id, place.name))
+        return self._use(tenant, place, local_key(context.id, place.name))
 
     def _use(self, tenant: str, place: Place, key: str) -> Address:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        address = self._core.addresses.use(tenant, key)
+        address = self._context.addresses.use(tenant, key)
         # Should the link not come about after all, nobody uses it.
-        self._core.touch(address)
+        self._context.touch(address)
         return address
 
     def _is_router(self, container: str) -> bool:
         """Whether a container is another router of this mesh, or several that are one, within reach or not."""
-        mesh = self._core.mesh
-        return mesh is not None and bool(mesh.members.of(container))
-
-    def is_cut_off(self, incoming: IncomingLink) -> bool:
-        """Whether no path leads to the one router that a link's messages go to, now."""
-        core, container = self._core, incoming.container
-        if container is None or container in self._own:
-            return False
-        mesh = core.mesh
-        return mesh is None or all(mesh.topology.distance(each) is None for each in mesh.members.of(container))
+        return bool(self._context.routes.routers_of(container))
 
     # ------------------------------------------------------------------------------------------------------ of messages
 
@@ -216,35 +231,35 @@ class Lookup:
 
         Raises: RefusedError: as `target`; or too much is used elsewhere.
         """
-        core = self._core
-        mesh, name, container = core.mesh, place.name, place.container
+        context = self._context
+        routes, name, container = context.routes, place.name, place.container
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        if container is not None and container != core.id and not (container in self._own and place.is_reserved):
-            if mesh is not None and self._is_router(container):
-                found = mesh.selection.route_to(tenant, name, container, place.config)
-                core.no_path += found is None
+        if container is not None and container != context.id and not (container in self._own and place.is_reserved):
+            if self._is_router(container):
+                found = routes.route_to(tenant, name, container, place.config)
+                context.no_path += found is None
                 return found
             if container in self._own:
                 return None
-            node = core.elsewhere.node(tenant, name, container)
+            node = self._elsewhere.node(tenant, name, container)
             if node is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
-            return core.ingress(node)
-        if mesh is not None and container is None:
-            found = mesh.selection.route(tenant, name, place.config)
+            return context.routes.ingress(node)
+        if routes.is_in_mesh and container is None:
+            found = routes.route(tenant, name, place.config)
         else:
-            found = core.addresses.find(tenant, local_key(core.id, name))
+            found = context.addresses.find(tenant, local_key(context.id, name))
         if found is None and place.is_reserved:
             raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
         return found
 
     def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
         """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""
-        place, core = self.place(address), self._core
+        place = self.place(address)
         try:
             if self._is_here(place) and place.config.redirect is not None:
-                return core.elsewhere.ingress(tenant, place.name), place.address
+                return self._elsewhere.ingress(tenant, place.name), place.address
             return self.way(tenant, place), place.address
         except RefusedError:
             return None, place.address
@@ -259,27 +274,35 @@ class Lookup:
         assert redirect is not None
         if not follows(place.config, incoming.connection, incoming.link.remote):
             check_here(place.config, place.name)
-        return self._core.ingress(self._core.elsewhere.led(tenant, place.name, redirect))
+        return self._context.routes.ingress(self._elsewhere.led(tenant, place.name, redirect))
 
     def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Address | None:
         """What came by a lane has arrived: it is for who is here, or for nobody. Aliases are for clients."""
-        core = self._core
+        context = self._context
         name, container = split(to)
         if not (container is None or container in self._own):
-            core.no_path += 1
+            context.no_path += 1
             return None
-        place = Place(name, container, core.addresses.config(name))
+        place = Place(name, container, context.addresses.config(name))
         if place.config.redirect is not None:
             return self._redirected(incoming, tenant, place)
         if not place.is_available:
             return None
-        return core.addresses.find(tenant, name if container is None else local_key(core.id, name))
+        return context.addresses.find(tenant, name if container is None else local_key(context.id, name))
 
 
-def limit_windows(core: Core) -> None:
+def is_cut_off(context: Context, incoming: IncomingLink) -> bool:
+    """Tell whether no path leads now to the one container that the messages of a link go to."""
+    container = incoming.container
+    if container is None or container in context.config.names:
+        return False
+    return not any(context.routes.is_reachable(each) for each in context.routes.routers_of(container))
+
+
+def limit_windows(context: Context) -> None:
     """Suspend the windows of senders while the router drains or the address is cut off; resume the others."""
-    for record in core.connections:
+    for record in context.connections:
         for incoming in record.incoming:
             if isinstance(incoming.pool, FixedCredit):
-                incoming.pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
-                core.touch_input(incoming)
+                incoming.pool.set_suspended(context.draining or is_cut_off(context, incoming))
+                context.touch_input(incoming)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import CreditChanged, DrainRequested
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
 #: Seconds until a sign of life is first looked for; each next look comes after twice as long.
@@ -67,8 +67,8 @@ class _Question:
 class Claims:
     """Asks the holders of claimed links for signs of life."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._questions: dict[ConnectionRecord, _Question] = {}
 
     def ask(self, claim: Claim, holders: Iterable[ConnectionRecord]) -> None:
@@ -76,28 +76,28 @@ class Claims:
 
         Args: holders: connections other than the claim's own; one at least.
         """
-        core = self._core
+        context = self._context
         claim.link.context = claim
         claim.record.account.add(claim.octets)
         for record in list(dict.fromkeys(holders))[:MOST_ASKED]:
             question = self._questions.get(record)
             if question is None:
-                question = self._questions[record] = _Question(record, core.now + core.config.theft_wait)
-                record.engine.probe(core.now)
+                question = self._questions[record] = _Question(record, context.now + context.config.theft_wait)
+                record.engine.probe(context.now)
                 self._look_again(question)
             question.claims.append(claim)
             claim.asked.add(record)
 
     def _look_again(self, question: _Question) -> None:
-        core = self._core
-        core.schedule(min(core.now + question.pause, question.until), partial(self._look, question))
+        context = self._context
+        context.schedule(min(context.now + question.pause, question.until), partial(self._look, question))
         question.pause *= 2
 
     def _look(self, question: _Question) -> None:
         """See whether a connection that was asked has given a sign of life, or has no time left for it."""
-        core, record = self._core, question.record
-        lives = record.octets_in > question.octets_in or core.is_acknowledged(record)
-        if not (lives or record.lost or core.now >= question.until):
+        context, record = self._context, question.record
+        lives = record.octets_in > question.octets_in or context.is_acknowledged(record)
+        if not (lives or record.lost or context.now >= question.until):
             self._look_again(question)
             return
         del self._questions[record]
@@ -109,12 +109,12 @@ class Claims:
                 self._answer(claim)
 
     def _answer(self, claim: Claim) -> None:
-        core, record, link = self._core, claim.record, claim.link
+        context, record, link = self._context, claim.record, claim.link
         record.account.add(-claim.octets)
         if record.lost or link.state is not LinkEndpointState.ATTACH_RCVD or not link.session.can_send:
             return
-        core.handle(record, LinkAttached(link, claim.attach))
+        context.handle(record, LinkAttached(link, claim.attach))
         if claim.flow is not None and link.is_attached:
-            core.handle(record, claim.flow)
+            context.handle(record, claim.flow)
             if claim.flow.flow.echo:
                 link.request_flow()

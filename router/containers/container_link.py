@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.file import LinkConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
@@ -200,15 +200,15 @@ class ContainerLink:
         )
 
 
-def configured(core: Core, config: LinkConfig) -> ContainerLink:
+def configured(context: Context, config: LinkConfig) -> ContainerLink:
     """One of the configuration: it serves an address of the whole mesh."""
     node = config.source if config.source is not None else config.target
     assert node is not None, "the configuration has one of them"
     incoming = config.source is not None
 
     def serves(record: ConnectionRecord) -> Address:
-        address = core.addresses.use(record.peer.tenant, config.address)
-        return core.ingress(address) if incoming else address
+        address = context.addresses.use(record.peer.tenant, config.address)
+        return context.routes.ingress(address) if incoming else address
 
     return ContainerLink(
         config.name,
@@ -217,7 +217,7 @@ def configured(core: Core, config: LinkConfig) -> ContainerLink:
         incoming=incoming,
         address=config.address,
         serves=serves,
-        now=core.now,
+        now=context.now,
         asks=config,
     )
 

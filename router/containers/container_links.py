@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, LinkDetached
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.on_demand import Places
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
@@ -62,16 +63,17 @@ S = ContainerLinkState
 class Containers:
     """The container links of a router."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: Context, places: Places) -> None:
+        self._context = context
+        self._places = places
         #: All of them, those of the configuration first, in its order.
         self._all: dict[ContainerLink, None] = {}
         self._by_connector: dict[str, dict[ContainerLink, None]] = {}
         #: Those that have an endpoint, by that; and those whose node is watched, by the watch.
         self._by_link: dict[Link, ContainerLink] = {}
         self._by_watch: dict[Link, ContainerLink] = {}
-        for config in core.config.container_links:
-            self.add(configured(core, config))
+        for config in context.config.container_links:
+            self.add(configured(context, config))
 
     def add(self, each: ContainerLink) -> None:
         """Have one more link: it is attached once there is a connection, or now."""
@@ -100,7 +102,7 @@ class Containers:
         for each in list(self._by_connector.get(record.connector.name, ())):
             each.record = record
             # Over whichever connection: who stole it may have it still.
-            if each.state is not S.STOLEN or each.retry_at is None or each.retry_at <= self._core.now:
+            if each.state is not S.STOLEN or each.retry_at is None or each.retry_at <= self._context.now:
                 self._attach(each)
 
     def lost(self, record: ConnectionRecord) -> None:
@@ -115,7 +117,7 @@ class Containers:
             if each.stop is not None:
                 self._wait(each, f"the connection to {each.connector} is gone, where it was sent")
             elif each.state is not S.STOLEN:
-                each.become(S.DISCONNECTED, self._core.now)
+                each.become(S.DISCONNECTED, self._context.now)
 
     def ended(self, session: Session, error: Error | None, *, by_peer: bool) -> None:
         """A session is over, and what was attached in it."""
@@ -138,7 +140,7 @@ class Containers:
         each.record = next(
             (
                 record
-                for record in self._core.connections
+                for record in self._context.connections
                 if record.connector is not None
                 and record.connector.name == connector
                 and record.engine.remote is not None
@@ -156,7 +158,7 @@ class Containers:
         if not those:
             self._by_connector.pop(each.connector, None)
         if each.stop is not None and each.connector != onward:
-            self._core.places.leave(each.connector, each)
+            self._places.leave(each.connector, each)
 
     def _end_session(self, each: ContainerLink) -> None:
         session, each.session = each.session, None
@@ -167,7 +169,7 @@ class Containers:
 
     def attached(self, each: ContainerLink, event: LinkAttached) -> None:
         """The answer to our attach. Without a terminus of the peer's it is a refusal: the detach says why (§2.6.3)."""
-        core, link, record = self._core, event.link, each.record
+        context, link, record = self._context, event.link, each.record
         if record is None or is_refusal(link, event.attach):
             return
         if each.watch is link and each.link is None:
@@ -179,10 +181,12 @@ class Containers:
             link.context = self._take_in(record, link, address)
         elif isinstance(link, Sender):
             link.context = self._take_out(record, link, address)
-        each.become(S.ATTACHED, core.now)
+        each.become(S.ATTACHED, context.now)
         each.reason = None
         each.is_news_no_more()
-        core.log.info("link attached", connector=each.connector, link=link.name, node=each.node, address=each.address)
+        context.log.info(
+            "link attached", connector=each.connector, link=link.name, node=each.node, address=each.address
+        )
 
     def detached(self, event: LinkDetached) -> None:
         """A link was detached: by the peer, or by the router for what the peer did wrong on it."""
@@ -207,12 +211,12 @@ class Containers:
         """
         taken = link.context
         is_unused = isinstance(taken, IncomingLink | OutgoingLink) and taken.last_delivery_at is None
-        return is_unused and self._core.now - each.since < REFUSING
+        return is_unused and self._context.now - each.since < REFUSING
 
     def _attach(self, each: ContainerLink) -> None:
-        core, record = self._core, each.record
+        context, record = self._context, each.record
         each.retry_at = None
-        if record is None or core.draining:
+        if record is None or context.draining:
             return
         if each.refused is not None and self._is_this_router(record.peer.container_id):
             error = Error(condition=AmqpCondition.NOT_ALLOWED, description="it is this router itself")
@@ -237,7 +241,7 @@ class Containers:
         link.context = each
         each.link = link
         self._by_link[link] = each
-        each.become(S.ATTACHING, self._core.now)
+        each.become(S.ATTACHING, self._context.now)
 
     def _attach_watch(self, each: ContainerLink, record: ConnectionRecord) -> None:
         """Find out first whether the node is there. In another session than before: RabbitMQ 3 answers no detach of a
@@ -252,8 +256,8 @@ class Containers:
         watch.context = each
         each.watch = watch
         self._by_watch[watch] = each
-        each.become(S.ATTACHING, self._core.now)
-        self._core.schedule(self._core.now + WATCHING, partial(self._despair_of, each, watch))
+        each.become(S.ATTACHING, self._context.now)
+        self._context.schedule(self._context.now + WATCHING, partial(self._despair_of, each, watch))
 
     def _despair_of(self, each: ContainerLink, watch: Link) -> None:
         if each.watch is watch and each.link is None:
@@ -262,7 +266,7 @@ class Containers:
 
     def _watch_over(self, each: ContainerLink, error: Error | None, what: str) -> None:
         """A watch is refused, or ends. With the node goes the link; without a watch it goes on, and says so."""
-        core, link, record = self._core, each.link, each.record
+        context, link, record = self._context, each.link, each.record
         assert record is not None, "it has a watch"
         if is_gone(error):
             if link is not None:
@@ -272,7 +276,7 @@ class Containers:
         self._let_go_of_watch(each)
         reason = what + because(error)
         if each.is_news_of_watch(reason):
-            core.log.warning(
+            context.log.warning(
                 "link watch failed",
                 connector=each.connector,
                 link=each.name,
@@ -288,7 +292,7 @@ class Containers:
         """Have an endpoint no more; what is unsettled on it ends as on any link that is gone."""
         taken = link.context
         if isinstance(taken, IncomingLink | OutgoingLink):
-            link_over(self._core, taken)
+            link_over(self._context, taken)
         if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
             link.detach()
 
@@ -300,9 +304,9 @@ class Containers:
 
     def _is_this_router(self, container: str) -> bool:
         """Whether a container is this router, or another one of its workers."""
-        worker = self._core.config.worker
+        worker = self._context.config.worker
         if worker is None:
-            return container == self._core.id
+            return container == self._context.id
         from amqpmesh.topology.workers import covers  # here: a router of no mesh reads nothing of one
 
         return covers(worker.name, container)
@@ -327,20 +331,20 @@ class Containers:
 
     def _take_in(self, record: ConnectionRecord, link: Receiver, node: Address) -> IncomingLink:
         """What comes by this link is for that node."""
-        core = self._core
-        incoming = IncomingLink(record, link, node, node.pool, number=core.attaching.next_number(), now=core.now)
+        context = self._context
+        incoming = IncomingLink(record, link, node, node.pool, number=context.next_link_number(), now=context.now)
         # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on. Brokers' limits are lowered instead:
         # what they send to nobody comes back to them, and is sent again.
         incoming.input.drains = False
         incoming.input.firm = False
         record.incoming[incoming] = None
         node.incoming = with_item(node.incoming, incoming)
-        core.touch_input(incoming)
+        context.touch_input(incoming)
         return incoming
 
     def _take_out(self, record: ConnectionRecord, link: Sender, node: Address) -> OutgoingLink:
         """The node in the other container consumes what comes to that one."""
-        core = self._core
+        context = self._context
         outgoing = OutgoingLink(
             record,
             link,
@@ -348,18 +352,18 @@ class Containers:
             copy=False,
             default_outcome=None,
             max_unsettled=node.config.max_unsettled,
-            number=core.attaching.next_number(),
-            now=core.now,
+            number=context.next_link_number(),
+            now=context.now,
         )
         record.outgoing[outgoing] = None
         node.outgoing = with_item(node.outgoing, outgoing)
         outgoing.branch = node.pool.add_branch(0, 1, True, outgoing)
-        core.touch_outgoing(outgoing)
-        core.consumers_changed(node)
+        context.touch_outgoing(outgoing)
+        context.routes.consumers_changed(node)
         return outgoing
 
     def _over(self, each: ContainerLink, error: Error | None, what: str, *, refused: bool) -> None:
-        now = self._core.now
+        now = self._context.now
         lasted = now - each.since if each.state is S.ATTACHED else 0.0
         watch = self._let_go(each)
         if watch is not None:
@@ -399,12 +403,12 @@ class Containers:
 
     def _follow(self, each: ContainerLink, error: Error) -> str | None:
         """Go where the peer says that the node is. Returns: why not; None: it goes there."""
-        core, record = self._core, each.record
+        context, record = self._context, each.record
         assert record is not None, "a peer has said so"
         redirect = redirect_of(error)
         try:
-            stop = core.places.next_stop(each.home, each.stop, record, each.node, redirect)
-            connector = core.places.use(stop.place, each, home=each.home)
+            stop = self._places.next_stop(each.home, each.stop, record, each.node, redirect)
+            connector = self._places.use(stop.place, each, home=each.home)
         except NotFollowedError as refusal:
             return str(refusal)
         came_from = each.connector
@@ -413,11 +417,11 @@ class Containers:
         each.node = stop.address or each.node
         self._go(each, connector)
         each.reason = f"{came_from} says that it is at {connector}"
-        core.log.info(
+        context.log.info(
             "link redirected", connector=came_from, link=each.name, node=each.node, address=each.address, to=connector
         )
-        each.become(S.DISCONNECTED, core.now)
-        core.schedule(core.now + REACHING, partial(self._despair, each, stop))
+        each.become(S.DISCONNECTED, context.now)
+        context.schedule(context.now + REACHING, partial(self._despair, each, stop))
         if each.record is not None:
             self._attach(each)
         return None
@@ -442,8 +446,8 @@ class Containers:
         at = each.connector
         self._go_home(each)
         seconds = self._try_later(each, S.WAITING, reason, FIRST_PAUSE, LONGEST_PAUSE, each.failures)
-        if each.is_news(reason, self._core.now):
-            self._core.log.warning(
+        if each.is_news(reason, self._context.now):
+            self._context.log.warning(
                 "link retrying",
                 connector=at,
                 link=each.name,
@@ -461,7 +465,7 @@ class Containers:
         at = each.connector
         self._go_home(each)
         seconds = self._try_later(each, S.STOLEN, reason, FIRST_STOLEN_PAUSE, LONGEST_STOLEN_PAUSE, each.thefts)
-        self._core.log.warning(
+        self._context.log.warning(
             "link stolen by another container",
             connector=at,
             link=each.name,
@@ -475,13 +479,13 @@ class Containers:
         self, each: ContainerLink, state: ContainerLinkState, reason: str, first: float, longest: float, row: int
     ) -> float:
         """Have it attached again after a pause, a random part less. Returns: the pause, seconds."""
-        core = self._core
-        chance = int(core.token(4), 16) / 2**32
+        context = self._context
+        chance = int(context.token(4), 16) / 2**32
         pause = min(longest, first * 2.0 ** min(row - 1, 30)) * (0.5 + chance / 2)
-        each.become(state, core.now)
+        each.become(state, context.now)
         each.reason = reason
-        each.retry_at = core.now + pause
-        core.schedule(each.retry_at, partial(self._try_again, each, each.retry_at))
+        each.retry_at = context.now + pause
+        context.schedule(each.retry_at, partial(self._try_again, each, each.retry_at))
         return round(pause, 3)
 
     def _try_again(self, each: ContainerLink, at: float) -> None:

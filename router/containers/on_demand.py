@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.redirect import Redirect
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
 
@@ -51,9 +51,9 @@ class OnDemandConnection:
 class Places:
     """Those of a router, by the names of their connectors."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._config = core.config.elsewhere
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config.elsewhere
         self._there: dict[str, OnDemandConnection] = {}
         #: Set by the owner: have a connector at work, with what certificates there have to name; have it end.
         self.on_connect: Callable[[ConnectorConfig, str | None], None] = lambda *_: None
@@ -113,8 +113,8 @@ class Places:
         there = self._there.get(name)
         if there is None or there.users.pop(user, 0) == 0 or there.users:
             return
-        there.left_at = self._core.now + self._config.idle
-        self._core.schedule(there.left_at, partial(self._part, name, there, there.left_at))
+        there.left_at = self._context.now + self._config.idle
+        self._context.schedule(there.left_at, partial(self._part, name, there, there.left_at))
 
     def next_stop(self, home: str, stop: Stop | None, record: ConnectionRecord, node: str, redirect: Redirect) -> Stop:
         """Where a redirect leads a link. Args: home: the connector that it belongs to. stop: where it is by redirects.
@@ -149,17 +149,17 @@ class Places:
             return
         del self._there[name]
         self.on_disconnect(name)
-        for record in list(self._core.connections):
+        for record in list(self._context.connections):
             if record.connector is not None and record.connector.name == name and not record.lost:
-                close_connection(self._core, record, None)
+                close_connection(self._context, record, None)
 
     def _name(self, stem: str) -> str:
         """Of a connector that is made, always the same of one place, and none that is configured has it."""
-        return free_name(stem, [each.name for each in self._core.config.connectors])
+        return free_name(stem, [each.name for each in self._context.config.connectors])
 
     def _connectors(self) -> list[ConnectorConfig]:
         """The configured ones to containers."""
-        return [each for each in self._core.config.connectors if not each.is_mesh]
+        return [each for each in self._context.config.connectors if not each.is_mesh]
 
     def _believed(self, home: str | None) -> list[ConnectorConfig]:
         """Those of them whose credentials may be shown where redirects of `home` lead."""
@@ -175,7 +175,7 @@ class Places:
         channel_max = min(2**16 - 1, 2 * self._config.nodes)
         if origin is not None:
             return replace(origin, url=url, name=name, hostname=hostname, channel_max=channel_max)
-        limits = {**self._core.config.limits(), "channel_max": channel_max}
+        limits = {**self._context.config.limits(), "channel_max": channel_max}
         return ConnectorConfig(
             url=url,
             name=name,

@@ -23,14 +23,16 @@ from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.refusal import refuse
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address
+from amqpmesh.router.model.node import Address, FarSide
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from amqpmesh.router.config.redirect import RedirectConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.container_links import Containers
+    from amqpmesh.router.containers.on_demand import Places
+    from amqpmesh.router.context import Context
 
 
 #: Seconds between two looks whether a link that nobody needs has an outcome still to come.
@@ -40,16 +42,28 @@ BUSY_TIME: Final = 1.0
 WILDCARDS: Final = frozenset({"*", "#"})
 
 
-class RemoteNode:
+class RemoteNode(FarSide):
     """What stands here for a node elsewhere.
 
     Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
     """
 
-    __slots__ = ("_core", "_idle_since", "_links", "_look_at", "address", "connector", "node")
+    __slots__ = (
+        "_containers",
+        "_context",
+        "_idle_since",
+        "_links",
+        "_look_at",
+        "_places",
+        "address",
+        "connector",
+        "node",
+    )
 
-    def __init__(self, core: Core, address: Address, node: str) -> None:
-        self._core = core
+    def __init__(self, context: Context, containers: Containers, places: Places, address: Address, node: str) -> None:
+        self._context = context
+        self._containers = containers
+        self._places = places
         self.address = address
         self.node = node
         self.connector = ""
@@ -63,11 +77,11 @@ class RemoteNode:
         """Where its producers are attached."""
         address = self.address
         if address.ingress is None:
-            ingress = Address(address.tenant, address.name, address.config, self._core.budget)
+            ingress = Address(address.tenant, address.name, address.config, self._context.budget)
             ingress.is_ingress = True
             ingress.far = self
             address.ingress = ingress
-            self._core.touch(ingress)
+            self._context.touch(ingress)
         return address.ingress
 
     def look(self) -> bool:
@@ -75,7 +89,7 @@ class RemoteNode:
 
         Returns: whether nothing is needed any more: then it is forgotten.
         """
-        core, address, ingress = self._core, self.address, self.address.ingress
+        context, address, ingress = self._context, self.address, self.address.ingress
         for incoming in (True, False):
             self._keep(incoming=incoming, needed=self._is_needed(incoming=incoming))
         if self._links:
@@ -84,8 +98,8 @@ class RemoteNode:
             address.ingress = None
         if not address.is_idle:
             return False
-        core.addresses.remove(address)
-        core.places.leave(self.connector, self)
+        context.addresses.remove(address)
+        self._places.leave(self.connector, self)
         return True
 
     def has(self, link: object) -> bool:
@@ -101,15 +115,15 @@ class RemoteNode:
             return None
         if any(each.is_busy for each in self._links.values()):
             return None
-        return max((self._idle_since.get(each, self._core.now) for each in self._links), default=None)
+        return max((self._idle_since.get(each, self._context.now) for each in self._links), default=None)
 
     def let_go(self) -> bool:
         """Have its links, which are idle, no more, though not for as long as they may be. Returns: as `look`."""
         for link in self._links.values():
-            self._core.containers.remove(link)
+            self._containers.remove(link)
         self._links.clear()
         self._idle_since.clear()
-        self._core.touch(self.address)
+        self._context.touch(self.address)
         return self.look()
 
     def _is_needed(self, *, incoming: bool) -> bool:
@@ -119,56 +133,56 @@ class RemoteNode:
         return ingress is not None and bool(ingress.incoming or ingress.borrowers or ingress.waiting.size)
 
     def _keep(self, *, incoming: bool, needed: bool) -> None:
-        core = self._core
+        context = self._context
         link = self._links.get(incoming)
         if needed:
             self._idle_since.pop(incoming, None)
-            if link is None and not core.draining:
+            if link is None and not context.draining:
                 link = self._links[incoming] = self._link(incoming=incoming)
-                core.containers.add(link)
+                self._containers.add(link)
             return
         if link is None:
             return
-        idle = 0.0 if core.draining else core.config.elsewhere.idle
-        until = self._idle_since.setdefault(incoming, core.now) + idle
-        if core.now < until:
+        idle = 0.0 if context.draining else context.config.elsewhere.idle
+        until = self._idle_since.setdefault(incoming, context.now) + idle
+        if context.now < until:
             self._look_by(until)
         elif link.is_busy:
-            self._look_by(core.now + BUSY_TIME)
+            self._look_by(context.now + BUSY_TIME)
         else:
             del self._links[incoming], self._idle_since[incoming]
-            core.containers.remove(link)
+            self._containers.remove(link)
 
     def _link(self, *, incoming: bool) -> ContainerLink:
-        core, address = self._core, self.address
+        context, address = self._context, self.address
         name = f"@{address.tenant}/{address.name}" if address.tenant else address.name
         return ContainerLink(
             # It may go over the connection of a configured one, too: what has the same name there would be stolen.
-            free_name(name, [each.name for each in core.config.container_links]),
+            free_name(name, [each.name for each in context.config.container_links]),
             self.connector,
             self.node,
             incoming=incoming,
             address=address.name,
             serves=lambda _: address if incoming else self.ingress(),
-            now=core.now,
+            now=context.now,
             refused=self._refused,
         )
 
     def _look_by(self, at: float) -> None:
         if self._look_at is None or at < self._look_at:
             self._look_at = at
-            self._core.schedule(at, self._look_again)
+            self._context.schedule(at, self._look_again)
 
     def _look_again(self) -> None:
         self._look_at = None
-        self._core.touch(self.address)
+        self._context.touch(self.address)
 
     def _refused(self, link: ContainerLink, error: Error | None) -> bool:
         """The container does not want a link. Clients who are attached here for it hear why, and whose message waits.
 
         Returns: whether nobody is left who needs it. Other routers are: they would ask again at once.
         """
-        core, address = self._core, self.address
+        context, address = self._context, self.address
         told = _passed_on(error, link.connector)
         attached: list[IncomingLink | OutgoingLink]
         if link.incoming:
@@ -177,14 +191,14 @@ class RemoteNode:
             ingress = self.ingress()
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
-                refuse(core, relay, told, ingress)
+                refuse(context, relay, told, ingress)
         others: list[object] = [each for each in attached if each.lane is not None]
         if not link.incoming:
             others += self.ingress().borrowers  # trees that lead there
         for each in attached:
             if each.lane is None:
-                fail_link(core, each, told)
-        core.touch(address)
+                fail_link(context, each, told)
+        context.touch(address)
         if others:
             return False
         del self._links[link.incoming]
@@ -195,9 +209,11 @@ class RemoteNode:
 class Elsewhere:
     """The addresses of a router whose nodes are elsewhere."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._domains = Following(allowed=core.config.elsewhere.domains)
+    def __init__(self, context: Context, containers: Containers, places: Places) -> None:
+        self._context = context
+        self._containers = containers
+        self._places = places
+        self._domains = Following(allowed=context.config.elsewhere.domains)
         #: The addresses that other routers of the mesh reach by this one, and how each distributes. Those of patterns
         #: without wildcards are: nobody knows which others there are. None is a multicast: what is for all goes along a
         #: tree of routers, each of which would send it there.
@@ -211,7 +227,7 @@ class Elsewhere:
         return self._use(tenant, name, redirect.place.address or name, redirect.there)
 
     def _find_single(self) -> Iterator[tuple[str, Distribution]]:
-        for config in self._core.config.addresses:
+        for config in self._context.config.addresses:
             is_followed = config.redirect is not None and config.redirect.is_followed
             is_single = WILDCARDS.isdisjoint(word for _, word in steps(config.pattern))
             goes_to_one = config.distribution in (Distribution.BALANCED, Distribution.CLOSEST)
@@ -220,13 +236,13 @@ class Elsewhere:
 
     def followed(self, tenant: str, name: str) -> Address | None:
         """The node of an address whose redirect this router follows; None: it follows none. Raises: RefusedError."""
-        redirect = self._core.addresses.config(name).redirect
+        redirect = self._context.addresses.config(name).redirect
         return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 
     def ingress(self, tenant: str, name: str) -> Address | None:
         """Where producers of it are attached; None as above. Raises: RefusedError."""
         address = self.followed(tenant, name)
-        return None if address is None else self._core.ingress(address)
+        return None if address is None else self._context.routes.ingress(address)
 
     def node(self, tenant: str, name: str, domain: str) -> Address | None:
         """The node of `name@domain`; None: the configuration does not name that domain.
@@ -236,21 +252,21 @@ class Elsewhere:
         if not name or not self._domains.allows(domain):
             return None
         whole = f"{name}@{domain}"
-        if self._core.addresses.config(whole).distribution is Distribution.UNAVAILABLE:
+        if self._context.addresses.config(whole).distribution is Distribution.UNAVAILABLE:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, whole, name, domain)
 
     def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Address:
-        core = self._core
-        address = core.addresses.use(tenant, name)
-        core.touch(address)
+        context = self._context
+        address = context.addresses.use(tenant, name)
+        context.touch(address)
         if address.far is None:
-            far = RemoteNode(core, address, node)
+            far = RemoteNode(context, self._containers, self._places, address, node)
             try:
                 if isinstance(there, str):
-                    far.connector = core.places.use_domain(there, far)
+                    far.connector = self._places.use_domain(there, far)
                 else:
-                    far.connector = core.places.use(there, far)
+                    far.connector = self._places.use(there, far)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
             address.far = far

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from collections import deque
 
     from amqpmesh.router.amqp.events import TransferReceived
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Budget, KernelSession
     from amqpmesh.router.model.node import Address
 
 
-def transfer_received(core: Core, event: TransferReceived) -> None:
+def transfer_received(context: Context, event: TransferReceived) -> None:
     """One frame of a delivery came."""
     incoming = event.link.context
     session = event.link.session.flow_state
@@ -62,48 +62,48 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
     delivery.remote_state = lasting_state(delivery.remote_state)
     if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
         session.release(1)
-        fail_link(core, incoming, unknown_transaction())
+        fail_link(context, incoming, unknown_transaction())
         return
     if event.first:
-        relay = Relay(incoming, delivery, delivery.message_format, core.now)
+        relay = Relay(incoming, delivery, delivery.message_format, context.now)
         delivery.relay = relay
         incoming.current = relay
-        core.relays += 1
-        delivery.link.last_at = core.now
+        context.in_flight += 1
+        delivery.link.last_at = context.now
         if not delivery.link.link_credit:
-            incoming.time_credit(core.now)
-        incoming.pool.received(incoming.input, core.now)
+            incoming.time_credit(context.now)
+        incoming.pool.received(incoming.input, context.now)
         if delivery.complete and not delivery.aborted and delivery.size < SMALL:
-            core.flow_state.small_at = core.now
+            context.kernel.small_at = context.now
         delivery.link.quiet = incoming.input.quiet
-        core.touch_input(incoming)
+        context.touch_input(incoming)
     else:
         assert delivery.relay is not None
         relay = delivery.relay
         if delivery.remote_settled and not relay.settled:
             # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
             relay.settled = relay.presettled = True
-            drop_kept(core, relay)
+            drop_kept(context, relay)
             if relay.legs:
-                forwarded(core, relay, left=False)  # nobody says any more whether it waits at another router
+                forwarded(context, relay, left=False)  # nobody says any more whether it waits at another router
     if delivery.aborted:
         incoming.current = None
         session.release(1)
-        abort(core, relay)
+        abort(context, relay)
         return
     if delivery.complete:
         relay.complete = True
         incoming.current = None
     if relay.dropped:
         session.release(1)
-        close_if_done(core, relay)
+        close_if_done(context, relay)
         return
-    _append(core, relay, event.payload, session)
+    _append(context, relay, event.payload, session)
     if event.first:
-        open_input(core, incoming)
+        open_input(context, incoming)
 
 
-def _append(core: Core, relay: Relay, payload: bytes, session: KernelSession) -> None:
+def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession) -> None:
     """Take the next payload of a relay, on to its legs or into its queue."""
     source = relay.source
     assert isinstance(source, IncomingLink)
@@ -117,27 +117,27 @@ def _append(core: Core, relay: Relay, payload: bytes, session: KernelSession) ->
     if not relay.legs:
         relay.chunks.append(chunk)
         if relay.address is None:
-            _route(core, relay)
+            _route(context, relay)
         return
     if relay.kept is not None:
-        keep(core, relay, payload)
-    core.legs_seen += max(0, len(relay.legs) - 1)
+        keep(context, relay, payload)
+    context.legs_seen += max(0, len(relay.legs) - 1)
     for leg in [leg for leg in relay.legs if not leg.done and not leg.aborting]:
         if not leg.copy:
             chunk.holders += 1
             leg.chunks.append(chunk)
-        elif not give_copy(core, leg, payload):
-            abort_leg(core, leg)
+        elif not give_copy(context, leg, payload):
+            abort_leg(context, leg)
             continue
         branch = leg.branch
         assert isinstance(branch, OutgoingLink)
         if branch.current is leg:
             if branch.bulk:  # the kernel may have begun it
                 source.begin_bulk(branch.address, leg)
-            send_more(core, branch)
+            send_more(context, branch)
     # Until here we have held it ourselves, so that none of those was the last while others were still to come.
     chunk.release()
-    close_if_done(core, relay)
+    close_if_done(context, relay)
 
 
 def _account(relay: Relay, source: IncomingLink) -> Budget:
@@ -151,7 +151,7 @@ def _account(relay: Relay, source: IncomingLink) -> Budget:
     return source.connection.account
 
 
-def _route(core: Core, relay: Relay) -> None:
+def _route(context: Context, relay: Relay) -> None:
     """Read the head, find the address, and send the first frame on, or queue the relay."""
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
@@ -169,75 +169,77 @@ def _route(core: Core, relay: Relay) -> None:
                 if not relay.complete:
                     head = None
             except Violation as violation:
-                refuse(core, relay, Error(condition=AmqpCondition.DECODE_ERROR, description=violation.description))
+                refuse(context, relay, Error(condition=AmqpCondition.DECODE_ERROR, description=violation.description))
                 return
         if head is None:
             limit = incoming.connection.limits.head_max
             if len(data) > limit:
                 state = rejected(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"head sections of more than {limit} octets")
-                end_unsent(core, relay, state)
+                end_unsent(context, relay, state)
             return
         if incoming.connection.strict_annotations:
             refusal = message_head.strict_refusal(data, head)
             if refusal is not None:
-                end_link(core, relay, refusal)
+                end_link(context, relay, refusal)
                 return
         if head.irregular:
-            core.irregular_heads += 1
+            context.irregular_heads += 1
         relay.head = head
         relay.priority = head.priority
         if anonymous and lane is not None and message_head.is_presettled(data, head):
             relay.presettled = True
-        if core.recording is not None and head.header[1]:
+        if context.recording is not None and head.header[1]:
             relay.header_info = read_header_info(data, *head.header)
     elif anonymous:
         description = "an anonymous terminus needs messages of format 0"
-        refuse(core, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
+        refuse(context, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
         return
     if anonymous and not to:
         # Nobody will ever serve it, so to send it again would not help.
         description = "an anonymous terminus needs messages with `to`"
-        refuse(core, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
+        refuse(context, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
         return
     try:
         if anonymous:
             assert to
-            address, to = core.lookup.resolve(incoming, to)
+            address, to = context.resolve(incoming, to)
         else:
             address = incoming.address
     except RefusedError as refusal:
-        refuse(core, relay, refusal.error)
+        refuse(context, relay, refusal.error)
         return
     if (
         address is None
         or not address.has_consumers
-        or not _may_hop(core, relay, incoming, address)
-        or not _is_new(core, relay, incoming)
+        or not _may_hop(context, relay, incoming, address)
+        or not _is_new(context, relay, incoming)
     ):
-        undelivered(core, relay, address)
+        undelivered(context, relay, address)
         return
     if anonymous and lane is None:
         relay.to = to
-    if core.honours_expiry and not _note_expiry(core, relay, address, data):
+    if context.honours_expiry and not _note_expiry(context, relay, address, data):
         return
     relay.address = address
-    if anonymous and lane is None and is_full(core, relay, address, incoming):
-        undelivered(core, relay, address)
+    if anonymous and lane is None and is_full(context, relay, address, incoming):
+        undelivered(context, relay, address)
         return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
-        read(core, relay, data, address)
+        read(context, relay, data, address)
         if is_excluded(relay, address):
-            end_unsent(core, relay, nobody_else(core, relay))
+            end_unsent(context, relay, nobody_else(context, relay))
             return
-    if (address.waiting.size or not send_on(core, relay, address)) and not enqueue(core, relay, address, incoming):
-        undelivered(core, relay, address)
+    if (address.waiting.size or not send_on(context, relay, address)) and not enqueue(
+        context, relay, address, incoming
+    ):
+        undelivered(context, relay, address)
 
 
-def _note_expiry(core: Core, relay: Relay, address: Address, data: bytes) -> bool:
+def _note_expiry(context: Context, relay: Relay, address: Address, data: bytes) -> bool:
     """Note when a message expires, where its address honours that; whether as much of it has come as that takes."""
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
-    if head is None or not config_of(core, relay, address).absolute_expiry:
+    if head is None or not config_of(context, relay, address).absolute_expiry:
         return True
     try:
         expiry = read_expiry(data, head.bare_at)
@@ -246,7 +248,7 @@ def _note_expiry(core: Core, relay: Relay, address: Address, data: bytes) -> boo
     except Incomplete:
         return relay.complete or len(data) > source.connection.limits.head_max
     if expiry is not None:
-        relay.expires = core.now + seconds_left(expiry, core.wall_clock())
+        relay.expires = context.now + seconds_left(expiry, context.wall_clock())
     return True
 
 
@@ -260,7 +262,7 @@ def _joined(chunks: deque[Chunk]) -> bytes:
     return first.data
 
 
-def _may_hop(core: Core, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
     """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
     if incoming.lane is None or address.lane is None:
         return True
@@ -273,13 +275,13 @@ def _may_hop(core: Core, relay: Relay, incoming: IncomingLink, address: Address)
         neighbour = incoming.connection.peer.container_id
         turns = address.outgoing and all(each.connection.peer.container_id == neighbour for each in address.outgoing)
         may = relay.key is not None and not turns
-    core.no_hops += not may
+    context.no_hops += not may
     return may
 
 
-def _is_new(core: Core, relay: Relay, incoming: IncomingLink) -> bool:
+def _is_new(context: Context, relay: Relay, incoming: IncomingLink) -> bool:
     """Whether it has not come before by another way, as multicasts may while their tree changes."""
     if incoming.lane is None or incoming.lane.kind is not LaneKind.TREE:
         return True
     assert relay.incoming is not None
-    return core.is_new(incoming, relay.incoming.tag)
+    return context.routes.is_new(incoming, relay.incoming.tag)

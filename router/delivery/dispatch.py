@@ -14,7 +14,7 @@ from amqpmesh.router.model.links import IncomingLink
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.credit_share import Share
     from amqpmesh.router.model.links import OutgoingLink
@@ -27,65 +27,65 @@ FRAME_HEAD: Final = 512
 MAX_ASIDE: Final = 100
 
 
-def send_on(core: Core, relay: Relay, address: Address) -> bool:
+def send_on(context: Context, relay: Relay, address: Address) -> bool:
     """Give it to whoever can take it now; whether there was anybody."""
     if address.shares and not address.is_multicast:
         share = _way(address, relay)
         if share is None:
             return False
-        _give(core, relay, share)
+        _give(context, relay, share)
         return True
-    taken = _choose(core, address, relay)
+    taken = _choose(context, address, relay)
     if taken:
-        _start(core, relay, address, taken)
+        _start(context, relay, address, taken)
     return bool(taken)
 
 
-def _start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
-    unsettled = start(core, relay, address, taken)
+def _start(context: Context, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
+    unsettled = start(context, relay, address, taken)
     if unsettled is None:
-        expired(core, relay)
+        expired(context, relay)
     else:
         for leg, sent in unsettled:
-            settle_written(core, leg, sent)
+            settle_written(context, leg, sent)
 
 
-def send_more(core: Core, outgoing: OutgoingLink) -> None:
+def send_more(context: Context, outgoing: OutgoingLink) -> None:
     """Write more of what an outgoing link is in the middle of, and settle what that ends."""
     leg = outgoing.current
-    sent = pump(core, outgoing)
+    sent = pump(context, outgoing)
     if sent is not None:
         assert leg is not None, "only the current leg is settled by the caller"
-        settle_written(core, leg, sent)
+        settle_written(context, leg, sent)
 
 
-def resume_sending(core: Core, stalled: Iterable[OutgoingLink]) -> None:
+def resume_sending(context: Context, stalled: Iterable[OutgoingLink]) -> None:
     """Write to links again: what held them back has changed."""
     for outgoing in stalled:
         if not outgoing.gone:
-            send_more(core, outgoing)
-            core.touch_outgoing(outgoing)
+            send_more(context, outgoing)
+            context.touch_outgoing(outgoing)
 
 
-def dispatch(core: Core, address: Address) -> None:
+def dispatch(context: Context, address: Address) -> None:
     """Send what waits, as far as receivers can take it."""
     waiting = address.waiting
     aside: list[tuple[int, int, Relay]] = []
     by_share = bool(address.shares) and not address.is_multicast
     while (relay := waiting.first()) is not None:
-        if core.legs_seen >= LEGS_A_TURN:
-            core.postpone(address)
+        if context.legs_seen >= LEGS_A_TURN:
+            context.postpone(address)
             break
         if _is_left(relay):
             assert relay.incoming is not None
-            sender_gone(core, relay, relay.incoming)
+            sender_gone(context, relay, relay.incoming)
             continue
         if by_share and (share := _way(address, relay)) is not None:
-            unqueue(core, relay)
-            _give(core, relay, share)
-        elif not by_share and (taken := _choose(core, address, relay)):
-            unqueue(core, relay)
-            _start(core, relay, address, taken)
+            unqueue(context, relay)
+            _give(context, relay, share)
+        elif not by_share and (taken := _choose(context, address, relay)):
+            unqueue(context, relay)
+            _start(context, relay, address, taken)
         elif relay.excluded is not None and len(aside) < MAX_ASIDE:
             # It waits for another receiver than those that could take the next one.
             aside.append(waiting.set_aside())
@@ -112,27 +112,27 @@ def _way(address: Address, relay: Relay) -> Share | None:
     return next(iter(choose(address.config.distribution, ready)), None)
 
 
-def _give(core: Core, relay: Relay, share: Share) -> None:
+def _give(context: Context, relay: Relay, share: Share) -> None:
     """It leaves its ingress by this way: at once, or it waits there."""
-    forwarded(core, relay)
-    share.ingress.left_at = core.now
-    share.take(core.now)
+    forwarded(context, relay)
+    share.ingress.left_at = context.now
+    share.take(context.now)
     relay.share = share
     relay.waiting = True
     relay.address = node = share.node
-    core.touch(node)
-    core.touch(share.ingress)
-    if node.waiting.size or not send_on(core, relay, node):
-        wait(core, relay, node)
+    context.touch(node)
+    context.touch(share.ingress)
+    if node.waiting.size or not send_on(context, relay, node):
+        wait(context, relay, node)
 
 
-def _choose(core: Core, address: Address, relay: Relay) -> list[OutgoingLink]:
+def _choose(context: Context, address: Address, relay: Relay) -> list[OutgoingLink]:
     """The outgoing links that take the relay now; none if it has to wait."""
     if address.is_multicast:
-        return _everyone(core, address)
+        return _everyone(context, address)
     excluded = relay.excluded
     if address.lane is not None:
-        return _by_lane(core, address, relay)
+        return _by_lane(context, address, relay)
     ready = [each for each in address.creditors if each.is_ready and (excluded is None or each not in excluded)]
     if not ready:
         for each in address.creditors:
@@ -140,7 +140,7 @@ def _choose(core: Core, address: Address, relay: Relay) -> list[OutgoingLink]:
     return list(choose(address.config.distribution, ready))
 
 
-def _by_lane(core: Core, way: Address, relay: Relay) -> list[OutgoingLink]:
+def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]:
     """The link of a lane that takes the relay now; none if it has to wait.
 
     What is more than one frame goes by a bulk link of the lane, for which nothing small waits; and what comes
@@ -154,7 +154,7 @@ def _by_lane(core: Core, way: Address, relay: Relay) -> list[OutgoingLink]:
     elif any(not _is_one_frame(relay, each) for each in way.outgoing):
         ready = [each for each in ready if each.bulk]
         if not ready and all(each.busy or each.link.session.is_closed for each in way.outgoing if each.bulk):
-            core.need_bulk(way)
+            context.routes.need_bulk(way)
     elif len(ready) > 1:
         ready.sort(key=lambda each: each.bulk)
     if not ready:
@@ -174,7 +174,7 @@ def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
     return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
 
 
-def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
+def _everyone(context: Context, address: Address) -> list[OutgoingLink]:
     """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
     awaited = address.awaited
     while awaited:
@@ -187,7 +187,7 @@ def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
     here: list[OutgoingLink] = []
     for share in address.shares:
         # A node of the mesh: the consumers that are attached to this router are elsewhere.
-        here = _everyone(core, share.node) if share.is_ready else []
+        here = _everyone(context, share.node) if share.is_ready else []
         if not here:
             return []
     if len(ready) == len(address.outgoing):

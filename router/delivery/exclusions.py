@@ -23,7 +23,7 @@ from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import ULong, Value
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Leg, Relay
 
 NOT_TO: Final = Symbol(f"{MESH_PREFIX}not-to")
@@ -78,7 +78,7 @@ def listed(relay: Relay, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Valu
     return {NOT_TO: names} if names else {}
 
 
-def read(core: Core, relay: Relay, data: bytes, address: Address) -> None:
+def read(context: Context, relay: Relay, data: bytes, address: Address) -> None:
     """Note which receivers here a message is not for that has come by a lane.
 
     Args: data: its beginning. address: where it goes.
@@ -94,21 +94,21 @@ def read(core: Core, relay: Relay, data: bytes, address: Address) -> None:
     if isinstance(names, list):
         there = {each for each in names if isinstance(each, str)}
         address.excludes = True
-        relay.excluded = there | {each for each in address.outgoing if _name(core, each) in there}
+        relay.excluded = there | {each for each in address.outgoing if context.routes.receiver_name(each) in there}
 
 
-def nobody_else(core: Core, relay: Relay) -> bytes:
+def nobody_else(context: Context, relay: Relay) -> bytes:
     """What is said of an unsent message that is for none of the receivers that are here."""
     source = relay.source
     if isinstance(source, IncomingLink) and source.lane is not None:
-        return encode_composite(Modified(undeliverable_here=True, message_annotations={BY: core.id}))
+        return encode_composite(Modified(undeliverable_here=True, message_annotations={BY: context.id}))
     return FAILED_STATE
 
 
-def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
+def passed_up(context: Context, relay: Relay, outcome: bytes) -> bytes:
     """An outcome as it goes up: to a neighbour it says which receiver has given the delivery back, to a client not."""
     source = relay.source
-    if core.mesh is None or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
+    if not context.routes.is_in_mesh or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
         return outcome
     address = address_of(relay)
     if address is None:
@@ -125,7 +125,7 @@ def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
         if isinstance(known, str) and "/" in known:
             by = known
         elif not (relay.excluded or set()).union((outgoing,)).issuperset(address.outgoing):
-            by = _name(core, outgoing)
+            by = context.routes.receiver_name(outgoing)
     said = without_ours(modified)
     if by is not None:
         said = replace(said, message_annotations={**(said.message_annotations or {}), BY: by})
@@ -141,9 +141,3 @@ def without_ours(modified: Modified) -> Modified:
 
 def _listed(relay: Relay) -> list[str]:
     return sorted(each for each in relay.excluded or () if isinstance(each, str))
-
-
-def _name(core: Core, outgoing: OutgoingLink) -> str:
-    """A receiver, by a name that no other one in the mesh has."""
-    assert core.mesh is not None
-    return f"{core.id}/{core.mesh.topology.epoch:x}/{outgoing.number}"

@@ -12,14 +12,13 @@ from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import kernel
 from amqpmesh.router.delivery.dispatch import room
-from amqpmesh.router.delivery.lifetime import let_linger
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.node import Address
 
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
@@ -29,34 +28,21 @@ _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kern
 FEW: Final = 64
 
 
-def close(core: Core, address: Address) -> None:
-    """Something changes at a node: nothing leaves it, or a node that leads there, without a decision."""
-    route = address.fast_route
-    if route is not None:
-        route.generation = 0
-        core.closed[address] = None
-    for share in address.borrowers:
-        route = share.ingress.fast_route
-        if route is not None:
-            route.generation = 0
-            core.closed[share.ingress] = None
-
-
-def reopen(core: Core, *, amid: bool = False) -> None:
+def reopen(context: Context, *, amid: bool = False) -> None:
     """Decide anew where something has changed.
 
     Args: amid: more of the batch is to be handled. Where there are many receivers, that is waited for: else all of
         them are looked at as often as one of them says something.
     """
-    closed, core.closed = core.closed, {}
+    closed, context.closed = context.closed, {}
     for address in closed:
         route = address.fast_route
         assert route is not None, "else nothing was closed"
         if _receivers(address) <= FEW or (route.wanted and not amid):
             route.wanted = False
-            _decide(core, address)
+            _decide(context, address)
         elif route.wanted:
-            core.closed[address] = None
+            context.closed[address] = None
 
 
 def _receivers(address: Address) -> int:
@@ -65,7 +51,7 @@ def _receivers(address: Address) -> int:
     return len((first(shares).node if len(shares) == 1 else address).creditors)
 
 
-def open_input(core: Core, incoming: IncomingLink) -> None:
+def open_input(context: Context, incoming: IncomingLink) -> None:
     """A delivery came by a link and was decided: those that follow may be relayed as it was, and what is left of it."""
     address, link = incoming.address, incoming.link
     flow_state = link.flow_state
@@ -82,13 +68,13 @@ def open_input(core: Core, incoming: IncomingLink) -> None:
     ):
         if address.fast_route is None:
             address.fast_route = kernel.FastRoute()
-            core.closed[address] = None
+            context.closed[address] = None
         route = address.fast_route
         route.wanted = True
     kernel.enable_fast_path(flow_state, link.input_handle, route)
 
 
-def _decide(core: Core, address: Address) -> None:
+def _decide(context: Context, address: Address) -> None:
     """Whether what comes to a node leaves it always in the same way, and by which links."""
     route = address.fast_route
     assert route is not None
@@ -123,7 +109,7 @@ def _decide(core: Core, address: Address) -> None:
     if node.lane is not None:
         if node.lane.kind is not LaneKind.ANYCAST:
             return
-        route.hops = core.hops_to(node.lane)
+        route.hops = context.routes.hop_limit(node.lane)
         route.order = kernel.FIRST
     else:
         route.order = _ORDER[distribution]
@@ -135,41 +121,7 @@ def _decide(core: Core, address: Address) -> None:
             kernel.enable_fast_path(link.flow_state, link.input_handle, route)
     route.room = min(room(each) for each in node.outgoing)
     route.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
-    route.generation = core.flow_state.generation
-
-
-def catch_up(core: Core) -> None:
-    """Tell links, pools and shares what was relayed since they were told last."""
-    flow_state = core.flow_state
-    touched, flow_state.touched = flow_state.touched, []
-    flow_state.due = False
-    now = core.now
-    for link in touched:
-        link.touched = False
-        record = link.record
-        if isinstance(record, OutgoingLink):
-            if (link.link_credit > 0) is not (record in record.address.creditors):
-                record.note_credit()
-                if link.link_credit:  # it may take deliveries again
-                    close(core, record.address)
-            core.touched_outgoing[record] = None
-            core.touched[record.address] = None
-        elif isinstance(record, IncomingLink):
-            if link.remote_handle == -1:
-                let_linger(core, record)
-            count, link.relayed = link.relayed, 0
-            address = record.address
-            assert address is not None
-            if not link.link_credit:
-                record.time_credit(now)
-            record.pool.relayed(record.input, count, link.last_at)
-            link.quiet = record.pool.quiet(record.input)
-            core.touched[address] = None
-            for share in address.shares:
-                share.relayed(count, link.last_at)
-                core.touched[share.node] = None
-                if address.fast_route is not None:
-                    address.fast_route.quiet = share.pool.quiet(share.input)
+    route.generation = context.kernel.generation
 
 
 def stay_quiet(address: Address) -> None:

@@ -13,7 +13,7 @@ from amqpmesh.router.model.connections import ConnectionRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Leg
     from amqpmesh.router.model.node import Address
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = 8
 
 
-def check(core: Core) -> None:
+def check(context: Context) -> None:
     """Find out whether memory is used up. It stays so until a tenth of it is free again."""
-    memory, budget = core.memory, core.budget
+    memory, budget = context.memory, context.budget
     if memory.is_exceeded:
-        _make_room(core)
+        _make_room(context)
     used_up = budget.used > (0.9 if memory.used_up else 1.0) * budget.limit
     withheld = memory.withheld
     if used_up != memory.used_up:
         memory.used_up = used_up
         if used_up:
-            largest = max(_holders(core), key=_used, default=None)
-            core.log.warning(
+            largest = max(_holders(context), key=_used, default=None)
+            context.log.warning(
                 "memory used up",
                 octets=budget.used,
                 limit=budget.limit,
@@ -42,30 +42,29 @@ def check(core: Core) -> None:
                 consequence="holders of more than a share get no more",
             )
         for node in tuple(withheld):
-            core.touch(node)
+            context.touch(node)
     elif withheld:
         for node in list(islice(withheld, LOOKED_AT)):
             del withheld[node]
             withheld[node] = None
             if not memory.is_over(node.account):
-                core.touch(node)
+                context.touch(node)
 
 
-def nodes(core: Core) -> Iterator[Address]:
+def nodes(context: Context) -> Iterator[Address]:
     """All nodes of the router: of addresses, of producers in a mesh, and of lanes."""
-    for address in core.addresses.values():
+    for address in context.addresses.values():
         yield address
         if address.ingress is not None:
             yield address.ingress
-    if core.mesh is not None:
-        yield from core.mesh.routes.nodes()
+    yield from context.routes.nodes()
 
 
-def _holders(core: Core) -> Iterator[Address | ConnectionRecord]:
-    for record in core.connections:
+def _holders(context: Context) -> Iterator[Address | ConnectionRecord]:
+    for record in context.connections:
         if not (record.own or record.cut) and (record.counted or not record.lost):
             yield record
-    yield from (address for address in nodes(core) if address.buffered)
+    yield from (address for address in nodes(context) if address.buffered)
 
 
 def _used(holder: Address | ConnectionRecord) -> int:
@@ -76,28 +75,28 @@ def _name(holder: Address | ConnectionRecord) -> str:
     return f"connection {holder.number}" if isinstance(holder, ConnectionRecord) else f"address {holder.name!r}"
 
 
-def _make_room(core: Core) -> None:
+def _make_room(context: Context) -> None:
     """Have the largest holders make room for the others."""
-    limit = core.budget.limit
+    limit = context.budget.limit
     # What connections that are gone have left is ended in steps.
-    left = core.budget.used - sum(record.account.used - record.counted for record in core.leaving)
+    left = context.budget.used - sum(record.account.used - record.counted for record in context.leaving)
     if left <= 2 * limit:
         return
     returned: dict[str, int] = {}
-    for holder in sorted(_holders(core), key=_used, reverse=True):
+    for holder in sorted(_holders(context), key=_used, reverse=True):
         if left <= 1.5 * limit or not _used(holder):
             break
         held = _used(holder)
         if isinstance(holder, ConnectionRecord):
-            _close(core, holder)
+            _close(context, holder)
             left -= held
         else:
-            _return(core, holder)
+            _return(context, holder)
             if _used(holder) < held:  # it keeps what may be sent again
                 returned[holder.name] = held - _used(holder)
                 left -= returned[holder.name]
     if returned:
-        core.log.warning(
+        context.log.warning(
             "messages returned to free memory",
             addresses=len(returned),
             largest=next(iter(returned)),
@@ -105,24 +104,24 @@ def _make_room(core: Core) -> None:
         )
 
 
-def _close(core: Core, record: ConnectionRecord) -> None:
-    core.log.warning(
+def _close(context: Context, record: ConnectionRecord) -> None:
+    context.log.warning(
         "connection closed to free memory", connection=record.number, peer=record.host, octets=record.account.used
     )
     if record.counted:
-        cut_connection(core, record)
+        cut_connection(context, record)
         return
     error = Error(
         condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
     )
-    close_connection(core, record, error)
+    close_connection(context, record, error)
 
 
-def _return(core: Core, address: Address) -> None:
+def _return(context: Context, address: Address) -> None:
     """Return the messages that wait at a node to their senders, and abort those that were begun there."""
     for relay in address.waiting.relays():
-        undelivered(core, relay, address)
+        undelivered(context, relay, address)
     begun: Iterable[Leg | None] = [each.current for each in address.outgoing]
     for leg in begun:
         if leg is not None and any(chunk.account is address.account for chunk in leg.chunks):
-            give_up(core, leg)
+            give_up(context, leg)

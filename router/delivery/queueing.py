@@ -18,7 +18,7 @@ from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import AddressConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
 
 
@@ -31,38 +31,38 @@ LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=
 _TOLD: Final = object()
 
 
-def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+def enqueue(context: Context, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
     """Queue a delivery that no receiver can take now. An anonymous sender's waits only a limited time.
 
     Returns: False, if the delivery of an anonymous sender may not wait, since the memory is used up.
     """
     if incoming.address is None:
-        if core.memory.is_over(waiting_at(core, relay, address)):
+        if context.memory.is_over(waiting_at(context.memory, relay, address)):
             return False
-        _hold(core, relay, incoming, address)
-    wait(core, relay, address)
-    core.touch(address)
+        _hold(context, relay, incoming, address)
+    wait(context, relay, address)
+    context.touch(address)
     return True
 
 
-def wait(core: Core, relay: Relay, address: Address) -> None:
+def wait(context: Context, relay: Relay, address: Address) -> None:
     """It waits at this node from now on, and counts there."""
-    account = waiting_at(core, relay, address)
+    account = waiting_at(context.memory, relay, address)
     for chunk in relay.chunks:
         chunk.move(account)
-    address.wait(relay, deadline(core, relay, address))
+    address.wait(relay, deadline(context, relay, address))
 
 
-def is_full(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+def is_full(context: Context, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
     """Whether an anonymous sender's message may not wait, should it have to. Args: address: where it would."""
     pool, to = incoming.pool, relay.to
     if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(address))):
         return False
-    most = config_of(core, relay, address).window
+    most = config_of(context, relay, address).window
     return pool.is_full(to, most) or pool.is_full(address, most)
 
 
-def _hold(core: Core, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
+def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
     """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached.
 
     Args: address: where it waits; None: at another router.
@@ -70,7 +70,7 @@ def _hold(core: Core, relay: Relay, incoming: IncomingLink, address: Address | N
     pool = incoming.pool
     if incoming.lane is not None:
         # The lane is for others, too. The router where it came in knows its sender.
-        forwarded(core, relay)
+        forwarded(context, relay)
         incoming.waiting += 1
         relay.portion = _TOLD
         if relay.incoming is not None:
@@ -86,19 +86,19 @@ def _hold(core: Core, relay: Relay, incoming: IncomingLink, address: Address | N
                 chunk.free_window()  # the sender's own window bounds what waits: other links of the session go on
 
 
-def waits_there(core: Core, relay: Relay) -> None:
+def waits_there(context: Context, relay: Relay) -> None:
     """A delivery that left by a transit lane waits at the router where that ends."""
     source = relay.source
     if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
-        _hold(core, relay, source, None)
+        _hold(context, relay, source, None)
 
 
-def decided_there(core: Core, relay: Relay, outcome: bytes) -> None:
+def decided_there(context: Context, relay: Relay, outcome: bytes) -> None:
     """A delivery that left has an outcome, where it waits if it has waited since."""
     if relay.portion is not None:
         if state_kind(outcome) == RELEASED:
             give_up_place(relay)
-        forwarded(core, relay, left=False)
+        forwarded(context, relay, left=False)
 
 
 def give_up_place(relay: Relay) -> None:
@@ -108,16 +108,16 @@ def give_up_place(relay: Relay) -> None:
         source.pool.give_up(portion)
 
 
-def deadline(core: Core, relay: Relay, address: Address) -> float | None:
+def deadline(context: Context, relay: Relay, address: Address) -> float | None:
     """Until when it may wait there, seconds: its ttl, or an anonymous sender's patience; None: it may for ever."""
     expires_at, source = message_head.expires_at(relay), relay.source
     if not isinstance(source, IncomingLink) or source.address is not None:
         return expires_at
-    until = core.now + config_of(core, relay, address).anonymous_wait
+    until = context.now + config_of(context, relay, address).anonymous_wait
     return until if expires_at is None else min(until, expires_at)
 
 
-def config_of(core: Core, relay: Relay, address: Address) -> AddressConfig:
+def config_of(context: Context, relay: Relay, address: Address) -> AddressConfig:
     """What is configured of the address that a waiting delivery is for.
 
     Args: address: where it waits. A way to another router, whatever the address, has nothing configured.
@@ -128,33 +128,33 @@ def config_of(core: Core, relay: Relay, address: Address) -> AddressConfig:
     to = relay.to
     if to is None and relay.head is not None:
         to = message_head.final_address(relay.chunks[0].data, relay.head)
-    return address.config if to is None else core.addresses.config(to)
+    return address.config if to is None else context.addresses.config(to)
 
 
-def requeue(core: Core, relay: Relay, address: Address) -> None:
+def requeue(context: Context, relay: Relay, address: Address) -> None:
     """It waits again, behind those of its priority; in a mesh where it came in: only there ways are chosen."""
     share = relay.share
     if isinstance(share, Share):
-        forwarded(core, relay)
+        forwarded(context, relay)
         relay.share = None
         relay.key = None
         relay.address = address = share.ingress
     incoming = relay.source
     if isinstance(incoming, IncomingLink) and incoming.address is None:
-        _hold(core, relay, incoming, address)
-    wait(core, relay, address)
-    core.touch(address)
+        _hold(context, relay, incoming, address)
+    wait(context, relay, address)
+    context.touch(address)
 
 
-def unqueue(core: Core, relay: Relay) -> None:
+def unqueue(context: Context, relay: Relay) -> None:
     """It waits no longer in its address' queue."""
     address = address_of(relay)
     if relay.queued and address is not None:
         address.waiting.remove(relay)
-        core.touch(address)
+        context.touch(address)
 
 
-def forwarded(core: Core, relay: Relay, *, left: bool = True) -> None:
+def forwarded(context: Context, relay: Relay, *, left: bool = True) -> None:
     """Its first frame has left, or never will: its input may be given credit for it again."""
     holder, portion = relay.share or relay.source, relay.portion
     if portion is not None:
@@ -167,17 +167,17 @@ def forwarded(core: Core, relay: Relay, *, left: bool = True) -> None:
         return
     if isinstance(holder, Share):
         relay.waiting = False
-        holder.pool.forwarded(holder.input, core.now)
-        core.touch(holder.node)
-        core.touch(holder.ingress)
+        holder.pool.forwarded(holder.input, context.now)
+        context.touch(holder.node)
+        context.touch(holder.ingress)
     elif isinstance(holder, IncomingLink):
         relay.waiting = False
         pool = holder.pool
         if not isinstance(pool, SharedWindow):
-            pool.forwarded(holder.input, core.now)
+            pool.forwarded(holder.input, context.now)
         elif not isinstance(portion, Portion):
             pool.passed(holder.input, relay.to)
         else:
             assert relay.to is not None
             pool.end(holder.input, portion, relay.to, left=left)
-        core.touch_input(holder)
+        context.touch_input(holder)

@@ -32,10 +32,10 @@ from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
 
 
-def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
+def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5); or copy what was rejected.
 
     Returns: what to tell the sender; None: nothing yet, it is sent again.
@@ -49,8 +49,8 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     assert isinstance(outgoing, OutgoingLink)
     if kind == REJECTED:
         data = _again(relay, failed=True)
-        drop_kept(core, relay)
-        dead_letter(core, relay, data)
+        drop_kept(context, relay)
+        dead_letter(context, relay, data)
         return outcome
     modified = None
     if kind == MODIFIED:
@@ -59,23 +59,23 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
             relay.attempts -= 1
         modified = without_ours(said)
         outcome = encode_composite(modified)
-    waits_at = chosen_at(core, relay)
+    waits_at = chosen_at(context, relay)
     assert waits_at is not None
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
     failed = modified is not None and bool(modified.delivery_failed)
     data = _again(relay, failed=failed, modified=modified)
     if relay.attempts >= address.config.attempts or not possible:
-        drop_kept(core, relay)
+        drop_kept(context, relay)
         if address.config.dead_letter is None:
             return outcome
         # Whatever happens to the copy: the sender need not try again (§3.4.5).
-        dead_letter(core, relay, data)
+        dead_letter(context, relay, data)
         return UNDELIVERABLE_STATE
     if not leg.done and leg.delivery is not None:
         dispose(leg.delivery, outcome, True)
-        uncount_or_abort(core, leg)
-    if core.recording is not None:
-        core.recording.tried_again(relay, leg)
+        uncount_or_abort(context, leg)
+    if context.recording is not None:
+        context.recording.tried_again(relay, leg)
     relay.failed = relay.failed or failed
     # Copies go on by themselves; a browser sees the message once, however often it is tried.
     relay.drop([each for each in relay.legs if each.copy and not each.done])
@@ -90,7 +90,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     relay.chunks.append(Chunk(data, None, waits_at.account))
     # A neighbour may hear of the next try before it hears that this one is settled: they are two deliveries.
     relay.key = None
-    requeue(core, relay, address)
+    requeue(context, relay, address)
     return None
 
 
@@ -101,21 +101,21 @@ def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> b
     return message_head.redelivered(data, failed=failed, modified=modified) if relay.message_format == 0 else data
 
 
-def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
+def dead_letter(context: Context, relay: Relay, data: bytes) -> None:
     """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
     address = address_of(relay)
-    name = config_of(core, relay, address).dead_letter if address is not None else None
+    name = config_of(context, relay, address).dead_letter if address is not None else None
     if address is None or name is None or relay.message_format != 0:
         return
-    dead, name = core.lookup.of_copy(address.tenant, name)
-    if dead is None or not dead.has_consumers or core.memory.is_over(dead.account):
-        count_undelivered(core, dead)
+    dead, name = context.resolve_copy(address.tenant, name)
+    if dead is None or not dead.has_consumers or context.memory.is_over(dead.account):
+        count_undelivered(context, dead)
         return
-    _send_copy(core, dead, name, relay.message_format, message_head.without_ttl(data))
+    _send_copy(context, dead, name, relay.message_format, message_head.without_ttl(data))
 
 
-def _send_copy(core: Core, address: Address, to: str, message_format: int, data: bytes) -> None:
-    relay = Relay(None, None, message_format, core.now)
+def _send_copy(context: Context, address: Address, to: str, message_format: int, data: bytes) -> None:
+    relay = Relay(None, None, message_format, context.now)
     relay.complete = True
     relay.waiting = False
     relay.head = read_head(data, complete=True)
@@ -125,6 +125,6 @@ def _send_copy(core: Core, address: Address, to: str, message_format: int, data:
     # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
     relay.settled = False
     relay.chunks.append(Chunk(data, None, address.account))
-    core.relays += 1
-    wait(core, relay, address)
-    core.touch(address)
+    context.in_flight += 1
+    wait(context, relay, address)
+    context.touch(address)

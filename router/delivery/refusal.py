@@ -21,7 +21,7 @@ from amqpmesh.router.telemetry.schema import Outcome
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import Error
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Address
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DELIVERY_TAG: Final = Symbol("delivery-tag")
 
 
-def refuse(core: Core, relay: Relay, error: Error, address: Address | None = None) -> None:
+def refuse(context: Context, relay: Relay, error: Error, address: Address | None = None) -> None:
     """Tell the sender of an unsent message the error that a link to the message's address would be told.
 
     The message is `rejected` with it. A settled message cannot be, nor one whose source takes no `rejected`: the error
@@ -41,19 +41,19 @@ def refuse(core: Core, relay: Relay, error: Error, address: Address | None = Non
     if incoming.address is None and incoming.lane is None:
         error = replace(error, info={**(error.info or {}), DELIVERY_TAG: relay.tag})
         if relay.settled or not takes_rejected(incoming):
-            count_undelivered(core, address)
-            if core.recording is not None:
-                core.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
-            end_link(core, relay, error)
+            count_undelivered(context, address)
+            if context.recording is not None:
+                context.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
+            end_link(context, relay, error)
             return
-    undelivered(core, relay, address, encode_composite(Rejected(error=error)))
+    undelivered(context, relay, address, encode_composite(Rejected(error=error)))
 
 
-def end_link(core: Core, relay: Relay, error: Error) -> None:
+def end_link(context: Context, relay: Relay, error: Error) -> None:
     """Drop a message whose head has come, and detach its link with an error that is about that message."""
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
     if incoming.current is relay:
         incoming.current = None
-    abort(core, relay)
-    fail_link(core, incoming, error)
+    abort(context, relay)
+    fail_link(context, incoming, error)

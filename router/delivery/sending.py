@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Address
@@ -55,7 +55,9 @@ class Sent(Enum):
 ALL_WRITTEN: Final[Sequence[tuple[Leg, Sent]]] = ()
 
 
-def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> Sequence[tuple[Leg, Sent]] | None:
+def start(
+    context: Context, relay: Relay, address: Address, taken: list[OutgoingLink]
+) -> Sequence[tuple[Leg, Sent]] | None:
     """Send all that has come of a message to each of `taken`.
 
     Returns: the legs that the caller has to settle, `ALL_WRITTEN` if there are none; None: the message has expired.
@@ -67,7 +69,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     first = chunks[0]
     lane = address.lane
     if lane is not None and relay.key is None:
-        relay.key = core.new_key(lane)
+        relay.key = context.routes.new_key(lane)
     came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
     # Of what is settled no router could say that it waits, and its sender would never wait.
     tracked = relay.settled and came_in and lane is not None and lane.kind is LaneKind.TRANSIT
@@ -75,7 +77,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
         relay,
         first.data,
         address.config.delivery_annotations,
-        core.now,
+        context.now,
         ours=_for_routers(relay, lane, taken, tracked=tracked),
         within_mesh=_is_on_its_way(relay, taken),
     )
@@ -83,25 +85,25 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
         return None
     # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
     if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
-        begin_keeping(core, relay)
+        begin_keeping(context, relay)
         for chunk in chunks:
             if relay.kept is not None:
-                keep(core, relay, chunk.data)
+                keep(context, relay, chunk.data)
     if data is not first.data:
         # Should nothing of it be sent after all, it is as if it had come so, now.
         first.data = data
         if relay.head is not None:
             relay.head = read_head(data, complete=True)
-            relay.arrived = core.now
+            relay.arrived = context.now
     relay.attempts += 1
-    address.left_at = core.now
-    forwarded(core, relay)
+    address.left_at = context.now
+    forwarded(context, relay)
     watchers = list(address.copies)
     for share in address.shares:
-        share.take(core.now)
-        share.pool.forwarded(share.input, core.now)
+        share.take(context.now)
+        share.pool.forwarded(share.input, context.now)
         watchers += share.node.copies
-        core.touch(share.node)
+        context.touch(share.node)
     legs = [Leg(relay, each, False) for each in taken]
     for chunk in chunks:
         chunk.holders = len(legs)
@@ -111,9 +113,9 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     if relay.attempts == 1:
         for each in watchers:
             copy = Leg(relay, each, True)
-            if all(give_copy(core, copy, chunk.data) for chunk in chunks):
+            if all(give_copy(context, copy, chunk.data) for chunk in chunks):
                 legs.append(copy)
-    core.legs_seen += max(0, len(legs) - 1)
+    context.legs_seen += max(0, len(legs) - 1)
     for leg in legs:
         relay.add(leg)
     chunks.clear()
@@ -124,8 +126,8 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
         if leg.copy and not outgoing.is_ready:
             outgoing.backlog.append(leg)
             continue
-        _begin_leg(core, outgoing, leg)
-        sent = pump(core, outgoing)
+        _begin_leg(context, outgoing, leg)
+        sent = pump(context, outgoing)
         if sent is not None:
             unsettled = [*unsettled, (leg, sent)]
     return unsettled
@@ -150,7 +152,7 @@ def _is_on_its_way(relay: Relay, taken: list[OutgoingLink]) -> bool:
     return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in taken)
 
 
-def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
+def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
     """Give a `copy` receiver the next part of a message, in a chunk of its own: it holds up no sender.
 
     Returns: False, if its backlog is full: then it sees no more of this message.
@@ -159,7 +161,7 @@ def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
     assert isinstance(outgoing, OutgoingLink)
     budget = outgoing.copies
     assert budget is not None, "it sees copies"
-    if budget.used + len(data) > budget.limit or core.memory.is_over(outgoing.connection.account):
+    if budget.used + len(data) > budget.limit or context.memory.is_over(outgoing.connection.account):
         outgoing.missed += 1
         for chunk in leg.chunks:
             chunk.release()
@@ -169,22 +171,22 @@ def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
     return True
 
 
-def keep(core: Core, relay: Relay, payload: bytes) -> None:
+def keep(context: Context, relay: Relay, payload: bytes) -> None:
     """Keep the message for a redelivery, while it is small enough for one."""
     assert relay.kept is not None
-    address = chosen_at(core, relay)
+    address = chosen_at(context, relay)
     assert address is not None
     relay.kept += payload
     address.account.add(len(payload))
-    if len(relay.kept) > address.config.redeliver_max or core.memory.is_over(address.account):
-        drop_kept(core, relay)
+    if len(relay.kept) > address.config.redeliver_max or context.memory.is_over(address.account):
+        drop_kept(context, relay)
 
 
-def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
+def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
     relay = leg.relay
     if relay.key is None and outgoing.lane is not None:
         # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
-        relay.key = core.new_key(outgoing.lane)
+        relay.key = context.routes.new_key(outgoing.lane)
     settled = (relay.settled or relay.presettled) and not leg.tracked
     leg.delivery = outgoing.link.delivery(
         outgoing.next_tag(relay.key), message_format=relay.message_format, settled=settled
@@ -199,10 +201,10 @@ def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
     if not settled:
         leg.counted = True
         outgoing.outstanding += 1
-    core.touch_outgoing(outgoing)
+    context.touch_outgoing(outgoing)
 
 
-def pump(core: Core, outgoing: OutgoingLink) -> Sent | None:
+def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
     """Write what the current leg of an outgoing link has, as far as window and output allow; then waiting copies.
 
     Returns: what the caller has to settle of that leg; None: nothing. It is never anything of a copy.
@@ -212,26 +214,26 @@ def pump(core: Core, outgoing: OutgoingLink) -> Sent | None:
         if leg is None:
             if outgoing.backlog:
                 if outgoing.is_ready:
-                    _begin_leg(core, outgoing, outgoing.backlog.popleft())
+                    _begin_leg(context, outgoing, outgoing.backlog.popleft())
                     continue
                 outgoing.stall()
             elif outgoing.copy and not outgoing.gone:
                 outgoing.link.drained()
             return None
-        sent = _write(core, outgoing, leg)
+        sent = _write(context, outgoing, leg)
         if sent is Sent.WRITTEN:
             outgoing.current = None
             may_pass(leg)
-            core.touch_outgoing(outgoing)
+            context.touch_outgoing(outgoing)
             if leg.relay.presettled and not (leg.relay.settled or leg.copy or leg.aborting):
                 return Sent.HANDED_ON
-            leg_sent(core, leg)
+            leg_sent(context, leg)
         elif sent is Sent.TOO_LARGE and leg.copy:
             leg.decide(too_large(outgoing.link.remote_max_message_size))
-            leg.outcome_at = core.now
+            leg.outcome_at = context.now
             _give_up_rest(leg)
         else:
-            hold(core, leg)
+            hold(context.memory, leg)
             return None if sent is Sent.WAITS else sent
 
 
@@ -243,7 +245,7 @@ def may_pass(leg: Leg) -> None:
         source.end_bulk(outgoing.address, leg)
 
 
-def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> Sent:
+def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
     """Write what the leg has, as far as window and output allow."""
     relay = leg.relay
     delivery = leg.delivery
@@ -265,7 +267,7 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> Sent:
         if relay.legs == [leg] and not leg.copy:
             outgoing.current = None
             may_pass(leg)
-            core.touch_outgoing(outgoing)
+            context.touch_outgoing(outgoing)
             return Sent.UNSENT
         return Sent.WAITS
     limit = sender.remote_max_message_size
@@ -291,10 +293,10 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> Sent:
         taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
         if delivery.delivery_id != -1 and not leg.started:
             leg.started = True
-            sender.flow_state.last_at = core.now
+            sender.flow_state.last_at = context.now
             outgoing.note_credit()
         if settles and delivery.settled:
-            uncount(core, leg)
+            uncount(context, leg)
         if taken < len(data) or (last and not delivery.complete):
             leg.offset += taken
             outgoing.stall()
@@ -304,10 +306,10 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> Sent:
     return Sent.WRITTEN if delivery.complete else Sent.WAITS
 
 
-def abort(core: Core, relay: Relay) -> None:
+def abort(context: Context, relay: Relay) -> None:
     """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
-    unqueue(core, relay)
-    forwarded(core, relay, left=False)
+    unqueue(context, relay)
+    forwarded(context, relay, left=False)
     relay.dropped = True
     relay.complete = True
     relay.incoming = None
@@ -315,21 +317,21 @@ def abort(core: Core, relay: Relay) -> None:
     drop_chunks(relay)
     for leg in relay.legs:
         if not leg.done and not (leg.delivery is not None and leg.delivery.complete):
-            abort_leg(core, leg)
-    close_if_done(core, relay)
+            abort_leg(context, leg)
+    close_if_done(context, relay)
 
 
-def abort_leg(core: Core, leg: Leg) -> None:
+def abort_leg(context: Context, leg: Leg) -> None:
     """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     _give_up_rest(leg)
     if outgoing.current is leg:
         # Where the session's window is closed, the frame goes as soon as it opens.
-        pump(core, outgoing)
+        pump(context, outgoing)
     elif leg in outgoing.backlog:
         outgoing.backlog.remove(leg)
-        finish(core, leg)
+        finish(context, leg)
 
 
 def _give_up_rest(leg: Leg) -> None:
@@ -340,11 +342,11 @@ def _give_up_rest(leg: Leg) -> None:
     leg.chunks.clear()
 
 
-def uncount_or_abort(core: Core, leg: Leg) -> None:
+def uncount_or_abort(context: Context, leg: Leg) -> None:
     """The receiver's end of a leg is settled; if its frames are not all written, no more are."""
-    uncount(core, leg)
+    uncount(context, leg)
     if leg.delivery is not None and not leg.delivery.complete:
-        abort_leg(core, leg)
+        abort_leg(context, leg)
     else:
         leg.end()
-        end_lane(core, leg)
+        end_lane(context, leg)

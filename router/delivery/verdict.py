@@ -26,37 +26,37 @@ from amqpmesh.router.kernel import (
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Leg, Relay
 
 
-def answer(core: Core, leg: Leg) -> None:
+def answer(context: Context, leg: Leg) -> None:
     """The outcome of a leg has come: tell the sender, once those of all are known."""
     relay = leg.relay
     if relay.settled or relay.incoming is None:
-        _settle_unheard(core, leg)
+        _settle_unheard(context, leg)
         return
     if relay.answered or relay.unanswered or relay.strongest is None:
         return
-    final = redeliver(core, relay, relay.strongest)
+    final = redeliver(context, relay, relay.strongest)
     if final is not None:
-        tell(core, relay, passed_up(core, relay, final))
+        tell(context, relay, passed_up(context, relay, final))
 
 
-def tell(core: Core, relay: Relay, outcome: bytes) -> None:
+def tell(context: Context, relay: Relay, outcome: bytes) -> None:
     """Give the sender its outcome."""
     incoming = relay.incoming
     source = relay.source
     assert incoming is not None
     assert isinstance(source, IncomingLink)
-    drop_kept(core, relay)
+    drop_kept(context, relay)
     if relay.failed and state_kind(outcome) == RELEASED:
         # Of the last try it is true, of one before it is not: somebody has begun with it (§3.4.4).
         outcome = FAILED_STATE
     permitted = permissible(source, outcome)
     if permitted is None:
         error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
-        core.fail_link(source, error)
+        context.fail_link(source, error)
         return
     source.link.flow_state.count_outcome(permitted)
     if not outcome_step(relay.second, settled=False, known=False) & SETTLE_SENDER:
@@ -71,24 +71,24 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
                 description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
             )
-            core.fail_link(source, error)
+            context.fail_link(source, error)
             return
     else:
         relay.incoming = None
         dispose(incoming, permitted, True)
-        core.legs_seen += max(0, relay.open - 1)
+        context.legs_seen += max(0, relay.open - 1)
         for leg in relay.legs if relay.open else ():
             if not leg.done and leg.outcome is not None and leg.delivery is not None:
                 dispose(leg.delivery, leg.outcome, True)
-                uncount_or_abort(core, leg)
+                uncount_or_abort(context, leg)
     if not relay.complete:
         # An outcome in the middle of the frames: the rest is read and dropped, the link stays usable.
         relay.dropped = True
         drop_chunks(relay)
         for leg in relay.legs:
             if not leg.done:
-                abort_leg(core, leg)
-    close_if_done(core, relay)
+                abort_leg(context, leg)
+    close_if_done(context, relay)
 
 
 def _shorten(relay: Relay) -> None:
@@ -101,25 +101,25 @@ def _shorten(relay: Relay) -> None:
             leg.delivery.remote_state = told_state(leg.delivery.remote_state)
 
 
-def settle_orphan(core: Core, relay: Relay) -> None:
+def settle_orphan(context: Context, relay: Relay) -> None:
     """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
-    core.legs_seen += max(0, len(relay.legs) - 1)
+    context.legs_seen += max(0, len(relay.legs) - 1)
     for leg in relay.legs:
-        _settle_unheard(core, leg)
+        _settle_unheard(context, leg)
 
 
-def _settle_unheard(core: Core, leg: Leg) -> None:
+def _settle_unheard(context: Context, leg: Leg) -> None:
     if leg.outcome is not None and not leg.done and leg.delivery is not None:
         dispose(leg.delivery, None, True)
-        uncount_or_abort(core, leg)
+        uncount_or_abort(context, leg)
 
 
-def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:
+def pass_up(context: Context, leg: Leg, state: bytes | None) -> None:
     """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
     relay = leg.relay
     incoming = relay.incoming
     if state in (WAITS, LEFT):
-        _heard_of(core, leg, state)
+        _heard_of(context, leg, state)
         return
     if state is None or incoming is None or leg.copy or relay.answered or len(relay.legs) > 1:
         return
@@ -136,7 +136,7 @@ def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:
     dispose(incoming, state, False)
 
 
-def _heard_of(core: Core, leg: Leg, state: bytes) -> None:
+def _heard_of(context: Context, leg: Leg, state: bytes) -> None:
     """A router says whether a delivery waits there: it concerns the one where that came in. Nobody else may say so."""
     relay, outgoing = leg.relay, leg.branch
     source = relay.source
@@ -145,9 +145,9 @@ def _heard_of(core: Core, leg: Leg, state: bytes) -> None:
     if source.lane is None:
         if state == WAITS:
             if leg.tracked or not relay.settled:  # else nobody would say that it has left
-                waits_there(core, relay)
+                waits_there(context, relay)
         else:
-            forwarded(core, relay)
+            forwarded(context, relay)
     elif relay.incoming is not None:
         dispose(relay.incoming, state, False)
 

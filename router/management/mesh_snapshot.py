@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from amqpmesh.router.address_syntax import local_key, split
-from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import ConsumerRouters, why_address, why_node
-from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
     DisagreementStatistics,
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.mesh.neighbour import Neighbour
-    from amqpmesh.router.model.node import Address
     from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
     from amqpmesh.topology.linkstate import Link
 
@@ -36,54 +31,6 @@ class MeshFields(TypedDict, total=False):
     routes: tuple[RouteStatistics, ...]
     adverts: tuple[AdvertStatistics, ...]
     disagreements: tuple[DisagreementStatistics, ...]
-
-
-class Reachability:
-    """The reachable and unreachable consumers of addresses; made for one snapshot."""
-
-    def __init__(self, mesh: Mesh | None) -> None:
-        self._topology = mesh.topology if mesh is not None else None
-        self._split = False
-        self._out_of_reach: dict[tuple[str, str], list[str]] = {}
-        if self._topology is None or mesh is None:
-            return
-        self._members = mesh.members
-        for router in self._topology.routers():
-            if self._topology.distance(router) is None:
-                self._split = True
-                for name, advert in self._topology.book.advertised_by(router).items():
-                    if advert.consumers:
-                        self._out_of_reach.setdefault(name, []).append(router)
-
-    def of(self, tenant: str, name: str) -> ConsumerRouters:
-        """Return the other routers that have consumers of an address; for `name@router` that router."""
-        if self._topology is None:
-            return ConsumerRouters()
-        own = self._topology.router
-        local, only = split(name)
-        if only is not None and only != own:
-            members = self._members.of(only) or (only,)
-            adverts = ((each, self._topology.lookup(tenant, local_key(each, local)).get(each)) for each in members)
-            there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
-            lost = tuple(each for each in members if self._topology.distance(each) is None)
-            return ConsumerRouters(there, lost if len(lost) == len(members) else ())
-        told = self._topology.lookup(tenant, name)
-        return ConsumerRouters(
-            tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),
-            tuple(self._out_of_reach.get((tenant, name), ())),
-            self._split,
-        )
-
-
-def no_credit_reason(core: Core, address: Address) -> Reason:
-    """Return the reason why a sender gets no credit for an address without consumers, in the words of a snapshot."""
-    if core.mesh is not None and not address.is_ingress:
-        reason = why_node(address, draining=core.draining)
-    else:
-        seen = seen_as(core, address)
-        consumers = Reachability(core.mesh).of(seen.tenant, seen.name)
-        reason = why_address(seen, draining=core.draining, consumers=consumers)
-    return reason or Reason.NO_RECEIVER
 
 
 def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFields]:
@@ -105,7 +52,7 @@ def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFiel
     adverts = []
     for router in mesh.topology.routers():
         yield
-        if router == core.id:
+        if router == core.context.id:
             continue
         routes.append(_route(mesh, router))
         reachable = mesh.topology.distance(router) is not None
@@ -149,8 +96,8 @@ def _mesh(
         neighbours=sum(neighbour.up for neighbour in neighbours),
         lanes=lanes,
         messages_sent=sum(topology.sent.values()),
-        no_path=core.no_path,
-        no_hops=core.no_hops,
+        no_path=core.context.no_path,
+        no_hops=core.context.no_hops,
         dropped_malformed=dropped.get("malformed", 0),
         dropped_oversized=dropped.get("oversized", 0),
         dropped_version=dropped.get("version", 0),

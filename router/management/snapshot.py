@@ -15,10 +15,16 @@ from amqpmesh.router.amqp.standard.messaging import (
     DeleteOnNoLinksOrMessages,
     DeleteOnNoMessages,
 )
-from amqpmesh.router.delivery.fast_routes import catch_up
-from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import ConsumerRouters, why_address, why_incoming, why_node, why_outgoing
-from amqpmesh.router.management.mesh_snapshot import Reachability, mesh_snapshot
+from amqpmesh.router.attach.resolve import is_cut_off
+from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
+from amqpmesh.router.model.blocked import (
+    NO_CONSUMERS,
+    ConsumerRouters,
+    why_address,
+    why_incoming,
+    why_node,
+    why_outgoing,
+)
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
@@ -55,16 +61,16 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     end
     between two steps, and their counts, are missing until the next snapshot.
     """
-    catch_up(core)
-    total = core.past.copy()
+    core.context.catch_up()
+    total = core.context.past.copy()
     by_address: dict[Address, Tally] = {}
     why: dict[Address, Reason | None] = {}
     where: dict[Address, ConsumerRouters] = {}
-    reachability = Reachability(core.mesh)
-    for address in list(core.addresses.values()):
+    reachability = core.mesh.selection.reachability() if core.mesh is not None else None
+    for address in list(core.context.addresses.values()):
         by_address[address] = address.past.copy()
-        where[address] = reachability.of(address.tenant, address.name)
-        why[address] = why_address(address, draining=core.draining, consumers=where[address])
+        where[address] = NO_CONSUMERS if reachability is None else reachability.of(address.tenant, address.name)
+        why[address] = why_address(address, draining=core.context.draining, consumers=where[address])
         yield
     connections = []
     links = []
@@ -76,13 +82,13 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     def count(taken: IncomingLink | OutgoingLink) -> Address | None:
         counted.add(taken)
         total.add(taken)
-        used_address = seen_as(core, taken.address) if taken.address is not None else None
+        used_address = core.context.seen_as(taken.address) if taken.address is not None else None
         if used_address in by_address:
             by_address[used_address].add(taken)
         return used_address
 
-    for record in list({**core.connections, **core.leaving}):
-        if not record.own and record in core.connections:
+    for record in list({**core.context.connections, **core.context.leaving}):
+        if not record.own and record in core.context.connections:
             connections.append(_connection(record))
         for taken in (*record.incoming, *record.outgoing, *record.lingering):
             yield
@@ -100,8 +106,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             used.add(used_address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
         yield
-    for taken in list(core.leftovers.links):
-        if taken in core.leftovers.links and taken not in counted:
+    for taken in list(core.context.ended_links.links):
+        if taken in core.context.ended_links.links and taken not in counted:
             count(taken)
         yield
     addresses = []
@@ -114,25 +120,25 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     seen = yield from mesh_snapshot(core, lanes)
     return Statistics(
         router=RouterStatistics(
-            id=core.id,
-            now=core.now,
-            started_at=core.started_at,
-            draining=core.draining,
+            id=core.context.id,
+            now=core.context.now,
+            started_at=core.context.started_at,
+            draining=core.context.draining,
             connections=len(connections),
-            links=max(len(links), core.attaching.held - own),
+            links=max(len(links), len(core.context.link_names) - own),
             addresses=len(addresses),
-            relays=core.relays,
-            buffered=core.budget.used,
-            memory=core.budget.limit,
-            memory_used_up=core.memory.used_up,
+            relays=core.context.in_flight,
+            buffered=core.context.budget.used,
+            memory=core.context.budget.limit,
+            memory_used_up=core.context.memory.used_up,
             deliveries_in=total.deliveries_in,
             deliveries_out=total.deliveries_out,
-            octets_in=core.octets_in,
-            octets_out=core.octets_out,
-            undelivered=core.undelivered,
-            expired=core.expired,
-            stolen=core.stolen,
-            irregular=core.irregular_heads,
+            octets_in=core.context.octets_in,
+            octets_out=core.context.octets_out,
+            undelivered=core.context.undelivered,
+            expired=core.context.expired,
+            stolen=core.context.stolen,
+            irregular=core.context.irregular_heads,
             **total.outcomes(),
         ),
         container_links=core.containers.statistics(),
@@ -184,11 +190,11 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
     if address is None:
         of_address = None
     elif core.mesh is None or address.is_ingress:
-        of_address = why.get(seen_as(core, address))
+        of_address = why.get(core.context.seen_as(address))
     else:  # the address is for receivers at this router only: other routers' receivers do not help
-        of_address = why_node(address, draining=core.draining)
-    reason = why_incoming(incoming, of_address, draining=core.draining)
-    if core.lookup.is_cut_off(incoming):
+        of_address = why_node(address, draining=core.context.draining)
+    reason = why_incoming(incoming, of_address, draining=core.context.draining)
+    if is_cut_off(core.context, incoming):
         reason = Reason.NO_PATH
     return _link(
         incoming,
@@ -275,8 +281,8 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
     if isinstance(taken, IncomingLink):
         lane, direction, bulk, retired = taken.lane, Direction.INCOMING, taken.input.large, False
         waiting = taken.input.waiting + taken.waiting
-        of_node = why_node(node, draining=core.draining) if node is not None else None
-        reason = why_incoming(taken, of_node, draining=core.draining)
+        of_node = why_node(node, draining=core.context.draining) if node is not None else None
+        reason = why_incoming(taken, of_node, draining=core.context.draining)
     else:
         lane, direction, bulk, retired = taken.lane, Direction.OUTGOING, taken.bulk, taken.retired
         waiting = taken.address.waiting.size

@@ -27,7 +27,6 @@ from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
@@ -73,12 +72,12 @@ class Memory:
         return account.used > self.share
 
 
-def waiting_at(core: Core, relay: Relay, address: Address) -> Budget:
+def waiting_at(memory: Memory, relay: Relay, address: Address) -> Budget:
     """The account of a message that waits at a node.
 
     A message from the router itself, or to one of its own nodes, uses the reserve while some of it is left.
     """
-    source, reserve = relay.source, core.memory.reserve
+    source, reserve = relay.source, memory.reserve
     is_own = address.kept or (isinstance(source, IncomingLink) and source.connection.own)
     return reserve if is_own and reserve.used < reserve.limit else address.account
 
@@ -95,12 +94,12 @@ def _node(relay: Relay, outgoing: OutgoingLink) -> Address:
     return relay.address or outgoing.address  # type: ignore[return-value]  # the kernel knows no addresses
 
 
-def hold(core: Core, leg: Leg) -> None:
+def hold(memory: Memory, leg: Leg) -> None:
     """Count the rest of a leg that cannot go on, on the account of the place where it stands."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.connection.engine.flow_state.sending:
-        count_output(core, outgoing.connection)
+        count_output(memory, outgoing.connection)
     if leg.copy:
         return
     account = begun_on(leg.relay, outgoing)
@@ -110,9 +109,9 @@ def hold(core: Core, leg: Leg) -> None:
         chunk.move(account)
 
 
-def count_output(core: Core, record: ConnectionRecord) -> None:
+def count_output(memory: Memory, record: ConnectionRecord) -> None:
     """Count the output of a peer that does not read. Above its share the peer is given no more."""
-    memory, flow_state = core.memory, record.engine.flow_state
+    flow_state = record.engine.flow_state
     unwritten = record.unwritten
     record.account.add(unwritten - record.counted)
     record.counted = unwritten
@@ -127,15 +126,14 @@ def forget_output(record: ConnectionRecord) -> None:
     record.engine.flow_state.backlog = record.output_backlog
 
 
-def check_node(core: Core, address: Address) -> None:
-    """Give a node's senders credit, or none where the node is above its share."""
-    memory = core.memory
+def check_node(memory: Memory, address: Address, *, draining: bool) -> None:
+    """Give a node's senders credit, or none where the node is above its share or the router drains."""
     is_over = address.buffered > 0 and memory.is_over(address.account)
     if is_over:
         memory.withheld[address] = None
     elif memory.withheld:
         memory.withheld.pop(address, None)
-    suspended = is_over or core.draining
+    suspended = is_over or draining
     if suspended != address.suspended:
         address.suspended = suspended
         if address.has_pool:

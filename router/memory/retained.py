@@ -24,7 +24,7 @@ from amqpmesh.router.memory.holders import SHARES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.memory.holders import Memory
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
@@ -151,9 +151,9 @@ def size_of_attach(attach: Attach) -> int:
     return octets - FREE if octets > FREE else 0
 
 
-def remember(core: Core, record: ConnectionRecord, octets: int) -> bool:
+def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
     """So many octets more stay of what a peer has said, for as long as its connection; whether they may."""
-    if is_too_much(core, record, octets):
+    if is_too_much(memory, record, octets):
         return False
     record.remembered += octets
     record.account.add(octets)
@@ -166,11 +166,11 @@ def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | Connec
     taken.remembered = 0
 
 
-def is_too_much(core: Core, record: ConnectionRecord, octets: int) -> bool:
+def is_too_much(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
     """Whether a peer may not have so many octets more."""
     if not octets:
         return False
-    budget, would_hold = core.budget, record.account.used + octets
-    if would_hold <= core.memory.share:
+    budget, would_hold = memory.budget, record.account.used + octets
+    if would_hold <= memory.share:
         return False
     return would_hold > budget.limit // SHARES or budget.used + octets > budget.limit

@@ -17,7 +17,7 @@ from amqpmesh.router.statistics.mesh_statistics import DisagreementStatistics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Address
@@ -41,8 +41,8 @@ class DistributionMismatch(NamedTuple):
 class DistributionMismatches:
     """Comparisons of this router's patterns with the adverts of other routers, and with the trees that lead here."""
 
-    def __init__(self, core: Core, topology: Topology) -> None:
-        self._core = core
+    def __init__(self, context: Context, topology: Topology) -> None:
+        self._context = context
         self._topology = topology
         self._logged: OrderedDict[DistributionMismatch, None] = OrderedDict()
 
@@ -54,7 +54,7 @@ class DistributionMismatches:
         if ours is None:
             return
         for router, advert in told.items():
-            concerned = router != self._core.id and advert.consumers and only in (None, router)
+            concerned = router != self._context.id and advert.consumers and only in (None, router)
             if concerned and advert.distribution != ours:
                 yield DistributionMismatch(tenant, name, router, advert.distribution, ours)
 
@@ -75,7 +75,7 @@ class DistributionMismatches:
     def snapshot(self, nodes: Iterable[Address]) -> Steps[tuple[DisagreementStatistics, ...]]:
         """Return all present mismatches of addresses that are used here. Args: nodes: those of lanes."""
         found: dict[DistributionMismatch, None] = {}
-        for address in self._core.addresses.values():
+        for address in self._context.addresses.values():
             found.update(dict.fromkeys(self.of(address.tenant, address.name)))
             yield
         for node in nodes:
@@ -86,7 +86,7 @@ class DistributionMismatches:
             DisagreementStatistics(
                 address=each.name,
                 tenant=each.tenant,
-                here=self._core.id,
+                here=self._context.id,
                 ours=each.ours,
                 router=each.router,
                 theirs=each.theirs,
@@ -96,7 +96,7 @@ class DistributionMismatches:
 
     def _ours(self, name: str) -> Distribution | None:
         """Return the distribution of an address at this router; None: its clients cannot use the address here."""
-        config = self._core.addresses.config(name)
+        config = self._context.addresses.config(name)
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return None
@@ -109,10 +109,10 @@ class DistributionMismatches:
             self._logged[each] = None
             if len(self._logged) > REMEMBERED:
                 self._logged.popitem(last=False)
-            self._core.log.warning(
+            self._context.log.warning(
                 "distributions differ",
                 address=each.name,
-                here=self._core.id,
+                here=self._context.id,
                 ours=each.ours,
                 router=each.router,
                 theirs=each.theirs,

@@ -18,7 +18,7 @@ from amqpmesh.topology.workers import name_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.next_hops import NextHops
     from amqpmesh.topology.workers import Members
 
@@ -54,8 +54,8 @@ class Destinations(NamedTuple):
 class Ingresses:
     """The ingress nodes of a router. `Routes` decides which nodes each of them leads to."""
 
-    def __init__(self, core: Core, next_hops: NextHops, members: Members) -> None:
-        self._core = core
+    def __init__(self, context: Context, next_hops: NextHops, members: Members) -> None:
+        self._context = context
         self._next_hops = next_hops
         self._members = members
         #: The addresses `name@router` with producers here, by the (tenant, name) that they have at that router.
@@ -67,21 +67,21 @@ class Ingresses:
 
     def make(self, address: Address) -> None:
         """Give an address its ingress node, which leads nowhere yet."""
-        core, config, lane = self._core, address.config, None
+        context, config, lane = self._context, address.config, None
         name, router = split(address.name)
         if router is not None:
             config = to_one(config)
             self._routed.setdefault((address.tenant, local_key(router, name)), {})[address] = None
         elif address.is_multicast:
-            lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
-        ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
+            lane = Lane(LaneKind.TREE, context.id, address.tenant, address.name)
+        ingress = Address(address.tenant, address.name, config, context.budget, lane=lane)
         ingress.is_ingress = True
         address.ingress = ingress
-        core.touch(ingress)
+        context.touch(ingress)
 
     def destinations(self, address: Address) -> Destinations:
         """Return the places with consumers of an address that is no multicast."""
-        core, tenant = self._core, address.tenant
+        context, tenant = self._context, address.tenant
         name, only = split(address.name)
         here: dict[Address, int] = {}
         lanes: dict[Lane, int] = {}
@@ -97,46 +97,46 @@ class Ingresses:
             cost_there = self._next_hops.egresses(tenant, there).get(router)
             if cost_there is not None:
                 lanes[Lane(LaneKind.ANYCAST, router, tenant, there)] = LOCAL_COST + cost_there
-            elif router == core.id != only:  # this router is one of the workers that share the name
-                local = core.addresses.find(tenant, there)
+            elif router == context.id != only:  # this router is one of the workers that share the name
+                local = context.addresses.find(tenant, there)
                 if local is not None and local.outgoing:
                     here[local] = LOCAL_COST
         return Destinations(here, lanes)
 
     def set_shares(self, address: Address, wanted: dict[Address, int]) -> None:
         """Let an ingress lead to exactly these nodes. Args: wanted: the cost of reaching the consumers behind each."""
-        core, ingress = self._core, address.ingress
+        context, ingress = self._context, address.ingress
         assert ingress is not None
         missing, gone, moved = dict(wanted), [], False
         for share in ingress.shares:
             cost_now = missing.pop(share.node, None)
             if cost_now is not None:
                 moved = moved or cost_now != share.cost
-                share.set_cost(cost_now, core.now)
+                share.set_cost(cost_now, context.now)
             elif wanted or not share.node.held:  # a lost route is kept for a while if there is no other
                 gone.append(share)
         for node, cost in missing.items():
             Share(ingress, node, cost)
-            core.touch(node)
+            context.touch(node)
         for share in gone:  # after the new ones, which can take the deliveries of the old ones
             self.end_share(share)
         if gone or missing or moved:
-            core.touch(ingress)
+            context.touch(ingress)
         if not ingress.has_consumers:
-            send_back(core, ingress)
+            send_back(context, ingress)
 
     def end_share(self, share: Share) -> None:
         """Take a node from an ingress. Deliveries that wait there are routed again."""
-        core = self._core
-        share.end(core.now)
+        context = self._context
+        share.end(context.now)
         for relay in share.node.waiting.relays():
             if relay.share is share:
-                unqueue(core, relay)
-                route_again(core, relay)
+                unqueue(context, relay)
+                route_again(context, relay)
         if share.ingress.config.redeliver and share.ingress.shares:
-            end_excluded(core, share.ingress)
-        core.touch(share.node)
-        core.touch(share.ingress)
+            end_excluded(context, share.ingress)
+        context.touch(share.node)
+        context.touch(share.ingress)
 
     def routed(self, tenant: str, name: str) -> list[Address]:
         """Return the addresses `name@router` with producers here, of any router that knows the address as `name`."""

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.delivery.fast_routes import close
-from amqpmesh.router.delivery.link_loss import link_over
-from amqpmesh.router.small_set import without_item
+from amqpmesh.router.amqp.link import Sender, Terminus
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.delivery.link_loss import detach_if_done
+from amqpmesh.router.endpoint_setup import LARGE
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.credit.pool import Pool
     from amqpmesh.router.mesh.neighbour import Neighbour
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
 
 #: The cost of reaching a consumer at its own router. The cost of the path to that router is added.
@@ -31,8 +39,8 @@ NO_LIMIT: Final = 2**31 - 1
 class LaneLinks:
     """The links by which deliveries leave to other routers."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: Context) -> None:
+        self._context = context
         #: Lanes that a neighbour refused a moment ago.
         self._refused: set[tuple[Lane, ConnectionRecord]] = set()
         #: The number of lanes attached so far, for their names.
@@ -55,12 +63,12 @@ class LaneLinks:
             consumers at its end.
         Raises: CommandError: the neighbour takes no further session or link.
         """
-        core, record = self._core, neighbour.record
+        context, record = self._context, neighbour.record
         self._attached += 1
         # A retired lane keeps its name while a delivery on it is unsettled.
         name = f"{lane.target}#{record.number}.{self._attached}"
         session = neighbour.bulk_session(alone=not bulk) if apart or bulk else neighbour.session_with_room()
-        outgoing = core.attaching.lane_out(record, session, node, lane, name, bulk=bulk, cost=cost)
+        outgoing = _attach_out(context, record, session, node, lane, name, bulk=bulk, cost=cost)
         # A lane serves many receivers; the router that they are attached to bounds each of them.
         outgoing.max_unsettled = NO_LIMIT
         return outgoing
@@ -84,22 +92,88 @@ class LaneLinks:
         """Send no new delivery on these links, and detach each of them once all on it is settled."""
         for outgoing in list(links):
             node = outgoing.address
-            close(self._core, node)
+            self._context.close_fast_route(node)
             outgoing.retired = True
             outgoing.max_unsettled = 0  # it takes nothing, and the core looks at it after each settlement on it
             node.outgoing = without_item(node.outgoing, outgoing)
             node.creditors = without_item(node.creditors, outgoing)
             if outgoing.branch is not None:
-                node.pool.remove_branch(outgoing.branch, self._core.now)
+                node.pool.remove_branch(outgoing.branch, self._context.now)
                 outgoing.branch = None
-            self.end_if_done(outgoing)
+            detach_if_done(self._context, outgoing)
 
-    def end_if_done(self, outgoing: OutgoingLink) -> None:
-        """Detach a retired link if no delivery on it is unsettled."""
-        if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
-            return
-        link = outgoing.link
-        link_over(self._core, outgoing)
-        # A lane can be retired before the neighbour has answered its attach (§2.6.3).
-        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-            link.detach()
+
+def _attach_out(
+    context: Context,
+    record: ConnectionRecord,
+    session: Session,
+    way: Address,
+    lane: Lane,
+    name: str,
+    *,
+    bulk: bool,
+    cost: int,
+) -> OutgoingLink:
+    """Attach a lane of the node `way` to a neighbour. Args: as of `LaneLinks.attach`.
+
+    Raises: CommandError: the neighbour takes no more links in this session.
+    """
+    link = session.attach(
+        Terminus(name, Role.SENDER),
+        source=Source(address=context.id),
+        target=Target(address=lane.target),
+        rcv_settle_mode=ReceiverSettleMode.SECOND,
+        desired_capabilities=(LARGE,) if bulk else (),
+    )
+    assert isinstance(link, Sender)
+    outgoing = OutgoingLink(
+        record,
+        link,
+        way,
+        copy=False,
+        default_outcome=None,
+        max_unsettled=way.config.max_unsettled,
+        number=context.next_link_number(),
+        now=context.now,
+        lane=lane,
+        cost=cost,
+    )
+    link.context = outgoing
+    record.outgoing[outgoing] = None
+    way.outgoing = with_item(way.outgoing, outgoing)
+    outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
+    context.touch_outgoing(outgoing)
+    if context.recording is not None:
+        context.recording.up(outgoing)
+    return outgoing
+
+
+def take_lane(
+    context: Context, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, way: Address | None
+) -> IncomingLink:
+    """Answer a neighbour's attach of a lane. Args: way: where its deliveries go; None: each to its own address."""
+    large = LARGE in attach.desired_capabilities
+    pool: Pool | FixedCredit
+    if way is None or lane.kind is LaneKind.TRANSIT:
+        pool = FixedCredit(record.limits.anonymous_window)
+        pool.set_suspended(context.draining)
+    else:
+        pool = way.pool
+    link.attach(
+        source=attach.source,
+        target=Target(address=lane.target),
+        rcv_settle_mode=ReceiverSettleMode.SECOND,
+        unsettled=None if attach.unsettled is None else {},
+        offered_capabilities=(LARGE,) if large else (),
+    )
+    incoming = IncomingLink(
+        record, link, way, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
+    )
+    link.context = incoming
+    record.incoming[incoming] = None
+    if way is not None:
+        way.incoming = with_item(way.incoming, incoming)
+    context.touch_input(incoming)
+    if context.recording is not None:
+        context.recording.up(incoming)
+    return incoming

@@ -11,15 +11,15 @@ from amqpmesh.router.model.node import Address
 from amqpmesh.router.small_set import SmallSet, with_item, without_item
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.lane import Lane
 
 
 class LaneNodes:
     """The nodes of lanes; trees that start at this router are not among them, but are ingresses."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._by_lane: dict[Lane, Address] = {}
         self._by_address: dict[tuple[str, str], SmallSet[Address]] = {}
 
@@ -42,16 +42,16 @@ class LaneNodes:
         """Return the node of a lane, made if there is none."""
         node = self._by_lane.get(lane)
         if node is None:
-            core = self._core
+            context = self._context
             # Transit has no address, so no configuration concerns it.
-            config = core.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
+            config = context.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
             if lane.kind is not LaneKind.TRANSIT:
                 # The ingress router has decided how the address distributes, and the kind of the lane tells it.
                 config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
-            node = self._by_lane[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
+            node = self._by_lane[lane] = Address(lane.tenant, lane.name, config, context.budget, lane=lane)
             nodes = self._by_address.get((lane.tenant, lane.name), ())
             self._by_address[lane.tenant, lane.name] = with_item(nodes, node)
-            core.touch(node)
+            context.touch(node)
         node.idle_since = None
         return node
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.signing import Signer
@@ -78,23 +79,25 @@ class Recognizer(Protocol):
 class Mesh:
     """A router's membership in the mesh."""
 
-    def __init__(self, core: Core, topology: Topology, recognizer: Recognizer | None) -> None:
+    def __init__(
+        self, context: Context, elsewhere: Elsewhere, topology: Topology, recognizer: Recognizer | None
+    ) -> None:
         """Args: recognizer: None: each peer is accepted."""
-        self._core = core
+        self._context = context
         self._recognizer = recognizer
-        self._config = core.config.mesh or MeshConfig(insecure=True)
+        self._config = context.config.mesh or MeshConfig(insecure=True)
         self.topology = topology
         self.members = Members(topology.graph)
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
-        self.routes = Routes(core, self)
-        self.selection = RouteSelection(core, topology, self.members, self.routes)
+        self.routes = Routes(context, elsewhere, self)
+        self.selection = RouteSelection(context, topology, self.members, self.routes)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
         self._watch_neighbours()
-        for name, distribution in core.elsewhere.single.items():
+        for name, distribution in elsewhere.single.items():
             self.advertise("", name, Advert(distribution, consumers=1))
 
     # -------------------------------------------------------------------------------------------------- neighbours
@@ -109,31 +112,31 @@ class Mesh:
             self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
         try:
-            neighbour = Neighbour(record, self._core.now, self._config)
+            neighbour = Neighbour(record, self._context.now, self._config)
         except CommandError as error:  # the peer allows no second session, or its frames are too small
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
             return
         self.neighbours[record] = neighbour
         record.cost = self._costs.get(_origin(record), record.cost)
-        self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
+        self._apply(self.topology.connected(neighbour, record.cost, self._context.now, expected=router))
         self._judge_rivals(router)
 
     def _refusal(self, record: ConnectionRecord) -> str | None:
         """Return the reason why a peer is not the router that it names; None: it is, as far as that can be known."""
-        router, worker = record.peer.container_id, self._core.config.worker
+        router, worker = record.peer.container_id, self._context.config.worker
         if is_between_workers(record):
             # Only processes of the same user can connect here: the permissions of the folder see to that.
-            is_other = worker is not None and router != self._core.id and covers(worker.name, router)
+            is_other = worker is not None and router != self._context.id and covers(worker.name, router)
             return None if is_other else "it is no worker of this router"
         return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
 
     def _refuse(self, record: ConnectionRecord, condition: AmqpCondition, reason: str) -> None:
         """Close the connection of a peer that is no acceptable neighbour."""
         router = record.peer.container_id
-        self._core.log.warning(
+        self._context.log.warning(
             "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
         )
-        close_connection(self._core, record, Error(condition=condition, description=reason))
+        close_connection(self._context, record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
         """Tell whether there is a connection to a router."""
@@ -151,8 +154,8 @@ class Mesh:
         if not ours or not theirs:
             return
         since_ours, since_theirs = (min(each.record.connected_at for each in some) for some in (ours, theirs))
-        if self._core.now - min(since_ours, since_theirs) < RIVAL_TIME:
-            stays = self._core.id < router
+        if self._context.now - min(since_ours, since_theirs) < RIVAL_TIME:
+            stays = self._context.id < router
         else:
             stays = since_ours < since_theirs
         if not stays:
@@ -163,7 +166,7 @@ class Mesh:
     def lost(self, record: ConnectionRecord) -> None:
         """Take a lost connection."""
         neighbour = self.neighbours.pop(record, None)
-        if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._core.now)):
+        if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._context.now)):
             self.routes.refresh()
 
     def is_neighbours_attach(self, record: ConnectionRecord, event: LinkAttached) -> bool:
@@ -226,7 +229,7 @@ class Mesh:
             self._close(neighbour, Error(condition=error.condition, description=str(error)))
             return
         if body is not None and neighbour.record in self.neighbours:
-            self._apply(self.topology.received(neighbour, body, self._core.now))
+            self._apply(self.topology.received(neighbour, body, self._context.now))
 
     def window_opened(self, session: Session) -> None:
         """Go on sending messages after a session's window has opened."""
@@ -235,21 +238,21 @@ class Mesh:
                 neighbour.pump()
 
     def _close(self, neighbour: Neighbour, error: Error) -> None:
-        close_connection(self._core, neighbour.record, error)
+        close_connection(self._context, neighbour.record, error)
 
     # ------------------------------------------------------------------------------------------------ the topology
 
     def advertise(self, tenant: str, name: str, advert: Advert | None) -> None:
         """Advertise an address to the mesh; None: withdraw it."""
-        self._apply(self.topology.advertise(tenant, name, advert, self._core.now))
+        self._apply(self.topology.advertise(tenant, name, advert, self._context.now))
 
     def drain(self) -> None:
         """Withdraw all addresses, and let no path lead through this router."""
-        self._apply(self.topology.drain(self._core.now))
+        self._apply(self.topology.drain(self._context.now))
 
     def renew(self, signer: Signer, now: float) -> None:
         """Sign with another certificate from now on, and check the neighbours' certificates again."""
-        self._core.now = now
+        self._context.now = now
         self._apply(self.topology.renew(signer, now))
         self.check()
 
@@ -270,21 +273,21 @@ class Mesh:
         if seconds is not None:
             days = round(abs(seconds) / 86_400, 1)
             if seconds > 0:
-                self._core.log.warning("certificate expires", router=self._core.id, days=days)
+                self._context.log.warning("certificate expires", router=self._context.id, days=days)
             else:
-                self._core.log.warning("certificate expired", router=self._core.id, days=days)
-        self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
+                self._context.log.warning("certificate expired", router=self._context.id, days=days)
+        self._context.schedule(self._context.now + WATCH_TIME, self._watch_certificate)
 
     def _watch_neighbours(self) -> None:
         """Part from neighbours whose certificates have expired, once a minute."""
         if self._recognizer is not None:
             self.check()
-            self._core.schedule(self._core.now + CHECK_TIME, self._watch_neighbours)
+            self._context.schedule(self._context.now + CHECK_TIME, self._watch_neighbours)
 
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
         """Set the cost of sending to a neighbour by this connection, as long as it lasts."""
         neighbour.record.cost = cost
-        self._apply(self.topology.set_cost(neighbour, cost, self._core.now))
+        self._apply(self.topology.set_cost(neighbour, cost, self._context.now))
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """Return the cost of the connections of a listener or connector, unless one has its own."""
@@ -310,7 +313,7 @@ class Mesh:
                 raise LookupError("that neighbour is gone")
             self.set_cost(found, cost)
             return
-        configured = self._core.config
+        configured = self._context.config
         tables = configured.connectors if isinstance(told, ConnectorStatistics) else configured.listeners
         config = next((each for each in tables if each.name == told.name and each.is_mesh), None)
         if config is None:
@@ -332,7 +335,7 @@ class Mesh:
         for change in step.changes:
             if isinstance(change, changes.NeighbourUp | changes.NeighbourDown):
                 assert isinstance(change.adjacency, Neighbour)
-                change.adjacency.since = self._core.now
+                change.adjacency.since = self._context.now
             match change:
                 case changes.NeighbourDown(adjacency=Neighbour() as neighbour) if neighbour.record in self.neighbours:
                     # The neighbour is connected but silent. It would not tell what it has of this router's deliveries,
@@ -353,8 +356,8 @@ class Mesh:
                     pass
             self._log(change)
         if graph_changed:
-            if self._core.recording is not None:
-                self._core.recording.graph_changed()
+            if self._context.recording is not None:
+                self._context.recording.graph_changed()
             self.routes.refresh(sorted(addresses))
         elif addresses:
             self.routes.follow(sorted(addresses))
@@ -365,19 +368,19 @@ class Mesh:
         at = self.topology.next_timer()
         if at is not None and (self._armed is None or at < self._armed):
             self._armed = at
-            self._core.schedule(at, self._tick)
+            self._context.schedule(at, self._tick)
 
     def _tick(self) -> None:
-        if self._armed is not None and self._armed <= self._core.now:
+        if self._armed is not None and self._armed <= self._context.now:
             # If this router itself was late, messages that arrived meanwhile are not read yet: hold times are extended.
-            late = self._core.now - self._armed
+            late = self._context.now - self._armed
             self._armed = None
             for neighbour in self.neighbours.values():
                 self.topology.note_traffic(neighbour, neighbour.record.engine.received_at + late)
-            self._apply(self.topology.handle_timer(self._core.now))
+            self._apply(self.topology.handle_timer(self._context.now))
 
     def _log(self, change: changes.Change) -> None:
-        log = self._core.log
+        log = self._context.log
         match change:
             case changes.NeighbourUp(adjacency=Neighbour() as neighbour):
                 log.info("neighbour up", router=change.router, connection=neighbour.record.number)
@@ -387,7 +390,7 @@ class Mesh:
             case changes.Refused():
                 log.warning("neighbour refused", router=change.router, reason=change.reason)
             case changes.Damped(adjacency=Neighbour() as neighbour):
-                seconds = round(change.until - self._core.now, 3)
+                seconds = round(change.until - self._context.now, 3)
                 number = neighbour.record.number
                 log.warning("neighbour damped", router=change.router, connection=number, seconds=seconds)
             case changes.Dropped():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.topology.records import Name
 
 if TYPE_CHECKING:
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.topology.linkstate import Topology
 
@@ -30,8 +30,8 @@ MAX_LOST: Final = 10_000
 class Outages:
     """The routers that are waited for, and those that were lost."""
 
-    def __init__(self, core: Core, topology: Topology) -> None:
-        self._core = core
+    def __init__(self, context: Context, topology: Topology) -> None:
+        self._context = context
         self._topology = topology
         self._within_reach: set[str] = set()
         #: By router: the time until which it is waited for, seconds.
@@ -53,7 +53,7 @@ class Outages:
             self._until.pop(router, None)
         if not lost:
             return changed, None
-        until = self._core.now + WAIT_TIME
+        until = self._context.now + WAIT_TIME
         for router in sorted(lost):
             self._until[router] = until
         return changed, until
@@ -71,7 +71,7 @@ class Outages:
         for router in ended:
             del self._until[router]
         if ended and not self._unlogged:
-            self._core.schedule(self._core.now, self._log_lost)
+            self._context.schedule(self._context.now, self._log_lost)
         self._unlogged += ended
         return ended
 
@@ -83,9 +83,9 @@ class Outages:
         while len(self._lost) > MAX_LOST:
             self._lost.popitem(last=False)
         for router in lost[:MAX_LINES]:
-            self._core.log.warning("route lost", router=router, seconds=WAIT_TIME)
+            self._context.log.warning("route lost", router=router, seconds=WAIT_TIME)
         if len(lost) > MAX_LINES:
-            self._core.log.warning("route lost", count=len(lost) - MAX_LINES, seconds=WAIT_TIME)
+            self._context.log.warning("route lost", count=len(lost) - MAX_LINES, seconds=WAIT_TIME)
 
     def _log_found(self, found: set[str]) -> None:
         """Log the lost routers that a path leads to again."""
@@ -93,6 +93,6 @@ class Outages:
         for router in back:
             del self._lost[router]
         for router in back[:MAX_LINES]:
-            self._core.log.info("route found", router=router)
+            self._context.log.info("route found", router=router)
         if len(back) > MAX_LINES:
-            self._core.log.info("route found", count=len(back) - MAX_LINES)
+            self._context.log.info("route found", count=len(back) - MAX_LINES)

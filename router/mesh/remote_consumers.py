@@ -17,7 +17,8 @@ from amqpmesh.router.model.lane import Lane, LaneKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
     from amqpmesh.topology.linkstate import Topology
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
 class RemoteConsumers:
     """The lanes to remote consumers, by address. `Routes` attaches them."""
 
-    def __init__(self, core: Core, topology: Topology) -> None:
-        self._core = core
+    def __init__(self, context: Context, elsewhere: Elsewhere, topology: Topology) -> None:
+        self._context = context
+        self._elsewhere = elsewhere
         self._topology = topology
-        self._own = core.config.names
+        self._own = context.config.names
         #: By (tenant, `name@THIS-ROUTER`): the lane to each router that has consumers of it.
         self._links: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
-        self._most = core.config.mesh.outposts if core.config.mesh is not None else 0
+        self._most = context.config.mesh.outposts if context.config.mesh is not None else 0
         #: Addresses for which there is no room; at most as many as there is room for.
         self._waiting: dict[tuple[str, str], None] = {}
 
@@ -49,31 +51,31 @@ class RemoteConsumers:
 
     def wanted(self, tenant: str, address: str) -> dict[Lane, int]:
         """Return the lanes that `name@THIS-ROUTER` needs, each with the cost of reaching the consumers behind it."""
-        core, topology = self._core, self._topology
-        config = core.addresses.config(split(address)[0])
+        context, topology = self._context, self._topology
+        config = context.addresses.config(split(address)[0])
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return {}  # no client may consume the address here, so none may consume it elsewhere
         return {
             Lane(LaneKind.ANYCAST, router, tenant, address): LOCAL_COST + (topology.distance(router) or 0)
             for router, advert in topology.lookup(tenant, address).items()
-            if router != core.id and advert.consumers
+            if router != context.id and advert.consumers
         }
 
     def local_node(self, tenant: str, address: str) -> Address | None:
         """Return the node `name` of `name@THIS-ROUTER`; None: there is none yet."""
-        return self._core.addresses.find(tenant, local_key(self._core.id, split(address)[0]))
+        return self._context.addresses.find(tenant, local_key(self._context.id, split(address)[0]))
 
     def use_local_node(self, tenant: str, address: str) -> Address:
         """Return the node `name` of `name@THIS-ROUTER`, made if there is none.
 
         Raises: RefusedError: too many nodes are in use there.
         """
-        core, (name, _) = self._core, split(address)
+        context, (name, _) = self._context, split(address)
         node = self.local_node(tenant, address)
         if node is None:
-            node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, local_key(core.id, name))
-            core.touch(node)
+            node = self._elsewhere.followed(tenant, name) or context.addresses.use(tenant, local_key(context.id, name))
+            context.touch(node)
         return node
 
     def take_links(self, tenant: str, address: str) -> dict[Lane, OutgoingLink]:
@@ -92,7 +94,7 @@ class RemoteConsumers:
         if len(self._links) < self._most:
             return True
         if not self._waiting:
-            self._core.log.warning("too many outposts", address=address, outposts=self._most)
+            self._context.log.warning("too many outposts", address=address, outposts=self._most)
         if len(self._waiting) < self._most:
             self._waiting[tenant, address] = None
         return False

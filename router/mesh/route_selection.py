@@ -7,30 +7,88 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key
+from amqpmesh.router.mesh.reachability import Reachability
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
+from amqpmesh.router.model.local_routes import LocalRoutes
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.routes import Routes
+    from amqpmesh.router.model.blocked import ConsumerRouters
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from amqpmesh.router.model.node import Address
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.workers import Members
 
 
-class RouteSelection:
-    """The choice among the routes of a router, for messages that name their address themselves."""
+class RouteSelection(LocalRoutes):
+    """The routes of a router in a mesh, as the steps of a delivery ask for them.
 
-    def __init__(self, core: Core, topology: Topology, members: Members, routes: Routes) -> None:
-        self._core = core
+    It chooses among the routes, for messages that name their address themselves.
+    """
+
+    is_in_mesh = True
+
+    def __init__(self, context: Context, topology: Topology, members: Members, routes: Routes) -> None:
+        self._context = context
         self._topology = topology
         self._members = members
         self._routes = routes
-        self._keys = Keys(core.id, core.flow_state)
+        self._keys = Keys(context.id, context.kernel)
+
+    def nodes(self) -> list[Address]:
+        """Return the nodes that deliveries leave from by lanes."""
+        return self._routes.nodes()
+
+    def ingress(self, address: Address) -> Address:
+        """Return the node that the producers of an address are attached to."""
+        return address.far.ingress() if address.far is not None else self._routes.ingress(address)
+
+    def routers_of(self, container: str, /) -> tuple[str, ...]:
+        """Return the other routers of the mesh that a container-id stands for, within reach or not."""
+        return self._members.of(container)
+
+    def is_reachable(self, router: str, /) -> bool:
+        """Tell whether a path leads to another router."""
+        return self._topology.distance(router) is not None
+
+    def consumer_routers(self, tenant: str, name: str, /) -> ConsumerRouters:
+        """Return the other routers that have consumers of an address."""
+        return self.reachability().of(tenant, name)
+
+    def reachability(self) -> Reachability:
+        """Return which routers have consumers of each address now, to be asked for many addresses."""
+        return Reachability(self._topology, self._members)
+
+    # --------------------------------------------------------------------------------------- changes that routes follow
+
+    def consumers_changed(self, address: Address) -> None:
+        """Follow a consumer that has come to an address, or left it."""
+        if address.far is None:
+            self._routes.consumers_changed(address)
+
+    def lost_last_link(self, node: Address) -> None:
+        """Find another way from a node that has lost its last outgoing link."""
+        self._routes.lost_last_link(node)
+
+    def lane_refused(self, outgoing: OutgoingLink) -> None:
+        """Try a lane later that a neighbour has detached or did not take."""
+        self._routes.lane_refused(outgoing)
+
+    def need_bulk(self, node: Address) -> None:
+        """Attach one more link of a lane, for large messages, if more are allowed."""
+        self._routes.need_bulk(node)
+
+    def drop_if_idle(self, node: Address) -> bool:
+        """Forget an internal node that has been idle. Returns: whether it was forgotten."""
+        return self._routes.drop_if_idle(node)
+
+    # ---------------------------------------------------------------------------------------------- messages by address
 
     def transit(self, tenant: str, router: str) -> Address | None:
         """Return the node that leads to another router, whatever the final address; None: there is no path."""
-        if router == self._core.id or self._topology.distance(router) is None:
+        if router == self._context.id or self._topology.distance(router) is None:
             return None
         return self._routes.reachable(Lane(LaneKind.TRANSIT, router, tenant))
 
@@ -48,36 +106,50 @@ class RouteSelection:
         if not any(each in adverts and adverts[each].consumers for each, adverts in told):
             # A router can serve more addresses than it advertises: those that it forwards by a pattern.
             return self.transit(tenant, container) if is_one else None
-        ingress = self._routes.ingress(self._core.addresses.use(tenant, f"{name}@{container}"))
+        ingress = self._routes.ingress(self._context.addresses.use(tenant, f"{name}@{container}"))
         return ingress if ingress.has_consumers else None
 
     def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
-        core = self._core
-        local = core.addresses.find(tenant, name)
+        context = self._context
+        local = context.addresses.find(tenant, name)
         if is_reserved(name) or (local is not None and local.maker is not None):
             return local
         distribution = config.distribution
         if distribution is Distribution.MULTICAST:
-            return self._routes.ingress(core.addresses.use(tenant, name))
+            return self._routes.ingress(context.addresses.use(tenant, name))
         if local is not None and local.ingress is not None:
             return local.ingress
         costs = self._routes.next_hops.egresses(tenant, name)
         if local is not None and local.outgoing:
-            costs[core.id] = 0
+            costs[context.id] = 0
         if not costs:
             return local
         if config.redeliver:
             # A delivery that is sent back takes another route, which may not exist yet.
-            return self._routes.ingress(core.addresses.use(tenant, name))
+            return self._routes.ingress(context.addresses.use(tenant, name))
         if distribution is Distribution.CLOSEST:
             least = min(costs.values())
             costs = {router: cost for router, cost in costs.items() if cost == least}
         if len(costs) > 1:
             # Only lanes with credit show which router can take the message: at another one it would wait.
-            return self._routes.ingress(core.addresses.use(tenant, name))
+            return self._routes.ingress(context.addresses.use(tenant, name))
         (router,) = costs
-        return local if router == core.id else self.transit(tenant, router)
+        return local if router == context.id else self.transit(tenant, router)
+
+    # ---------------------------------------------------------------------------------------------- deliveries on lanes
+
+    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
+        """Tell whether a delivery by a tree has not come before from another parent."""
+        return self._routes.tree_histories.is_new(incoming, tag)
+
+    def hops_behind(self, outgoing: OutgoingLink, /) -> int:
+        """Return how many hops away the farthest consumer is that a lane of a tree leads to."""
+        return self._routes.next_hops.hops_behind(outgoing)
+
+    def receiver_name(self, outgoing: OutgoingLink) -> str:
+        """Return a name of a receiver that no other receiver in the mesh has."""
+        return f"{self._context.id}/{self._topology.epoch:x}/{outgoing.number}"
 
     def new_key(self, lane: Lane) -> bytes:
         """Return the delivery-tag of a delivery that enters a lane here."""

@@ -23,7 +23,7 @@ from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.mesh.distribution_mismatch import DistributionMismatches
 from amqpmesh.router.mesh.ingress import Ingresses
-from amqpmesh.router.mesh.lane_links import LOCAL_COST, RETRY_TIME, LaneLinks
+from amqpmesh.router.mesh.lane_links import LOCAL_COST, RETRY_TIME, LaneLinks, take_lane
 from amqpmesh.router.mesh.lane_nodes import LaneNodes
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.mesh.next_hops import NextHops
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
@@ -57,22 +58,23 @@ MEMORY_TIME: Final = 60.0
 class Routes:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
-    def __init__(self, core: Core, mesh: Mesh) -> None:
-        self._core = core
+    def __init__(self, context: Context, elsewhere: Elsewhere, mesh: Mesh) -> None:
+        self._context = context
+        self._elsewhere = elsewhere
         self._mesh = mesh
         self._topology = mesh.topology
-        self._idle_time = core.config.mesh.lane_idle if core.config.mesh is not None else 0.0
-        self._nodes = LaneNodes(core)
+        self._idle_time = context.config.mesh.lane_idle if context.config.mesh is not None else 0.0
+        self._nodes = LaneNodes(context)
         self.tree_histories = TreeHistories()
-        self.next_hops = NextHops(core.id, mesh.topology, mesh.neighbours)
-        self.lane_links = LaneLinks(core)
-        self._outages = Outages(core, mesh.topology)
+        self.next_hops = NextHops(context.id, mesh.topology, mesh.neighbours)
+        self.lane_links = LaneLinks(context)
+        self._outages = Outages(context, mesh.topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
         self._postponed: dict[Address, None] = {}
         self._is_reconciling = False
-        self.ingresses = Ingresses(core, self.next_hops, mesh.members)
-        self.remote_consumers = RemoteConsumers(core, mesh.topology)
-        self.mismatches = DistributionMismatches(core, mesh.topology)
+        self.ingresses = Ingresses(context, self.next_hops, mesh.members)
+        self.remote_consumers = RemoteConsumers(context, elsewhere, mesh.topology)
+        self.mismatches = DistributionMismatches(context, mesh.topology)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -101,13 +103,13 @@ class Routes:
 
     def refresh(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """Follow a change of the graph. Args: addresses: those whose consumers have changed as well."""
-        self._core.flow_state.generation += 1
+        self._context.kernel.generation += 1
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         changed, until = self._outages.update(within_reach)
         if until is not None:
-            self._core.schedule(until, partial(self._end_outages, until))
+            self._context.schedule(until, partial(self._end_outages, until))
         if changed:
-            limit_windows(self._core)
+            limit_windows(self._context)
         postponed: list[Address] = []
         for node in self.nodes():
             self._mark_old_parents(node)
@@ -117,7 +119,7 @@ class Routes:
                 postponed.append(node)
         # To reconcile an ingress reconciles the nodes that it needs, so ingresses come first.
         self._postponed.clear()
-        for address in self._core.addresses.values():
+        for address in self._context.addresses.values():
             ingress = address.ingress
             if ingress is not None:
                 is_routed = any(not share.node.held for share in ingress.shares)
@@ -160,14 +162,14 @@ class Routes:
                 self._hold(node, waits=False)
         self._is_reconciling = bool(self._postponed)
         if self._is_reconciling:
-            self._core.schedule(self._core.now + PAUSE, self._reconcile_postponed)
+            self._context.schedule(self._context.now + PAUSE, self._reconcile_postponed)
 
     def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Follow a change of the consumers that other routers have of these addresses."""
         for tenant, name in addresses:
             # To reconcile an ingress gives lanes to the nodes that have none yet.
             had_lanes = [node for node in self._nodes.of(tenant, name) if node.outgoing or node.is_multicast]
-            address = self._core.addresses.find(tenant, name)
+            address = self._context.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
                 self._postponed.pop(address, None)
                 self.reconcile(address)
@@ -180,7 +182,7 @@ class Routes:
 
     def _compare(self, tenant: str, name: str) -> None:
         """Check that other routers distribute an address as this router does, if the address is used here."""
-        if self._core.addresses.find(tenant, name) is not None:
+        if self._context.addresses.find(tenant, name) is not None:
             self.mismatches.look(tenant, name)
 
     def consumers_changed(self, address: Address) -> None:
@@ -215,22 +217,18 @@ class Routes:
         assert outgoing.lane is not None
         self._try_later(outgoing.lane, outgoing.connection)
 
-    def is_internal(self, node: Address) -> bool:
-        """Return True if clients cannot see a node."""
-        return node.lane is not None or node.is_ingress
-
     def drop_if_idle(self, node: Address) -> bool:
         """Forget a node that was not used for a while. Returns: whether it is forgotten."""
-        core, lane = self._core, node.lane
+        context, lane = self._context, node.lane
         if node.incoming or node.waiting.size or node.borrowers or node.returning:
             return False
         if any(share.input.waiting for share in node.shares):  # its delivery may have to take another route
             return False
         if node.is_ingress:
-            local = core.addresses.find(node.tenant, node.name)
+            local = context.addresses.find(node.tenant, node.name)
             if local is not None and local.ingress is node:
                 local.ingress = None
-                core.touch(local)
+                context.touch(local)
                 self.ingresses.forget(local)
         else:
             assert lane is not None
@@ -239,16 +237,16 @@ class Routes:
             # A tree is forgotten at once: its parent, which sees the messages, keeps the lane while it is used.
             idle_time = 0.0 if lane.kind is LaneKind.TREE else self._idle_time
             if node.idle_since is None:
-                node.idle_since = core.now
+                node.idle_since = context.now
                 if idle_time:
-                    core.schedule(core.now + idle_time, lambda: core.touch(node))
-            if core.now < node.idle_since + idle_time:
+                    context.schedule(context.now + idle_time, lambda: context.touch(node))
+            if context.now < node.idle_since + idle_time:
                 return False
             self._nodes.remove(lane)
             if lane in self.tree_histories:
-                until = core.now + MEMORY_TIME
+                until = context.now + MEMORY_TIME
                 self.tree_histories.keep(lane, until)
-                core.schedule(until, partial(self._forget_history, lane))
+                context.schedule(until, partial(self._forget_history, lane))
         for share in list(node.shares):
             self.ingresses.end_share(share)
         self.lane_links.retire(node.outgoing)
@@ -256,31 +254,33 @@ class Routes:
 
     def _forget_history(self, lane: Lane) -> None:
         if self._nodes.get(lane) is None:
-            self.tree_histories.forget(lane, self._core.now)
+            self.tree_histories.forget(lane, self._context.now)
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
     def attach_lane(self, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
         """Answer a neighbour's attach of a lane."""
-        core = self._core
+        context = self._context
         if lane.kind is LaneKind.TREE and self._topology.parent(lane.far) != neighbour.router:
             # One of the two routers does not know the new graph yet. Two parents would send each delivery twice.
             link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="not the parent in this tree"))
             return
         node: Address | None
-        if lane.far != core.id:
+        if lane.far != context.id:
             node = self._nodes.use(lane)
         elif lane.kind is LaneKind.TRANSIT:
             node = None
         else:
-            node = core.addresses.find(lane.tenant, lane.name)
+            node = context.addresses.find(lane.tenant, lane.name)
             try:
                 if node is None or node.config.redirect is not None:
-                    node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
+                    node = self._elsewhere.ingress(lane.tenant, lane.name) or context.addresses.use(
+                        lane.tenant, lane.name
+                    )
             except RefusedError as refusal:
                 link.refuse(refusal.error)
                 return
-        core.attaching.lane_in(neighbour.record, link, attach, lane, node)
+        take_lane(context, neighbour.record, link, attach, lane, node)
         self.mismatches.look_at_lane(lane)
         if node is not None and node.lane is not None:
             self.reconcile(node)
@@ -326,7 +326,7 @@ class Routes:
         self.ingresses.set_shares(node, wanted)
 
     def _reconcile_lane(self, node: Address, lane: Lane) -> None:
-        core = self._core
+        context = self._context
         if node.held and not node.outgoing and self._outages.concerns(lane):
             return
         if lane.kind is LaneKind.TREE:
@@ -343,14 +343,14 @@ class Routes:
             self._hold(node, waits=lane.kind is LaneKind.ANYCAST and self._outages.concerns(lane))
             if node.held and node.borrowers:  # the granted credit stays, for producers hold it
                 return
-        core.touch(node)
+        context.touch(node)
         if node.has_consumers:
             return
         for share in list(node.borrowers):
             self.ingresses.end_share(share)
             if not share.ingress.has_consumers:
-                send_back(core, share.ingress)
-        send_back(core, node)
+                send_back(context, share.ingress)
+        send_back(context, node)
 
     def _reconcile_routed(self, tenant: str, name: str) -> None:
         """Reconcile the addresses `name@router` with producers here, of any router that knows them as `name`."""
@@ -359,7 +359,7 @@ class Routes:
 
     def _reconcile_remote_consumers(self, tenant: str, address: str) -> None:
         """Give `name@THIS-ROUTER` a lane to each router that has consumers of it, and no other lane."""
-        core, remote = self._core, self.remote_consumers
+        context, remote = self._context, self.remote_consumers
         if not remote.is_own(address):
             return
         wanted, had = remote.wanted(tenant, address), remote.take_links(tenant, address)
@@ -377,12 +377,12 @@ class Routes:
         if wanted:
             remote.set_links(tenant, address, have)
         elif (waiting := remote.first_waiting()) is not None:
-            core.schedule(core.now, partial(self._reconcile_remote_consumers, *waiting))
+            context.schedule(context.now, partial(self._reconcile_remote_consumers, *waiting))
         self.lane_links.retire([link for lane, link in had.items() if have.get(lane) is not link and not link.gone])
-        core.touch(node)
+        context.touch(node)
         self.consumers_changed(node)
         if not node.outgoing:
-            send_back(core, node)
+            send_back(context, node)
 
     def _remote_link(self, node: Address, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
         """Return the link of a lane to remote consumers: the present one, while no other neighbour is nearer."""
@@ -395,8 +395,8 @@ class Routes:
             return self._attach_link(node, lane, hop, apart=True, cost=cost)
         if had.cost != cost and had.branch is not None:
             had.cost = cost
-            node.pool.change_branch(had.branch, 0, cost, not had.skipped, self._core.now)
-            self._core.touch_outgoing(had)
+            node.pool.change_branch(had.branch, 0, cost, not had.skipped, self._context.now)
+            self._context.touch_outgoing(had)
         return had
 
     def _hold(self, node: Address, *, waits: bool) -> None:
@@ -417,7 +417,7 @@ class Routes:
             if lane.kind is LaneKind.ANYCAST and not bulk:
                 # Credit that was granted for a former link is kept until this link can have got credit.
                 node.held = False
-                node.pool.hold(self._core.now + WAIT_TIME)
+                node.pool.hold(self._context.now + WAIT_TIME)
 
     def _attach_link(
         self,
@@ -434,13 +434,13 @@ class Routes:
         try:
             return self.lane_links.attach(node, lane, neighbour, apart=apart, bulk=bulk, cost=cost)
         except CommandError as error:
-            self._core.log.warning("lane refused", router=neighbour.router, lane=lane.target, reason=str(error))
+            self._context.log.warning("lane refused", router=neighbour.router, lane=lane.target, reason=str(error))
             self._try_later(lane, neighbour.record)
             return None
 
     def _try_later(self, lane: Lane, record: ConnectionRecord) -> None:
         if self.lane_links.refused(lane, record):
-            self._core.schedule(self._core.now + RETRY_TIME, partial(self._try_again, lane, record))
+            self._context.schedule(self._context.now + RETRY_TIME, partial(self._try_again, lane, record))
 
     def _try_again(self, lane: Lane, record: ConnectionRecord) -> None:
         self.lane_links.allow(lane, record)
@@ -448,7 +448,7 @@ class Routes:
         node = self._nodes.get(lane)
         if node is not None:
             self.reconcile(node)
-        local = self._core.addresses.find(lane.tenant, lane.name)
+        local = self._context.addresses.find(lane.tenant, lane.name)
         if local is not None and local.ingress is not None:
             self.reconcile(local)
         self._reconcile_routed(lane.tenant, lane.name)
@@ -456,11 +456,11 @@ class Routes:
 
     def _lead_tree_here(self, node: Address, lane: Lane) -> None:
         """Let a tree lead to the consumers that are attached here, or to the target of a redirect."""
-        core = self._core
-        here = core.addresses.find(lane.tenant, lane.name)
-        if lane.far != core.id and not lane.tenant and lane.name in core.elsewhere.single:
+        context = self._context
+        here = context.addresses.find(lane.tenant, lane.name)
+        if lane.far != context.id and not lane.tenant and lane.name in self._elsewhere.single:
             try:
-                here = core.elsewhere.ingress(lane.tenant, lane.name)
+                here = self._elsewhere.ingress(lane.tenant, lane.name)
             except RefusedError:  # too many nodes are in use there
                 here = None
         elif here is not None and (here.far is not None or not here.outgoing):
@@ -470,7 +470,7 @@ class Routes:
                 self.ingresses.end_share(share)
         if here is not None and not node.shares:
             Share(node, here, LOCAL_COST)
-            core.touch(here)
+            context.touch(here)
 
     def _mark_old_parents(self, node: Address) -> None:
         """Mark the links of former parents in a tree: their deliveries would come twice."""

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.config.file import Limits, ListenerConfig
-    from amqpmesh.router.core import Core
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Address, AddressTable
 
 
 class ConnectionRecord:
@@ -188,12 +187,12 @@ class ConnectionRecord:
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
 
 
-def brought_by(core: Core, name: str, tag: bytes) -> ConnectionRecord | None:
+def brought_by(nodes: AddressTable, name: str, tag: bytes) -> ConnectionRecord | None:
     """Who has sent a delivery to a node of the router's own, by the delivery-tag that it has there.
 
     Returns: None: it is settled, or came from another router: then nobody knows who its sender is.
     """
-    address = core.addresses.find("", name)
+    address = nodes.find("", name)
     for outgoing in address.outgoing if address is not None else ():
         expand_link(outgoing.link.flow_state)
         delivery = outgoing.link.terminus.unsettled.get(tag)

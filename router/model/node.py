@@ -19,7 +19,6 @@ from amqpmesh.router.small_set import SmallSet
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
-    from amqpmesh.router.containers.remote_nodes import RemoteNode
     from amqpmesh.router.kernel import FastRoute, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.credit_share import Share
@@ -115,6 +114,20 @@ NOBODY_AWAITED: Final[list[OutgoingLink]] = []
 NOTHING: Final = Tally()
 
 
+class FarSide:
+    """What stands here for a node of another container. `RemoteNode` does."""
+
+    __slots__ = ()
+
+    def ingress(self) -> Address:
+        """Return the node that the producers are attached to."""
+        raise NotImplementedError
+
+    def look(self) -> bool:
+        """Attach and detach links as they are needed. Returns: whether the node is needed no more, and forgotten."""
+        raise NotImplementedError
+
+
 class Address:
     """One address of this router: a node that deliveries come to and leave from.
 
@@ -187,7 +200,7 @@ class Address:
         #: It is such a node.
         self.is_ingress = False
         #: What comes here or leaves from here does so by links to a node elsewhere.
-        self.far: RemoteNode | None = None
+        self.far: FarSide | None = None
         #: The mesh knows of its consumers.
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
@@ -289,6 +302,11 @@ class Address:
     def is_multicast(self) -> bool:
         """Every consumer gets each delivery."""
         return self.config.distribution is Distribution.MULTICAST
+
+    @property
+    def is_internal(self) -> bool:
+        """It is no address as clients know one: it leads to other routers, or its producers' messages to consumers."""
+        return self.lane is not None or self.is_ingress
 
     @property
     def has_consumers(self) -> bool:

@@ -50,7 +50,7 @@ class Driver:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.passwords = Passwords(core.config)
+        self.passwords = Passwords(core.context.config)
         self._outputs: dict[ConnectionRecord, Output] = {}
         #: Connections with output to write.
         self._ready: dict[ConnectionRecord, None] = {}
@@ -66,9 +66,9 @@ class Driver:
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
         self._stopwatch = environment().stopwatch
-        core.on_output = self._ready.setdefault
-        core.on_timer = self._timer_changed
-        core.is_acknowledged = self._is_acknowledged
+        core.context.on_output = self._ready.setdefault
+        core.context.on_timer = self._timer_changed
+        core.context.is_acknowledged = self._is_acknowledged
 
     async def turn(self) -> None:
         """Wait until one more connection may start or end. Cancellation does not interrupt it."""
@@ -118,7 +118,9 @@ class Driver:
     def _schedule_overdue(self) -> None:
         if self._paused and not self._is_scheduled:
             self._is_scheduled = True
-            self.core.schedule(min(since for since, _ in self._paused.values()) + PATIENCE, self._resume_overdue)
+            self.core.context.schedule(
+                min(since for since, _ in self._paused.values()) + PATIENCE, self._resume_overdue
+            )
 
     def _resume_readers(self, sink: KernelConnection) -> None:
         _, readers = self._paused.pop(sink, (0.0, ()))
@@ -158,7 +160,7 @@ class Driver:
                         output.flush(now)
                 if ready and self._stopwatch() > until:
                     break
-        if self.core.chores:
+        if self.core.context.chores:
             self._has_chores.set()
         if self._alarm_is_stale:
             self._alarm_is_stale = False
@@ -190,7 +192,7 @@ class Driver:
 
     def finish_chores(self) -> None:
         """Do all long work now: no other task is served any more."""
-        while self.core.chores:
+        while self.core.context.chores:
             self._do_slice()
 
     def _do_slice(self) -> None:

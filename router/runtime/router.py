@@ -327,7 +327,7 @@ class Router(LinkFactory):
             return None
         from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
 
-        telemetry = TelemetryWriter(self.config.telemetry, core.id, self._wall)
+        telemetry = TelemetryWriter(self.config.telemetry, core.context.id, self._wall)
         telemetry.begin(core)
         return telemetry
 

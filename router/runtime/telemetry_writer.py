@@ -21,7 +21,7 @@ import trio
 from amqpmesh.router.kernel import Recorder
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.segment_files import SegmentFiles
-from amqpmesh.router.telemetry.recording import ALL, Recording
+from amqpmesh.router.telemetry.recording import ALL
 from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ class TelemetryWriter:
         recorder = Recorder(time.perf_counter if shift is not None else clock.current_time)
         recorder.shift = shift or 0.0
         self._recorder = recorder
-        self._core = core
+        self._context = core.context
         self._set_base()
-        self._recording = core.recording = Recording(core, recorder, self._config, self, self._epoch)
+        self._recording = core.record(recorder, self._config, self, self._epoch)
         self._thread.start()
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class TelemetryWriter:
                 self._recording.whole_graph()
             if now - counted_at >= self._config.counts:
                 counted_at = now
-                for record in list(self._core.connections):
+                for record in list(self._context.connections):
                     self._recording.counts(record)
                     await trio.lowlevel.checkpoint()
                     if self._is_over:
@@ -137,13 +137,13 @@ class TelemetryWriter:
 
     async def end(self) -> None:
         """Write all records and close the segment, within `END_TIME`."""
-        core = self._core
+        context = self._context
         # Records after the end would open a segment that is never closed.
         self._is_over = True
-        for record in list(core.connections):
+        for record in list(context.connections):
             self._recording.counts(record)
         self._recording.flush()
-        core.recording = core.flow_state.recorder = None
+        context.recording = context.kernel.recorder = None
         self._hand_over()
         self._enqueue(self._files.close)
         self._ends = True

@@ -20,13 +20,13 @@ from amqpmesh.router.telemetry.schema import KEY_OCTETS, Flag, Happening, Kind, 
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.config.observability import TelemetryConfig
-    from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel import Leg, Recorder, Relay
+    from amqpmesh.router.kernel import KernelRouter, Leg, Recorder, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.topology.linkstate import Topology
 
 ALL: Final = 2**32
 """The number of keys that a sample is a share of."""
@@ -74,9 +74,23 @@ class Writer(Protocol):
 class Recording:
     """The recording of one router."""
 
-    def __init__(self, core: Core, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> None:
-        """Args: epoch: for the keys of a router in no mesh; milliseconds since 1970."""
-        self._core = core
+    def __init__(
+        self,
+        router: str,
+        kernel_router: KernelRouter,
+        recorder: Recorder,
+        config: TelemetryConfig,
+        writer: Writer,
+        *,
+        epoch: int,
+        topology: Topology | None,
+        next_number: Callable[[], int],
+    ) -> None:
+        """Args: epoch: for the keys of a router in no mesh; milliseconds since 1970. next_number: of a link."""
+        self._id = router
+        self._kernel = kernel_router
+        self._topology = topology
+        self._next_number = next_number
         self._recorder = recorder
         self._writer = writer
         self._credit_wait = config.credit_wait
@@ -92,9 +106,9 @@ class Recording:
         recorder.on_full = self.flush
         recorder.on_rejected = self.condition
         recorder.give(self._words)
-        if not core.flow_state.key_prefix:
-            Keys(core.id, core.flow_state).begin(epoch)
-        core.flow_state.recorder = recorder
+        if not kernel_router.key_prefix:
+            Keys(router, kernel_router).begin(epoch)
+        kernel_router.recorder = recorder
 
     # ------------------------------------------------------------------------------------------------------ deliveries
 
@@ -160,7 +174,7 @@ class Recording:
         relay.recorded = True
         if key is not None:
             size = relay.incoming.size if relay.incoming is not None else 0
-            self._store(relay, key, 0, outcome, state, 0, size, -1.0, self._core.now)
+            self._store(relay, key, 0, outcome, state, 0, size, -1.0, self._kernel.now)
 
     def _key(self, relay: Relay, tag: bytes | None) -> tuple[bytes, int, int, int] | None:
         """Return a key's first octets, its counter, the hops left, and flags; None: the sample does not contain the
@@ -177,14 +191,14 @@ class Recording:
         if tag is not None:
             relay.counter = _counter(tag)
         elif not relay.counter:
-            flow_state = self._core.flow_state
+            flow_state = self._kernel
             flow_state.key_count += 1
             relay.counter = flow_state.key_count
         if relay.attempts <= 1:
             relay.first = relay.counter
         if not self._recorder.takes(relay.counter):
             return None
-        return self._core.flow_state.key_prefix, relay.counter, tag[-1] if tag else 0, Flag.BEGAN
+        return self._kernel.key_prefix, relay.counter, tag[-1] if tag else 0, Flag.BEGAN
 
     def _store(
         self,
@@ -256,7 +270,7 @@ class Recording:
             for each in self._numbers.values():
                 self._writer.gone(each)
             self._numbers.clear()
-        number = self._numbers[key] = self._core.attaching.next_number()
+        number = self._numbers[key] = self._next_number()
         self._writer.take(Kind.LINK, [{"number": number, "peer": None, "from_router": False, **told}])
         return number
 
@@ -295,7 +309,7 @@ class Recording:
         """Record that a link had no credit for long, when it gets credit again."""
         since = taken.zero_credit_since
         if since is not None and taken.link.flow_state.link_credit:
-            waited = self._core.now - since
+            waited = self._kernel.now - since
             if waited >= self._credit_wait:
                 self._happened(Happening.CREDIT, self._told(taken), waited=round(waited * 1e9))
 
@@ -353,7 +367,7 @@ class Recording:
         return {
             "link": taken.link.name[:NAME],
             "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
-            "peer": self._core.id if connection.own else connection.peer.container_id[:NAME] or None,
+            "peer": self._id if connection.own else connection.peer.container_id[:NAME] or None,
             "address": (without_secret(named.name)[:NAME] or None) if named is not None else None,
             "tenant": named.tenant if named is not None else None,
         }
@@ -362,10 +376,9 @@ class Recording:
 
     def graph_changed(self) -> None:
         """Record the changes of the graph since the last record."""
-        mesh = self._core.mesh
-        if mesh is None:
+        if self._topology is None:
             return
-        graph = mesh.topology.graph
+        graph = self._topology.graph
         changed = graph.changes_since(self._generation) if self._generation >= 0 else set()
         if changed is None:
             self.whole_graph()
@@ -382,10 +395,9 @@ class Recording:
 
     def whole_graph(self) -> None:
         """Record the whole graph: at the beginning of a segment, or when the changes are no longer known."""
-        mesh = self._core.mesh
-        if mesh is None:
+        if self._topology is None:
             return
-        graph = mesh.topology.graph
+        graph = self._topology.graph
         self._generation = graph.generation
         time = self._time()
         edges: list[dict[str, Any]] = []
@@ -397,7 +409,7 @@ class Recording:
 
     def _time(self) -> int:
         """Return nanoseconds since 1970."""
-        return self._recorder.base + round(self._core.now * 1e9)
+        return self._recorder.base + round(self._kernel.now * 1e9)
 
 
 _NOTHING: Final = (0,) * 7

@@ -357,7 +357,7 @@ def test_names_count_against_the_peer_and_the_memory_of_the_router() -> None:
     refused = [each for each in heard if isinstance(each, Detach)]
     assert {each.error.condition for each in refused if each.error is not None} == {"amqp:resource-limit-exceeded"}
     assert len(attacker.record.incoming) == 40 - len(refused) == 14, "a sixteenth of the memory, and no more"
-    assert network.core.budget.used == attacker.record.account.used > 14 * 4000
+    assert network.core.context.budget.used == attacker.record.account.used > 14 * 4000
     # The others are called as they like.
     bystander = network.client("bystander" * 50)
     assert bystander.sender("a" * 3000).is_attached
@@ -368,7 +368,7 @@ def test_names_count_against_the_peer_and_the_memory_of_the_router() -> None:
     assert answer.target is not None
     network.core.receive_eof(attacker.record, network.now)
     network.leave()
-    assert network.core.budget.used == 0
+    assert network.core.context.budget.used == 0
 
 
 def test_a_container_with_a_long_name_is_refused_where_nothing_is_left_for_it() -> None:
@@ -382,7 +382,7 @@ def test_a_container_with_a_long_name_is_refused_where_nothing_is_left_for_it() 
             [condition] if condition else []
         )
         network.core.receive_eof(attacker.record, network.now)
-    assert network.core.budget.used == 0
+    assert network.core.context.budget.used == 0
 
 
 def test_handles_that_are_never_detached_are_few() -> None:

@@ -75,7 +75,7 @@ class HostedRouter(Router):
     @property
     def consumed(self) -> set[tuple[str, str]]:
         """The addresses with consumers that it advertises, each with its tenant."""
-        found = self._started().addresses.values()
+        found = self._started().context.addresses.values()
         return {(each.tenant, each.name) for each in found if each.is_advertised}
 
     def add_connector(self, config: ConnectorConfig) -> None:
@@ -91,7 +91,7 @@ class HostedRouter(Router):
         self.connectors = (*self.connectors, connector)
         core = self._started()
         # `$management` can change its cost, as that of other connectors.
-        core.config = replace(core.config, connectors=(*core.config.connectors, config))
+        core.context.config = replace(core.context.config, connectors=(*core.context.config.connectors, config))
         self._nursery.start_soon(self._run_connector, connector)
 
     async def _run_connector(self, connector: Connector) -> None:
@@ -105,8 +105,8 @@ class HostedRouter(Router):
                 connector.stop()
         self.connectors = tuple(each for each in self.connectors if each.name != name)
         core = self._started()
-        core.config = replace(
-            core.config, connectors=tuple(each for each in core.config.connectors if each.name != name)
+        core.context.config = replace(
+            core.context.config, connectors=tuple(each for each in core.context.config.connectors if each.name != name)
         )
 
     def set_cost(self, config: ConnectorConfig | ListenerConfig, cost: int) -> None:

@@ -120,7 +120,7 @@ def test_aliases_of_two_routers_that_stand_for_each_other_send_nothing_in_circle
         assert client.send(client.sender(None), message(to=name)).outcome == Released()
         assert client.receiver(name).is_attached
     mesh.advance(2.0)
-    assert [node.core.relays for node in mesh.nodes.values()] == [0, 0]
+    assert [node.core.context.in_flight for node in mesh.nodes.values()] == [0, 0]
     mesh.leave()
 
 
@@ -132,7 +132,7 @@ def test_an_alias_gives_no_right_that_its_address_does_not(named: str) -> None:
         alias("shut", "secret@B"),
         AddressConfig(pattern="secret", distribution=Distribution.UNAVAILABLE),
     )
-    mesh["A"].core.addresses.keep("$management")
+    mesh["A"].core.context.addresses.keep("$management")
     client = mesh["A"].client()
     conditions = []
     for name in (named, "far", "shut"):

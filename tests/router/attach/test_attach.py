@@ -405,8 +405,8 @@ def test_what_failed_when_it_was_due_is_done_again_and_what_was_due_beside_it_is
         if done.count("failing") == 1:
             raise ZeroDivisionError
 
-    network.core.schedule(network.now + 1.0, failing)
-    network.core.schedule(network.now + 1.0, lambda: done.append("beside"))
+    network.core.context.schedule(network.now + 1.0, failing)
+    network.core.context.schedule(network.now + 1.0, lambda: done.append("beside"))
     with pytest.raises(ZeroDivisionError):
         network.advance(1.0)
     network.advance(0.1)

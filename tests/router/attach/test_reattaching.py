@@ -273,7 +273,7 @@ def test_max_unsettled_holds_for_a_consumer_that_detaches_and_comes_back() -> No
                 producer.send(link)
         receiver.detach(closed=False)
         network.run()
-    assert network.core.relays <= 6, f"{network.core.relays} unsettled at one consumer"
+    assert network.core.context.in_flight <= 6, f"{network.core.context.in_flight} unsettled at one consumer"
 
 
 def test_resumed_deliveries_that_are_ignored_do_not_eat_a_producers_credit_for_ever() -> None:

@@ -158,7 +158,7 @@ def test_a_listener_that_redirects_opens_and_closes_with_where() -> None:
     assert closed.error.info == PLACE
     # The session that the client had begun before it heard of it is not answered.
     assert not any(isinstance(event, events.SessionBegun) for event in client.events)
-    assert n.core.connections == {}
+    assert n.core.context.connections == {}
     n.leave()
 
 

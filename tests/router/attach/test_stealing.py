@@ -54,7 +54,7 @@ def test_two_connections_of_a_program_both_have_their_link(name: str, caplog: py
             arrival.accept()
     network.run()
     assert [sent.outcome for client in (first, second) for sent in client.sent.values()] == [Accepted()] * 4
-    assert network.core.stolen == 0
+    assert network.core.context.stolen == 0
     assert [line.split(" ", 3)[:3] for line in caplog.messages if line.startswith("link name")] == [
         ["link", "name", "shared"]
     ]
@@ -83,7 +83,7 @@ def test_a_client_whose_cable_was_pulled_has_its_link_back_at_once() -> None:
     assert not any(link.is_attached for link in links)
     network.advance(0.02)
     assert all(link.is_attached for link in links)
-    assert network.core.stolen == 2
+    assert network.core.context.stolen == 2
     new.send(links[0])  # type: ignore[arg-type]  # the sender
     consumer.take(1)
     old.stopped = False
@@ -119,7 +119,7 @@ def test_a_holder_that_goes_while_it_is_asked_gives_way() -> None:
     old.lose()
     network.advance(0.01)
     assert link.is_attached
-    assert network.core.stolen == 0
+    assert network.core.context.stolen == 0
     network.leave()
 
 
@@ -214,7 +214,7 @@ def test_a_claim_that_is_given_up_disturbs_nobody(way: str) -> None:
     network.run()
     network.advance(0.5)
     assert kept.is_attached
-    assert network.core.attaching.held == 1
+    assert len(network.core.context.link_names) == 1
     network.leave()
 
 
@@ -259,7 +259,7 @@ def test_one_attach_asks_a_few_holders_only() -> None:
     network.client("same").sender("q", name="link")
     assert sum(client.record.octets_out > was for client, was in zip(clients, before, strict=True)) == MOST_ASKED
     network.advance(0.5)
-    assert network.core.attaching.held == MOST_ASKED + 5
+    assert len(network.core.context.link_names) == MOST_ASKED + 5
     network.leave()
 
 

@@ -76,7 +76,7 @@ class Far(Network):
         for client in self.clients:
             if not isinstance(client, Broker) and not client.is_lost:
                 client.close()
-        self.advance(3 * self.core.config.elsewhere.idle + 3.0)
+        self.advance(3 * self.core.context.config.elsewhere.idle + 3.0)
         assert self.wanted == {}
         assert self.core.statistics().container_links == ()
         super().leave()

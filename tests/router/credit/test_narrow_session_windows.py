@@ -27,7 +27,7 @@ class Scene:
         self.consumer.receiver("small", credit=100_000)
         self.producer, self.beside = network.client(max_frame_size=8192), network.client()
         self.large, self.small = self.producer.sender("large"), self.beside.sender("small")
-        for each in network.core.connections:
+        for each in network.core.context.connections:
             each.engine.flow_state.narrow = narrow
         self.delivery = self.producer.send(self.large, PART, more=True)
         network.run()

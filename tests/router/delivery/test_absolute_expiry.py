@@ -35,7 +35,7 @@ def expiring(seconds: float | None, *, ttl: int | None = None, subject: str | No
 def on_time(network: Network) -> Network:
     """The same, by a clock that goes with the test's."""
     core, began = network.core, network.now
-    core.wall_clock = lambda: NOW + core.now - began
+    core.context.wall_clock = lambda: NOW + core.context.now - began
     return network
 
 
@@ -97,7 +97,7 @@ def test_the_wall_clock_counts_when_the_message_comes_and_not_when_it_is_set_ane
     link = producer.sender("q/a")
     producer.send(link, expiring(None))
     sent = producer.send(link, expiring(2.0))
-    network.core.wall_clock = lambda: NOW + 1e6
+    network.core.context.wall_clock = lambda: NOW + 1e6
     network.advance(1.0)
     assert sent.said == []
     network.leave()
@@ -109,7 +109,7 @@ def test_where_the_address_does_not_honour_it_the_clock_is_not_looked_at() -> No
         raise AssertionError("looked at the wall clock")
 
     network = Network(HONOURS, AddressConfig(pattern="q/a"))
-    network.core.wall_clock = broken
+    network.core.context.wall_clock = broken
     consumer, _, producer = clients(network)
     sent = producer.send(producer.sender("q/a"), expiring(-1e6))
     consumer.take(1)[0].accept()
@@ -164,5 +164,5 @@ def test_each_router_looks_whose_pattern_says_so(where: str, distribution: Distr
         mesh.run()
         assert sent.said == [(EXPIRED, True)]
     assert consumer.take() == []
-    assert [mesh[router].core.expired for router in "ABC"] == [2 * (router == where) for router in "ABC"]
+    assert [mesh[router].core.context.expired for router in "ABC"] == [2 * (router == where) for router in "ABC"]
     mesh.leave()

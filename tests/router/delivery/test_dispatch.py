@@ -205,7 +205,7 @@ def test_a_copy_receiver_sees_each_message_and_takes_it_from_nobody() -> None:
     network.run()
     assert all(each.said == [(Accepted(), True)] for each in sents)
     assert all(each.said[-1][1] for each in copies[3:])
-    assert network.core.relays == 0
+    assert network.core.context.in_flight == 0
     network.leave()
 
 
@@ -324,7 +324,7 @@ def test_a_producer_outruns_a_stopped_reader_by_no_more_than_its_window() -> Non
         sent += taken
         network.run()
         assert sent < 8_000_000
-    assert network.core.budget.used < 5_000_000
+    assert network.core.context.budget.used < 5_000_000
     consumer.stopped = False
     network.run()
     assert link.transfer(delivery, part, more=True)
@@ -347,7 +347,7 @@ def test_an_aborted_message_is_aborted_below_and_a_waiting_one_disappears() -> N
     receiver.flow(5)
     network.run()
     consumer.take(0)
-    assert network.core.relays == 0
+    assert network.core.context.in_flight == 0
     network.leave()
 
 
@@ -435,7 +435,7 @@ def test_a_strict_listener_detaches_a_link_for_an_annotation_that_is_not_optiona
         assert error is not None
         assert error.condition == "amqp:not-implemented"
         assert consumer.arrivals == []
-        assert network.core.relays == 0
+        assert network.core.context.in_flight == 0
     network.leave()
 
 
@@ -495,7 +495,7 @@ def test_a_sender_that_never_settles_what_it_was_told_loses_its_link() -> None:
     error = producer.detached[link]
     assert error is not None
     assert error.condition == "amqp:resource-limit-exceeded"
-    assert network.core.relays == 0
+    assert network.core.context.in_flight == 0
     network.leave()
 
 
@@ -526,7 +526,7 @@ def test_a_disposition_that_speaks_of_thousands_is_done_in_parts() -> None:
     data = consumer.engine.data_to_send(network.now)
     assert len(data) < 100, "one disposition"
     assert not network.core.receive(consumer.record, data + data, network.now)
-    assert 0 < network.core.relays < 3000
+    assert 0 < network.core.context.in_flight < 3000
     while not network.core.receive(consumer.record, b"", network.now):
         pass
     network.run()
@@ -586,7 +586,7 @@ def test_a_presettled_message_that_is_too_large_leaves_nothing() -> None:
     large = producer.send(link, message("x" * 500), settled=True, more=True)
     producer.go_on(large, b"y" * 2000, more=True)
     producer.go_on(large, b"z")
-    assert network.core.relays == 0, network.core.relays
+    assert network.core.context.in_flight == 0, network.core.context.in_flight
 
 
 def test_a_multicast_that_drops_goes_on_without_one_that_never_gave_credit() -> None:

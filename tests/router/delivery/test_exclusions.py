@@ -230,7 +230,7 @@ def test_each_receiver_of_a_multicast_in_mode_second_is_settled_with_what_it_sai
 def test_an_outcome_with_as_many_values_as_may_be_ends_no_session_between_routers() -> None:
     mesh = World("AB", [("A", "B")], AGAIN)
     clients = receivers(mesh, "B", "B")
-    sessions = [each for record in mesh["A"].core.connections for each in record.engine.channels.sessions]
+    sessions = [each for record in mesh["A"].core.context.connections for each in record.engine.channels.sessions]
     for values in range(232, 256):  # the router adds who gave it back
         sent = send(mesh)
         many = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-many"): [None] * values})

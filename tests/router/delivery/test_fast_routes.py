@@ -167,7 +167,7 @@ def test_over_three_hops_no_router_decides_anything(events: Events, settled: boo
 
     assert decided(events, decide, DispositionReceived) == 0
     assert [each.outcome for each in sent] == [None if settled else Accepted()] * 5
-    assert all(node.core.relays == 0 for node in mesh.nodes.values())
+    assert all(node.core.context.in_flight == 0 for node in mesh.nodes.values())
     mesh.leave()
 
 
@@ -612,7 +612,7 @@ def test_large_ones_follow_each_other_through_the_mesh_without_a_decision(events
     for settled in (False, True):
         assert decided(events, lambda: send(producer, link, *payloads, settled=settled)) == 0  # noqa: B023 - called at once
         take()
-    assert all(mesh[router].core.relays == 0 for router in "ABC")
+    assert all(mesh[router].core.context.in_flight == 0 for router in "ABC")
     mesh.leave()
 
 
@@ -645,7 +645,7 @@ def test_what_has_made_all_its_hops_goes_back(monkeypatch: pytest.MonkeyPatch, a
         mesh.advance(0.2)
         assert consumer.take() == []
         assert [each.outcome for each in sent] == [Released()] * 4
-        assert sum(node.core.no_hops for node in mesh.nodes.values()) == 4
+        assert sum(node.core.context.no_hops for node in mesh.nodes.values()) == 4
         mesh.leave()
 
 

@@ -136,15 +136,15 @@ class Dice:
         """The first, but for some cases."""
         return self.random.choice(others) if self.random.random() < self.odd else usual
 
-    def world(self, *, run_to_end: bool) -> dict[str, Any]:
+    def world(self, *, at_once: bool) -> dict[str, Any]:
         """How routers and links are set up. Args: at_once: see `Wired`."""
         usually, random = self.usually, self.random
         return {
             "first_id": random.choice([0, M - 3]),
             "max_frame_size": usually(4096, 512),
-            "at_once": run_to_end,
+            "at_once": at_once,
             # What is told later finds other windows closed, and so another demand.
-            "window": usually(1000, 1, 3) if run_to_end else 1000,
+            "window": usually(1000, 1, 3) if at_once else 1000,
             "session_window": usually(64, 1, 3),
             "narrow": self.narrow,
             "output_backlog": usually(2**18, 1, 600),
@@ -157,9 +157,9 @@ class Dice:
             "consumers": [(random.randint(2, 3), random.randint(0, 5)) for _ in range(random.randrange(9))],
         }
 
-    def steps(self, count: int, *, run_to_end: bool) -> list[tuple[Any, ...]]:
+    def steps(self, count: int, *, at_once: bool) -> list[tuple[Any, ...]]:
         """What happens."""
-        self.windows = (0, 1, 3) if run_to_end else (1000,)
+        self.windows = (0, 1, 3) if at_once else (1000,)
         kinds = ["send", "go_on", "say", "credit", "wait", "attach", "detach", "stop", "leave"]
         weights = [40, 20, 40, 15, 5, 4, 100 * self.odd / 5, 100 * self.odd / 5, 100 * self.odd / 10]
         return [getattr(self, f"_{kind}")() for kind in self.random.choices(kinds, weights, k=count)]
@@ -270,7 +270,7 @@ class Bench:
             for node in nodes
         ]
         for peer in self.peers:
-            peer.run_to_end = world["at_once"]
+            peer.at_once = world["at_once"]
         self.log: list[Any] = []
         #: Frames that come later, by peer and handle.
         self.held: dict[tuple[int, int], list[bytes]] = {}
@@ -280,7 +280,7 @@ class Bench:
             peer.open(max_frame_size=4096 if number < 2 else world["max_frame_size"])
         self.run()
         for network in self.networks:
-            for record in network.core.connections:
+            for record in network.core.context.connections:
                 record.engine.flow_state.narrow = world["narrow"]
         for number, handle in ((2, 0), (2, 1), *world["consumers"]):
             self.attach(number, handle)
@@ -310,7 +310,7 @@ class Bench:
             peer.lose()
         self.wait(5.0)
         for network in self.networks:
-            assert network.core.relays == 0
+            assert network.core.context.in_flight == 0
             assert network.core.statistics().router.buffered == 0
         if self.mesh is None:
             assert self.networks[0].core.statistics().is_empty
@@ -336,7 +336,7 @@ class Bench:
             ways = [(handle, way.count, way.limit, way.attached) for handle, way in sorted(peer.ways.items())]
             seen.append((noted.transfers, noted.frames, sorted(noted.dispositions.items()), ways, peer.lost))
         self.log.append(
-            (name, seen, [statistics(network.core, run_to_end=self.world["at_once"]) for network in self.networks])
+            (name, seen, [statistics(network.core, at_once=self.world["at_once"]) for network in self.networks])
         )
 
     # What steps do.
@@ -518,9 +518,9 @@ ODD: Final = st.sampled_from([0.02, 0.1, 0.3])
 @pytest.mark.parametrize("at_once", [False, True])
 @settings(max_examples=30)
 @given(SEEDS, st.integers(0, 40), ODD)
-def test_one_router_relays_what_it_would_have_decided(run_to_end: bool, seed: int, count: int, odd: float) -> None:
+def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
-    check(dice.world(run_to_end=run_to_end), dice.steps(count, run_to_end=run_to_end), mesh=False)
+    check(dice.world(at_once=at_once), dice.steps(count, at_once=at_once), mesh=False)
 
 
 @settings(max_examples=12)
@@ -529,7 +529,7 @@ def test_one_router_relays_what_it_would_have_decided(run_to_end: bool, seed: in
 @example(1326315249, 37, 0.3)
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
-    check(dice.world(run_to_end=False), dice.steps(count, run_to_end=False), mesh=True)
+    check(dice.world(at_once=False), dice.steps(count, at_once=False), mesh=True)
 
 
 @settings(max_examples=40)
@@ -546,7 +546,7 @@ def test_so_do_several(seed: int, count: int, odd: float) -> None:
 def test_whatever_bytes_come_they_are_read_as_they_would_have_been(
     parts: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
-    world = {**Dice(0, 0.0).world(run_to_end=False), "first_id": 0, "consumers": []}
+    world = {**Dice(0, 0.0).world(at_once=False), "first_id": 0, "consumers": []}
     octets = {number: b"".join(part for to, part in parts if to == number) for number in (0, 2)}
     check(
         world,
@@ -561,7 +561,7 @@ def test_whatever_bytes_come_they_are_read_as_they_would_have_been(
 
 
 def test_a_sender_whose_credit_is_relayed_away_is_given_more_as_soon_as_it_would_have_been() -> None:
-    world = {**Dice(0, 0.0).world(run_to_end=False), "credit": 20, "consumers": []}
+    world = {**Dice(0, 0.0).world(at_once=False), "credit": 20, "consumers": []}
     other = {**USUAL, "handle": 1}
     # It is aborted in the middle of its header: nothing of it has left.
     first = [USUAL, other, {**USUAL, "payload": message(ttl=60_000), "end": "aborted"}]
@@ -572,7 +572,7 @@ def test_histories_are_of_use() -> None:
     came = relayed = 0
     for seed in range(4):
         dice = Dice(seed, 0.05)
-        world, steps = dice.world(run_to_end=False), dice.steps(40, run_to_end=False)
+        world, steps = dice.world(at_once=False), dice.steps(40, at_once=False)
         _, decided = played(world, steps, mesh=False, alone=True)
         _, whole = played(world, steps, mesh=False, alone=False)
         came += whole

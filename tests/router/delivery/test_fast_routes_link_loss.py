@@ -41,7 +41,7 @@ class Scene:
         return sum(
             isinstance(entry, FastDelivery)
             for network in self.networks
-            for record in network.core.connections
+            for record in network.core.context.connections
             for session in record.engine.channels.sessions
             for entry in session.flow_state.incoming.deliveries.values()
         )
@@ -166,7 +166,7 @@ def _name(step: Callable[[Scene], None]) -> str:
 def _account(scene: Scene) -> list[Any]:
     """What everybody has heard, and what routers tell of themselves."""
     said = [each.said for each in (*scene.sent, *scene.arrived)]
-    return [said, [statistics(network.core, run_to_end=False) for network in scene.networks]]
+    return [said, [statistics(network.core, at_once=False) for network in scene.networks]]
 
 
 def _still(client: Client) -> bool:

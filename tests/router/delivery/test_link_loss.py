@@ -30,14 +30,14 @@ class Crowd:
         )
         self.core = self.network.core
         self.expanded = 0
-        expanded = self.core.flow_state.on_expand
+        expanded = self.core.context.kernel.on_expand
         assert expanded is not None
 
         def count(relay: object) -> None:
             self.expanded += 1
             expanded(relay)  # type: ignore[arg-type]  # as it was given
 
-        self.core.flow_state.on_expand = count
+        self.core.context.kernel.on_expand = count
         self.producer = self.network.client("producer")
         self.consumer = self.network.client("consumer", window=10_000)
         self.sent: list[Sent] = []
@@ -62,7 +62,7 @@ class Crowd:
         self.receiver = self.consumer.receiver("q", credit=number, name="r")
         self.sender = self.producer.sender("q", rcv=mode)
         self.sent = [self.producer.send(self.sender, message(str(each))) for each in range(number)]
-        assert self.core.relays == number
+        assert self.core.context.in_flight == number
         self.expanded = 0
 
     def give(self, client: Client) -> None:
@@ -107,18 +107,18 @@ def test_a_receiver_with_thousands_unsettled_goes_in_steps_and_others_are_served
     crowd.relay(2_000)
     reader = crowd.network.client("reader")
     parting(crowd)
-    assert crowd.core.chores
-    left = crowd.core.relays
+    assert crowd.core.context.chores
+    left = crowd.core.context.in_flight
     assert 0 < left < 2_000
     assert not crowd.core.is_quiet, "a router that drains waits for them"
     steps = 0
     other = reader.engine.begin()
     crowd.give(reader)
-    while crowd.core.chores:
+    while crowd.core.context.chores:
         crowd.step()
         steps += 1
-        assert left - crowd.core.relays <= 50, "a step is a part of a slice"
-        left = crowd.core.relays
+        assert left - crowd.core.context.in_flight <= 50, "a step is a part of a slice"
+        left = crowd.core.context.in_flight
         told = crowd.core.statistics()
         assert (told.router.relays, told.router.deliveries_out) == (left, 2_000)
         (address,) = [each for each in told.addresses if each.name == "q"]
@@ -139,8 +139,8 @@ def test_a_link_that_comes_back_meanwhile_does_not_meet_what_the_old_one_left() 
     crowd.receiver.detach()
     again = crowd.consumer.session.attach(Terminus("r", Role.RECEIVER), source=Source(address="q"), target=Target())
     crowd.give(crowd.consumer)
-    assert crowd.core.chores
-    assert crowd.core.stolen == 0
+    assert crowd.core.context.chores
+    assert crowd.core.context.stolen == 0
     # The peer speaks of what was on the old one: it has no right to, and is not heard.
     session = next(iter(crowd.consumer.record.engine.channels.incoming.values())).flow_state
     live = len(session.outgoing)
@@ -172,7 +172,7 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
     crowd.lose(crowd.producer)
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     for arrival in arrivals[100:200]:  # while its links are let go of
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
@@ -180,7 +180,7 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
     assert crowd.expanded == 0
-    assert crowd.core.relays == 0
+    assert crowd.core.context.in_flight == 0
     if not settled:
         assert all(arrival.said[-1][1] for arrival in arrivals), "each is settled"
     crowd.network.leave()
@@ -193,10 +193,10 @@ def test_what_waits_of_a_sender_that_is_gone_goes_to_nobody_though_it_is_not_let
     crowd.producer.send(crowd.sender, message("waits"))
     assert len(crowd.consumer.take()) == 1_500
     crowd.lose(crowd.producer)
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     crowd.receiver.flow(10)
     crowd.give(crowd.consumer)
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     crowd.network.run()
     assert not crowd.consumer.take()
     crowd.network.leave()
@@ -210,17 +210,17 @@ def test_links_of_many_connections_that_are_cut_at_once_are_over_before_they_are
     now = crowd.network.now
     for client in clients:
         client.is_lost = True
-    crowd.core.chores.begin_turn = lambda: None  # type: ignore[method-assign]  # as if it were one turn
+    crowd.core.context.chores.begin_turn = lambda: None  # type: ignore[method-assign]  # as if it were one turn
     for client in clients:
         crowd.core.receive_eof(client.record, now)
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     (address,) = [each for each in crowd.core.statistics().addresses if each.name == "q"]
     assert address.consumers == 0
-    assert not any(each.is_ready for each in crowd.core.addresses.find("", "q").outgoing)  # type: ignore[union-attr]
+    assert not any(each.is_ready for each in crowd.core.context.addresses.find("", "q").outgoing)  # type: ignore[union-attr]
     again = crowd.network.client(clients[-1].engine.settings.container_id)
     again.receiver("q", name="r")
-    assert crowd.core.stolen == 0
-    del crowd.core.chores.begin_turn
+    assert crowd.core.context.stolen == 0
+    del crowd.core.context.chores.begin_turn
     crowd.network.leave()
 
 
@@ -236,13 +236,13 @@ def test_a_cut_of_many_receivers_of_a_multicast_does_not_keep_its_message_from_o
         arrival.accept()
     crowd.network.run()
     crowd.lose(crowd.consumer)
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     crowd.network.clients.remove(crowd.consumer)
     # Not all are let go of yet; but none is waited for, and none is given anything.
     taken = link.transfer(link.delivery(b"now"), message("now"))
     crowd.give(crowd.producer)
     assert taken
-    assert crowd.core.chores
+    assert crowd.core.context.chores
     reader.read(crowd.core.data_to_send(reader.record, crowd.network.now))
     (arrival,) = reader.take(1)
     arrival.accept()
@@ -263,7 +263,7 @@ def _accepted(receivers: int) -> float:
     while not crowd.core.receive(crowd.consumer.record, data, crowd.network.now):
         data = bytearray()
     taken = thread_time() - began
-    assert crowd.core.relays == 0
+    assert crowd.core.context.in_flight == 0
     return taken
 
 
@@ -274,10 +274,10 @@ def _cut(receivers: int) -> float:
     crowd.producer.send(crowd.producer.sender("q"))
     began = thread_time()
     crowd.lose(crowd.consumer)
-    while crowd.core.chores:
+    while crowd.core.context.chores:
         crowd.core.work(crowd.network.now, lambda: False)
     taken = thread_time() - began
-    assert crowd.core.relays == 0
+    assert crowd.core.context.in_flight == 0
     return taken
 
 
@@ -288,7 +288,7 @@ def _waited_for(receivers: int) -> float:
     link = crowd.producer.sender("q")
     for _ in range(11):
         crowd.producer.send(link)
-    assert len({each for each in crowd.core.addresses.values() if each.waiting.size == 1}) == 1
+    assert len({each for each in crowd.core.context.addresses.values() if each.waiting.size == 1}) == 1
     flows = []
     for each in crowd.consumer.engine.channels.sessions:
         for receiver in each.links.values():
@@ -299,7 +299,7 @@ def _waited_for(receivers: int) -> float:
         while not crowd.core.receive(crowd.consumer.record, data, crowd.network.now):
             data = bytearray()
     taken = thread_time() - began
-    assert not any(each.waiting.size for each in crowd.core.addresses.values())
+    assert not any(each.waiting.size for each in crowd.core.context.addresses.values())
     return taken
 
 
@@ -391,7 +391,7 @@ def test_a_link_detached_without_closing_is_forgotten_when_its_deliveries_are_se
         network.run()
         (link if side == "consumer" else receiver).detach()
         network.run()
-    assert network.core.relays == 0
+    assert network.core.context.in_flight == 0
     record = consumer.record if side == "consumer" else producer.record
     assert not record.lingering, f"{len(record.lingering)} links linger without a delivery"
 
@@ -425,7 +425,7 @@ def test_a_consumer_that_vanishes_before_its_frame_of_a_multicast_counts_as_rele
     late = [o for o in outs if o.current is not None and not o.current.started]
     assert late, "no leg is unsent"
     leg = late[0].current
-    fail_link(network.core, late[0], Error(condition=Symbol("x:y")))
+    fail_link(network.core.context, late[0], Error(condition=Symbol("x:y")))
     assert leg.outcome == b"\x00\x53\x26\x45", leg.outcome
 
 
@@ -447,7 +447,7 @@ def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> No
     for _ in range(5):
         passing.receiver("q").detach()
         network.run()
-    address = network.core.addresses.find("", "q")
+    address = network.core.context.addresses.find("", "q")
     assert address is not None
     assert len(address.creditors) == 1
     network.leave()

@@ -177,7 +177,7 @@ def test_what_is_kept_for_a_redelivery_counts_against_the_budget_and_is_given_up
     consumer.receiver("q", credit=100)
     link = producer.sender("q")
     sents = [producer.send(link, message("x" * 60_000)) for _ in range(20)]
-    assert 900_000 < network.core.budget.used <= 2**20
+    assert 900_000 < network.core.context.budget.used <= 2**20
     arrivals = consumer.take(20)
     for arrival in arrivals:
         arrival.dispose(Modified(delivery_failed=True), settled=True)
@@ -188,7 +188,7 @@ def test_what_is_kept_for_a_redelivery_counts_against_the_budget_and_is_given_up
     for arrival in again:
         arrival.accept()
     network.run()
-    assert network.core.budget.used == 0
+    assert network.core.context.budget.used == 0
     network.leave()
 
 
@@ -223,7 +223,7 @@ def test_dead_letters_for_a_stopped_consumer_do_not_stop_the_router() -> None:
         receiver.flow(100)
         network.run()
     network.advance(10)
-    assert s2.credit > 0, f"{network.core.budget.used} octets of dead letters: nobody gets credit any more"
+    assert s2.credit > 0, f"{network.core.context.budget.used} octets of dead letters: nobody gets credit any more"
 
 
 def test_a_redelivery_expires_while_it_waits() -> None:

@@ -457,7 +457,7 @@ def test_settled_by_the_sender_midway_then_accepted_leaves_nothing() -> None:
     network.run()
     producer.go_on(large, b"end")
     network.run()
-    assert network.core.relays == 0, network.core.relays
+    assert network.core.context.in_flight == 0, network.core.context.in_flight
 
 
 def test_states_that_are_no_outcome_do_not_gather_for_a_producer_that_reads_nothing() -> None:

@@ -32,7 +32,7 @@ class Daemon:
 
     def log_in(self, user: str, password: str, host: str = "192.0.2.1") -> None:
         """A client that leaves once it knows whether it was let in; it opens nothing."""
-        now = self.core.now
+        now = self.core.context.now
         record = self.core.accept(LISTENER, host, now, secured=True, users=USERS)
         body = encode_composite(
             SaslInit(mechanism=Symbol("PLAIN"), initial_response=f"\0{user}\0{password}".encode(), hostname=None)

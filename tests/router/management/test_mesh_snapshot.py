@@ -8,8 +8,8 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
-from amqpmesh.router.management.blocked import ConsumerRouters, why_address
 from amqpmesh.router.mesh import route_selection
+from amqpmesh.router.model.blocked import ConsumerRouters, why_address
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
 from amqpmesh.router.statistics.router_statistics import AddressStatistics, LinkStatistics, Statistics
@@ -337,7 +337,7 @@ def test_a_lane_that_is_not_answered_yet_is_the_reason() -> None:
 def test_without_a_lane_to_a_router_that_is_in_reach_that_is_the_reason() -> None:
     mesh = World("AB", LINE[:1])
     mesh["A"].client().sender("q")
-    address = mesh["A"].core.addresses.find("", "q")
+    address = mesh["A"].core.context.addresses.find("", "q")
     assert address is not None
     assert why_address(address, draining=False, consumers=ConsumerRouters(("B",))) is Reason.NO_LANE
 

@@ -453,7 +453,7 @@ def test_memory_that_is_used_up() -> None:
     out = producer.sender("q")
     producer.send(out)
     delivery = out.delivery(b"big")
-    while network.core.budget.used <= 2**20:
+    while network.core.context.budget.used <= 2**20:
         out.transfer(delivery, message(b"\x00" * 1_000_000), more=True)
         network.run()
     other.sender("q", name="late")
@@ -580,7 +580,7 @@ def test_a_sender_to_a_dynamic_node_is_told_its_name() -> None:
 
 def test_a_node_that_is_kept_is_there_whoever_comes_and_goes() -> None:
     network = Network()
-    network.core.addresses.keep("$node")
+    network.core.context.addresses.keep("$node")
     client = network.client()
     for _ in range(2):
         sender = client.sender("$node")

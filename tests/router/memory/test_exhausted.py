@@ -37,7 +37,7 @@ def stopped(network: Network, address: str) -> Client:
 def fill(core: Core, client: Client, address: str, size: int = 30_000) -> None:
     """Send to an address as long as there is credit, or until memory is used up."""
     link = client.sender(address)
-    while link.credit and link.session.flow_state.remote_incoming_window and not core.memory.used_up:
+    while link.credit and link.session.flow_state.remote_incoming_window and not core.context.memory.used_up:
         client.send(link, message("x" * size))
 
 
@@ -46,7 +46,7 @@ def use_up(network: Network, count: int = 6) -> list[Client]:
     readers = [stopped(network, f"stopped {number}") for number in range(count)]
     for number in range(count):
         fill(network.core, network.client(), f"stopped {number}")
-    assert network.core.memory.used_up
+    assert network.core.context.memory.used_up
     return readers
 
 
@@ -75,7 +75,7 @@ def test_receivers_that_stop_reading_take_no_credit_from_a_service_that_answers_
         requests.flow(500)
         node.flow(500)
         network.run()
-    assert network.core.memory.used_up, "all the while"
+    assert network.core.context.memory.used_up, "all the while"
     for each in readers:
         each.stopped = False
     network.leave()
@@ -109,7 +109,7 @@ def test_receivers_that_stop_reading_at_a_router_silence_nobody_whose_messages_g
     for number in range(6):
         fill(mesh[place].core, mesh["C" if number % 2 else place].client(window=2048), f"stopped {number}")
         mesh.advance(0.2)
-    assert mesh[place].core.memory.used_up
+    assert mesh[place].core.context.memory.used_up
     consumer, producer = mesh["C"].client(), mesh["A"].client()
     receiver = consumer.receiver(
         None if kind == "dynamic" else "fine", credit=100, source=Source(dynamic=True) if kind == "dynamic" else None
@@ -129,7 +129,7 @@ def test_receivers_that_stop_reading_at_a_router_silence_nobody_whose_messages_g
         receiver.flow(100)
         mesh.advance(0.01)
         assert sent.outcome == Accepted()
-    assert mesh[place].core.memory.used_up, "all the while"
+    assert mesh[place].core.context.memory.used_up, "all the while"
     for each in readers:
         each.stopped = False
 
@@ -141,7 +141,7 @@ def test_of_an_address_with_one_receiver_that_reads_senders_go_on() -> None:
     producer, consumer = network.client(), network.client()
     link = producer.sender("q")
     big = producer.send(link, message("x" * 400_000), more=True)
-    assert network.core.memory.is_over(stuck.record.account)
+    assert network.core.context.memory.is_over(stuck.record.account)
     consumer.receiver("q", credit=1000)
     other = network.client()
     small = other.sender("q")
@@ -164,7 +164,7 @@ def test_a_browser_that_stops_holds_what_it_holds_itself() -> None:
         producer.send(link, message("x" * 10_000), settled=True)
         consumer.take(1)
     assert browser.record.account.used > MIB // SHARES
-    assert network.core.budget.used < 2 * MIB
+    assert network.core.context.budget.used < 2 * MIB
 
 
 def test_what_is_kept_for_a_redelivery_of_one_address_takes_none_from_another() -> None:
@@ -174,7 +174,7 @@ def test_what_is_kept_for_a_redelivery_of_one_address_takes_none_from_another() 
     link = producer.sender("hoard")
     for _ in range(40):
         producer.send(link, message("x" * 60_000))
-    assert network.core.budget.used > MIB * 0.9
+    assert network.core.context.budget.used > MIB * 0.9
     consumer.receiver("q", credit=10)
     sent = producer.send(producer.sender("q"))
     consumer.take(1)[0].dispose(Modified(delivery_failed=True), settled=True)
@@ -195,16 +195,16 @@ def test_others_make_room_where_what_is_kept_for_a_redelivery_cannot() -> None:
     for number in range(8):
         sender = network.client(window=2048)
         sender.send(sender.sender(f"q{number}"), message("x" * 200_000), more=True)
-    assert network.core.budget.used <= 2 * MIB
+    assert network.core.context.budget.used <= 2 * MIB
     assert any(each.is_lost for each in readers)
 
 
 def test_the_routers_own_nodes_answer_however_many_hold_memory() -> None:
     network = crowd(memory=MIB)
     hold_at_names(network, 1_000, rounds=3, size=1_000)
-    assert network.core.memory.used_up
-    assert network.core.memory.share < 2_000
-    network.core.addresses.keep("$management")
+    assert network.core.context.memory.used_up
+    assert network.core.context.memory.share < 2_000
+    network.core.context.addresses.keep("$management")
     own, asks = network.client(), network.client()
     own.record.own = True
     own.receiver("$management", credit=100)
@@ -344,8 +344,8 @@ def test_however_many_hold_memory_it_is_less_than_twice_the_limit(
     network = crowd(memory)
     core = network.core
     hold(network, holders, rounds, size)
-    assert memory < core.budget.most < 2 * memory + AT_ONCE * (size + OVERHEAD)
-    assert core.budget.holders <= holders + 20
+    assert memory < core.context.budget.most < 2 * memory + AT_ONCE * (size + OVERHEAD)
+    assert core.context.budget.holders <= holders + 20
     # Who comes now is served.
     consumer, producer = network.client(), network.client()
     consumer.receiver("fine", credit=10)
@@ -373,7 +373,7 @@ def test_however_many_lanes_hold_memory_it_is_less_than_twice_the_limit_at_each_
                 if each.credit and each.session.flow_state.remote_incoming_window:
                     producer.send(each, message("x" * 5_000, to=f"q{number}"))
         mesh.advance(0.2)
-    assert max(mesh[each].core.budget.most for each in "ABC") > MIB, "it was used up"
+    assert max(mesh[each].core.context.budget.most for each in "ABC") > MIB, "it was used up"
     consumer.receiver("fine", credit=10)
     mesh.advance(0.5)
     sender = mesh["A"].client().sender("fine")
@@ -383,7 +383,9 @@ def test_however_many_lanes_hold_memory_it_is_less_than_twice_the_limit_at_each_
     next(each for each in consumer.take() if each.link.name.startswith("r200")).accept()
     mesh.advance(0.5)
     assert sent.outcome == Accepted()
-    assert max(mesh[each].core.budget.most for each in "ABC") < 2 * MIB + 64 * 2**10, "what comes in one batch may"
+    assert max(mesh[each].core.context.budget.most for each in "ABC") < 2 * MIB + 64 * 2**10, (
+        "what comes in one batch may"
+    )
 
 
 @given(
@@ -419,7 +421,7 @@ def test_of_those_that_hold_twice_the_memory_the_largest_that_does_not_read_is_c
     link, other = producer.sender("stopped"), producer.sender("fine", session=producer.engine.begin())
     sent = producer.send(link, message("x" * 3_000_000), more=True)
     assert reader.record.lost
-    assert network.core.budget.used < MIB
+    assert network.core.context.budget.used < MIB
     network.run()
     assert sent.outcome == Modified(delivery_failed=True)
     producer.go_on(sent, b"rest")
@@ -442,7 +444,7 @@ def test_what_a_peer_begins_and_never_ends_closes_its_connection_at_twice_the_me
         link.transfer(link.delivery(b"1"), head[:800_000], more=True)
         network.run()
     assert not hog.engine.can_send
-    assert network.core.budget.used == 0
+    assert network.core.context.budget.used == 0
     network.leave()
 
 
@@ -472,7 +474,7 @@ def test_what_waits_at_a_node_goes_back_at_twice_the_memory() -> None:
     ]
     assert len(sents) == 2
     assert [sent.outcome for sent in sents] == [Released()] * 2
-    assert network.core.budget.used < MIB
+    assert network.core.context.budget.used < MIB
     for client, sent in zip((one, two), sents, strict=True):
         client.go_on(sent, b"rest")
     network.leave()
@@ -483,7 +485,7 @@ def test_a_multicast_that_one_receiver_does_not_read_is_aborted_at_twice_the_mem
     reader, consumer, producer = stopped(network, "q"), network.client(), network.client(window=2048)
     consumer.receiver("q", credit=10)
     sent = producer.send(producer.sender("q"), message("x" * 3_000_000), more=True)
-    assert network.core.budget.used < MIB
+    assert network.core.context.budget.used < MIB
     producer.go_on(sent, b"rest")
     assert sent.outcome == Modified(delivery_failed=True)
     reader.stopped = False
@@ -502,7 +504,7 @@ def test_what_a_peer_has_not_read_counts_until_it_has() -> None:
     assert reader.record.account.used > 60_000
     reader.stopped = False
     network.run()
-    assert reader.record.account.used == network.core.budget.used == 0
+    assert reader.record.account.used == network.core.context.budget.used == 0
     network.leave()
 
 
@@ -515,7 +517,7 @@ def test_above_its_share_less_is_written_for_a_peer_that_does_not_read_until_it_
         producer.send(link, message("x" * 3_000), settled=True)
     others = use_up(network)
     producer.send(link, message("x" * 3_000), settled=True)
-    assert flow_state.backlog == network.core.memory.share < reader.record.unwritten < limit
+    assert flow_state.backlog == network.core.context.memory.share < reader.record.unwritten < limit
     before = reader.record.unwritten
     producer.send(link, message("x" * 3_000), settled=True)
     assert reader.record.unwritten == before
@@ -523,7 +525,7 @@ def test_above_its_share_less_is_written_for_a_peer_that_does_not_read_until_it_
         each.stopped = False
     network.run()
     assert flow_state.backlog == limit
-    assert not network.core.memory.used_up
+    assert not network.core.context.memory.used_up
     assert len(reader.take()) == 32
     network.leave()
 
@@ -532,9 +534,9 @@ def test_what_a_connection_held_is_gone_with_it() -> None:
     network = Network(memory=MIB)
     reader, producer = stopped(network, "q"), network.client(window=2048)
     sent = producer.send(producer.sender("q"), message("x" * 700_000), more=True)
-    assert network.core.budget.used > 700_000
+    assert network.core.context.budget.used > 700_000
     reader.lose()
-    assert reader.record.account.used == network.core.budget.used == 0
+    assert reader.record.account.used == network.core.context.budget.used == 0
     producer.go_on(sent, b"rest")
     network.leave()
 
@@ -544,12 +546,12 @@ def test_a_closed_connection_whose_peer_does_not_read_that_makes_room_too() -> N
     closed = [stopped(network, f"closed {number}") for number in range(4)]
     for number, reader in enumerate(closed):
         fill(network.core, network.client(), f"closed {number}")
-        close_connection(network.core, reader.record, None)
+        close_connection(network.core.context, reader.record, None)
     others = [stopped(network, f"q{number}") for number in range(14)]
     for number in range(14):
         producer = network.client()
         link = producer.sender(f"q{number}")
-        while link.credit and network.core.memory.share > others[number].record.unwritten:
+        while link.credit and network.core.context.memory.share > others[number].record.unwritten:
             producer.send(link, message("x" * 30_000))
     assert any(each.is_lost for each in closed)
     assert not any(each.is_lost for each in others)

@@ -238,7 +238,7 @@ def test_it_ends_with_its_sender_though_an_outcome_is_still_to_come(way: str, pl
     (arrival,) = consumer.take(1)
     sender.link.detach()
     mesh.advance(0.2)
-    assert mesh["A"].core.budget.used == 0, "nothing is kept of it"
+    assert mesh["A"].core.context.budget.used == 0, "nothing is kept of it"
     arrival.dispose(FAILED, settled=True)
     mesh.advance(0.2)
     consumer.take(0)
@@ -366,7 +366,7 @@ def test_what_is_for_a_router_that_no_path_leads_to_is_released_and_counted(rede
     sent = attached(mesh, "C", "name at a container").send()
     mesh.advance(0.2)
     assert sent.said == [(Released(), True)]
-    assert mesh["A"].core.no_path == 1
+    assert mesh["A"].core.context.no_path == 1
     assert mesh["A"].mesh.routes.is_empty
     mesh.leave()
 
@@ -398,7 +398,7 @@ def test_what_is_too_large_to_be_kept_has_its_first_outcome_and_leaves_no_ingres
     mesh.advance(0.2)
     sent = attached(mesh, "C", "null target").send("x" * 200)
     mesh.advance(0.2)
-    assert len(mesh["A"].core.addresses) == 0
+    assert len(mesh["A"].core.context.addresses) == 0
     consumer.take(1)[0].dispose(Released(), settled=True)
     mesh.advance(0.2)
     consumer.take(0)
@@ -426,7 +426,7 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
             mesh.run()
         assert sent.said == [(Accepted() if served else Released(), True)]
     mesh.advance(1.0)
-    assert len(mesh["A"].core.addresses) == 0
+    assert len(mesh["A"].core.context.addresses) == 0
     assert mesh["A"].mesh.routes.nodes() == [] or served
     mesh.advance(20.0)
     assert mesh["A"].mesh.routes.is_empty

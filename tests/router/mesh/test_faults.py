@@ -492,11 +492,11 @@ def test_what_waits_for_its_way_is_not_lost_when_its_sender_leaves_and_ends_with
             wire.frozen = True
         producer.send(link, message("x" * 200_000), settled=True)
     producer.close()
-    assert mesh["A"].core.relays > 0
+    assert mesh["A"].core.context.in_flight > 0
     if is_cut:
         mesh.cut(wire)
         mesh.advance(WAIT_TIME)
-        assert mesh["A"].core.relays == 0
+        assert mesh["A"].core.context.in_flight == 0
     else:
         wire.frozen = False
         mesh.advance(1.0)
@@ -512,8 +512,8 @@ def test_a_tree_that_is_wanted_again_while_a_neighbour_is_left_alone_with_it_is_
     mesh.advance(0.2)
     core = mesh["C"].core
     (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
-    fail_link(core, lane, Error(condition=AmqpCondition.INTERNAL_ERROR))
-    core.on_output(lane.connection)
+    fail_link(core.context, lane, Error(condition=AmqpCondition.INTERNAL_ERROR))
+    core.context.on_output(lane.connection)
     mesh.run()
     # B's node of that tree ends with A's lane, and there is a new one before B tries again.
     producer.close()
@@ -552,7 +552,7 @@ def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_i
             properties={Symbol("txn-id"): b"x"},
         )
     )
-    core.on_output(lane.connection)
+    core.context.on_output(lane.connection)
     mesh.run()
     assert lane not in lane.connection.incoming, "A has detached it"
     mesh.advance(1.0)

@@ -100,7 +100,7 @@ def test_what_expires_at_a_router_on_its_way_is_not_sent_on_and_its_sender_hears
     arrival.accept()
     mesh.run()
     assert first.said == [(Accepted(), True)]
-    assert sum(mesh[router].core.expired for router in "ABCD") == 1
+    assert sum(mesh[router].core.context.expired for router in "ABCD") == 1
     mesh.leave()
 
 
@@ -201,7 +201,7 @@ def test_sections_out_of_order_are_not_repaired_on_any_hop_and_counted_on_each(a
     sent = producer.send(producer.sender(address), payload)
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
-    assert [mesh[router].core.irregular_heads for router in "ABCD"] == [1, 1, 1, 1]
+    assert [mesh[router].core.context.irregular_heads for router in "ABCD"] == [1, 1, 1, 1]
     arrival.accept()
     mesh.run()
     assert sent.said == [(Accepted(), True)]

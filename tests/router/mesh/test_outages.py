@@ -56,7 +56,7 @@ def test_what_is_on_its_way_to_the_router_that_has_lost_the_next_one_waits_there
     arrival.accept()
     mesh.advance(0.5)
     assert sent.outcome == Accepted()
-    assert [mesh[router].core.no_hops for router in "ABC"] == [0, 0, 0]
+    assert [mesh[router].core.context.no_hops for router in "ABC"] == [0, 0, 0]
     mesh.leave()
 
 

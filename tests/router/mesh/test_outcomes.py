@@ -211,7 +211,7 @@ def test_the_first_frames_of_a_message_arrive_before_its_last_is_sent_and_an_abo
             whole.accept()
             mesh.run()
             assert sent.said == [(Accepted(), True)]
-    assert mesh["A"].core.relays == 0
+    assert mesh["A"].core.context.in_flight == 0
     mesh.leave()
 
 

@@ -372,7 +372,7 @@ def test_nobody_elsewhere_receives_from_a_name_that_nobody_may_receive_from_here
     receiver = consumer.receiver("q@B", credit=10)
     mesh.advance(0.5)
     assert receiver.is_attached
-    assert not mesh["B"].core.addresses.find("", "q")
+    assert not mesh["B"].core.context.addresses.find("", "q")
     assert mesh["A"].client().sender("q").credit == 0
     mesh.leave()
 
@@ -442,7 +442,7 @@ def test_what_goes_on_from_a_name_begins_a_way_of_its_own(monkeypatch: pytest.Mo
     keys = {
         router: {
             delivery.tag[:-1]
-            for record in mesh[router].core.connections
+            for record in mesh[router].core.context.connections
             for each in record.outgoing
             if each.lane is not None
             for delivery in each.link.terminus.unsettled.values()
@@ -465,7 +465,7 @@ def test_the_way_to_who_receives_elsewhere_takes_the_steps_that_the_sender_asked
     link = producer.sender("q", rcv=ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST)
     mesh.advance(0.2)
     sent = producer.send(link)
-    (record,) = (record for record in mesh["A"].core.connections if record.role == "mesh")
+    (record,) = (record for record in mesh["A"].core.context.connections if record.role == "mesh")
     steps = [delivery.second for each in record.incoming for delivery in each.link.terminus.unsettled.values()]
     assert steps == [second], "a lane is of mode second, and says of each delivery whether it needs it (§2.7.5)"
     consumer.take(1)[0].accept()

@@ -213,7 +213,7 @@ def test_a_dead_reply_address_holds_no_more_than_its_window_of_messages_and_stop
     link = traffic.sender(None)
     traffic.flood(link, [0, 1] * 700)
     assert len(traffic.mailboxes[1].came) == 700
-    assert 500 <= traffic.far.core.relays < 500 + 64, "and what was on its way"
+    assert 500 <= traffic.far.core.context.in_flight < 500 + 64, "and what was on its way"
     beside = [traffic.client, traffic.mesh["B"].client()]
     for traffic.client in beside:
         sents = traffic.flood(traffic.sender(None), [1] * 100)
@@ -235,7 +235,7 @@ def test_a_slow_reply_address_holds_no_more_than_its_window_either_once_its_send
         for _ in range(300):
             if link.credit:
                 traffic.client.send(link, message(to=slow.address))
-        assert traffic.far.core.relays < 500 + 64
+        assert traffic.far.core.context.in_flight < 500 + 64
         assert slow.take() == 1
         traffic.mesh.advance(0.05)
     assert not link.credit, "its sender waits for it again"
@@ -287,10 +287,10 @@ def test_what_is_presettled_and_not_taken_in_time_is_dropped() -> None:
     link = traffic.sender(mailbox.address)
     for _ in range(5):
         traffic.client.send(link, message(), settled=True)
-    assert traffic.mesh["A"].core.relays == 5 - 1
+    assert traffic.mesh["A"].core.context.in_flight == 5 - 1
     traffic.mesh.advance(1.1)
     assert mailbox.take() == 1
-    assert [node.core.relays for node in traffic.mesh.nodes.values()] == [0, 0, 0]
+    assert [node.core.context.in_flight for node in traffic.mesh.nodes.values()] == [0, 0, 0]
     assert len(exhaust(traffic, link)) >= 64
     traffic.leave()
 

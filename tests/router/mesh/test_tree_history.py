@@ -19,7 +19,7 @@ def test_what_came_by_a_tree_is_remembered_from_the_last_time_that_it_was_of_use
         producer = mesh["A"].client()
         link = producer.sender("news/x")
         mesh.advance(0.2)
-        (lane,) = [each.lane for record in mesh["B"].core.connections for each in record.incoming if each.lane]
+        (lane,) = [each.lane for record in mesh["B"].core.context.connections for each in record.incoming if each.lane]
         producer.send(link, settled=True)
         mesh.run()
         producer.close()

@@ -30,11 +30,11 @@ def test_a_pool_that_is_made_while_memory_is_used_up_gives_nothing() -> None:
 
 def test_an_address_that_only_a_look_has_made_is_gone_without_a_pool() -> None:
     router = Network()
-    address = router.core.addresses.use("", "q")
-    router.core.touch(address)
+    address = router.core.context.addresses.use("", "q")
+    router.core.context.touch(address)
     router.run()
     router.advance(0.1)
-    assert (router.core.addresses.find("", "q"), address.has_pool) == (None, False)
+    assert (router.core.context.addresses.find("", "q"), address.has_pool) == (None, False)
 
 
 def test_the_timer_of_an_address_goes_with_it() -> None:
@@ -44,7 +44,7 @@ def test_the_timer_of_an_address_goes_with_it() -> None:
     for _ in range(3):  # the last finds no credit left: those that hold it are looked at again
         producer.sender("q")
         router.run()
-    address = router.core.addresses.find("", "q")
+    address = router.core.context.addresses.find("", "q")
     assert address is not None
     assert address.next_timer() is not None
     assert router.core.next_timer() == address.next_timer()

@@ -354,7 +354,7 @@ async def test_a_peer_whose_system_takes_nothing_more_loses_it() -> None:
         await sender.expect(Begin)
         await sender.expect(Attach)
         await sender.expect(Flow)
-        (record,) = (each for each in router._driver.core.connections if each.peer.container_id == "same")
+        (record,) = (each for each in router._driver.core.context.connections if each.peer.container_id == "same")
         number = 0
         while not record.is_congested():  # it reads nothing, and its buffers are full
             await sender.write(frame(transferred(number, settled=True), bytes(30_000)))

@@ -25,7 +25,7 @@ class Large:
         self.seconds += 0.001
         self.left -= 1
         if self.left:
-            self.core.on_output(self.record)
+            self.core.context.on_output(self.record)
 
 
 async def test_what_goes_on_whenever_some_of_it_has_left_is_let_out_as_long_as_there_is_time() -> None:

@@ -175,9 +175,9 @@ async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what
         for number in range(count):
             await sender.send(number)
         transfers = [await receiver.expect(Transfer) for _ in range(count)]
-        (incoming,) = (each for record in core.connections for each in record.incoming)
+        (incoming,) = (each for record in core.context.connections for each in record.incoming)
         room = incoming.link.flow_state.unsettled
-        ledgers = [session.flow_state for each in core.connections for session in each.engine.channels.sessions]
+        ledgers = [session.flow_state for each in core.context.connections for session in each.engine.channels.sessions]
         most = held.peaks()
         assert most.connections == 2
         assert most.octets >= count * RELAY
@@ -187,14 +187,14 @@ async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what
         for transfer in transfers[:-1]:
             await receiver.accept(transfer)
         await trio.testing.wait_all_tasks_blocked()
-        while core.relays > 1:
+        while core.context.in_flight > 1:
             await trio.testing.wait_all_tasks_blocked()
         taken = sys.getsizeof(room)
         held.compact()
         assert len(room) == 1
         assert sys.getsizeof(room) < taken / 10
         await receiver.accept(transfers[-1])
-        while core.relays:
+        while core.context.in_flight:
             await trio.testing.wait_all_tasks_blocked()
         assert held.peaks() == Peaks(2, count * RELAY)
         assert held.peaks() == Peaks(2, 0)

@@ -353,7 +353,7 @@ async def test_a_deadline_that_is_not_needed_is_not_set_when_a_peer_leaves(monke
 def narrow(router: Router) -> list[int]:
     """Of its connections."""
     assert router._core is not None
-    return [each.engine.flow_state.narrow for each in router._core.connections]
+    return [each.engine.flow_state.narrow for each in router._core.context.connections]
 
 
 async def test_what_is_large_may_have_on_its_way_what_a_round_trip_takes_and_no_more() -> None:

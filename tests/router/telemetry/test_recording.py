@@ -405,7 +405,7 @@ def test_counts_are_of_all_deliveries_whatever_the_sample() -> None:
     assert records.hops == []
 
     def counts() -> list[tuple[str, int, int, int, int, int | None]]:
-        for each in network.core.connections:
+        for each in network.core.context.connections:
             records.recording.counts(each)
         taken, records.taken[Kind.COUNTS] = records.taken[Kind.COUNTS], []
         return [
@@ -426,7 +426,7 @@ def test_counts_are_of_all_deliveries_whatever_the_sample() -> None:
 
 def test_nothing_is_remembered_of_a_link_that_is_gone() -> None:
     network, records, client, consumer, _sender = pair()
-    for each in network.core.connections:
+    for each in network.core.context.connections:
         records.recording.counts(each)
     client.lose()
     consumer.lose()
@@ -504,7 +504,7 @@ def test_maps_have_the_fields_that_are_declared() -> None:
     client.receiver("orders")
     link = client.sender("orders")
     client.send(link, settled=True)
-    for each in world["A"].core.connections:
+    for each in world["A"].core.context.connections:
         records["A"].recording.counts(each)
     records["A"].recording.whole_graph()
     for kind, fields in ((Kind.LINK, LINK), (Kind.EVENT, EVENT), (Kind.COUNTS, COUNTS), (Kind.EDGE, EDGE)):

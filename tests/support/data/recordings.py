@@ -10,7 +10,6 @@ from typing import Any
 from amqpmesh.router.config.observability import TelemetryConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import Recorder
-from amqpmesh.router.telemetry.recording import Recording
 from amqpmesh.router.telemetry.schema import PACKED, UNIT_OCTETS, UNIT_WORDS, Kind, Unit
 from amqpmesh.router.telemetry.segments import Block, Damage, read
 
@@ -75,9 +74,9 @@ class Records:
         self.gone_numbers: list[int] = []
         self._blocks = [array("Q", bytes(UNIT_OCTETS * (1 + records + 2))) for _ in range(rooms)]
         self._hops: list[dict[str, int]] = []
-        self.recorder = Recorder(lambda: core.now)
+        self.recorder = Recorder(lambda: core.context.now)
         config = TelemetryConfig(directory="events", **settings)
-        self.recording = core.recording = Recording(core, self.recorder, config, self, EPOCH)
+        self.recording = core.record(self.recorder, config, self, EPOCH)
 
     @property
     def hops(self) -> list[dict[str, int]]:

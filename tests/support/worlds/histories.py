@@ -170,7 +170,7 @@ class History(Correspondence):
                 if receiver.is_attached:
                     receiver.flow(50)
             self.mesh.advance(1.0)
-            if not any(node.core.relays for node in self.mesh.nodes.values()):
+            if not any(node.core.context.in_flight for node in self.mesh.nodes.values()):
                 break
             self.collect()
             for arrival, letter in list(self.open.items()):
@@ -195,7 +195,7 @@ class History(Correspondence):
     def check_bounds(self) -> None:
         """Assert that no router holds more than it may, whatever its receivers do."""
         for node in self.mesh.nodes.values():
-            assert node.core.budget.used <= 2 * self.memory
+            assert node.core.context.budget.used <= 2 * self.memory
         if self.kind is Kind.CALM and not self.has_drained:
             for name in ADDRESSES:
                 if name not in self.rules.attempts:  # what comes back waits without anybody's credit
@@ -205,7 +205,7 @@ class History(Correspondence):
         """Assert that what waits is what receivers wanted, and one more delivery for each input."""
         waiting = inputs = 0
         for node in self.mesh.nodes.values():
-            here = [each for each in node.core.addresses.values() if split(each.name)[0] == name]
+            here = [each for each in node.core.context.addresses.values() if split(each.name)[0] == name]
             ingresses = [each.ingress for each in here if each.ingress is not None]
             ways = [each for each in node.mesh.routes.nodes() if split(each.name)[0] == name]
             for each in (*here, *ingresses, *ways):
@@ -222,7 +222,7 @@ class History(Correspondence):
         """Assert that in a mesh without changes no delivery goes in circles, and no loop has to be stopped."""
         assert self.trails.circles == []
         for router, node in self.mesh.nodes.items():
-            assert node.core.no_hops == 0, router
+            assert node.core.context.no_hops == 0, router
         if self.kind is Kind.CALM:
             check_order([node.arrived for node in self.mesh.nodes.values()], self.of, self.rules.attempts)
 

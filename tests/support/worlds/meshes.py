@@ -32,7 +32,7 @@ class Node(Network):
         super().__init__(*addresses, router=router, **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
-        self.core.mesh = Mesh(self.core, topology, None)
+        self.core.mesh = Mesh(self.core.context, self.core.elsewhere, topology, None)
 
     @property
     def mesh(self) -> Mesh:
@@ -68,7 +68,11 @@ class Wire:
     def __init__(self, world: World, one: Core, two: Core, cost: int, latency: float = 0.0) -> None:
         """Args: latency: seconds, each way. With any, a router has one batch on the way at a time."""
         connector = ConnectorConfig(
-            url="amqp://127.0.0.1:5672", name=f"{one.id}-{two.id}", role="mesh", cost=cost, idle_time_out=0.0
+            url="amqp://127.0.0.1:5672",
+            name=f"{one.context.id}-{two.context.id}",
+            role="mesh",
+            cost=cost,
+            idle_time_out=0.0,
         )
         now = world.now
         self.connect(
@@ -93,7 +97,7 @@ class Wire:
     @property
     def routers(self) -> set[str]:
         """The ids of its two ends."""
-        return {core.id for core, _ in self.ends}
+        return {core.context.id for core, _ in self.ends}
 
     @property
     def is_empty(self) -> bool:
@@ -117,7 +121,7 @@ class Wire:
                     continue
                 moved = True
                 if self._tap is not None:
-                    self._tap(sender.id, receiver.id, data)
+                    self._tap(sender.context.id, receiver.context.id, data)
                 self._on_way[into] = OnWay(data, now + self.latency)
             if self._on_way[into].arrives <= now:
                 moved = True
@@ -176,7 +180,7 @@ class World:
         """Start a router. Args: addresses: patterns of this router alone."""
         self.epoch += 1
         node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **self._settings)
-        node.core.on_output = self._wake
+        node.core.context.on_output = self._wake
         return node
 
     def join(self, one: str, two: str, cost: int = 1) -> Wire:
@@ -273,10 +277,10 @@ class World:
         for router, node in self.nodes.items():
             core = node.core
             whole = core.statistics().router
-            frames = sum(record.held_frames for record in core.connections)
+            frames = sum(record.held_frames for record in core.context.connections)
             unsettled = [
                 link
-                for record in core.connections
+                for record in core.context.connections
                 for link in (*record.incoming, *record.outgoing)
                 if link.link.terminus.unsettled
             ]
@@ -298,8 +302,8 @@ class World:
         """Return what a router still has of clients."""
         node = self[router]
         left = {
-            "relays": node.core.relays,
-            "addresses": [each.name for each in node.core.addresses.values()],
+            "relays": node.core.context.in_flight,
+            "addresses": [each.name for each in node.core.context.addresses.values()],
             "ways": node.mesh.routes.nodes(),
             "links": [
                 each
@@ -312,7 +316,7 @@ class World:
 
 def records(world: World, router: str) -> list[ConnectionRecord]:
     """Return the connections of a router to its neighbours."""
-    return [record for wire in world.wires for core, record in wire.ends if core.id == router]
+    return [record for wire in world.wires for core, record in wire.ends if core.context.id == router]
 
 
 def with_receivers(

@@ -276,14 +276,14 @@ class Network:
         self.now = 100.0
         config = RouterConfig(id=router, addresses=addresses, **settings)  # type: ignore[arg-type]  # names are the tests'
         self.core = Core(config, self.now)
-        self.core.is_acknowledged = self._is_acknowledged
+        self.core.context.is_acknowledged = self._is_acknowledged
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []
 
     @property
     def relays(self) -> int:
         """Relays of deliveries that are not settled yet."""
-        return self.core.relays
+        return self.core.context.in_flight
 
     def client(
         self,
@@ -332,7 +332,7 @@ class Network:
                 elif client.record.engine.finished and client.engine.finished:
                     client.is_lost = True
                     self.core.receive_eof(client.record, self.now)
-            if self.core.chores:
+            if self.core.context.chores:
                 moved = True
                 self.core.work(self.now, lambda: False)
             if not moved:

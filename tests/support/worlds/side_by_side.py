@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
 
-from amqpmesh.router import core as core_module
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.events import Event, TransferReceived
 from amqpmesh.router.amqp.frames import FrameReader
@@ -35,7 +34,7 @@ from amqpmesh.router.amqp.standard.performatives import (
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.delivery import arrival
-from amqpmesh.router.handlers import handle
+from amqpmesh.router.handlers import Handlers
 from amqpmesh.router.kernel import DispositionRun, TransferFrame, write_disposition, write_transfer
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.links import IncomingLink
@@ -52,16 +51,18 @@ def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
     """
     counts: Counter[type[Event]] = Counter()
 
-    def counted(core: Core, record: ConnectionRecord, event: Event) -> None:
+    handle = Handlers.handle
+
+    def counted(handlers: Handlers, record: ConnectionRecord, event: Event) -> None:
         if not isinstance(event, TransferReceived) or isinstance(event.link.context, IncomingLink):
             counts[type(event)] += 1
-        handle(core, record, event)
+        handle(handlers, record, event)
 
-    with patch.object(core_module, "handle", counted):
+    with patch.object(Handlers, "handle", counted):
         if alone:
             yield counts
             return
-        with patch.object(arrival, "open_input", lambda _core, _incoming: None):
+        with patch.object(arrival, "open_input", lambda _context, _incoming: None):
             yield counts
 
 
@@ -140,7 +141,7 @@ class Wired:
         self._reader = FrameReader(2**20)
         self._in_frames = False
         #: Whatever was relayed is told at once to those who divide credit.
-        self.run_to_end = False
+        self.at_once = False
         #: It has stopped reading.
         self.stopped = False
         self.lost = False
@@ -196,7 +197,7 @@ class Wired:
             piece = octets[start:end]
             while not self.core.receive(self.record, piece, self._now()):
                 piece = b""
-        if self.run_to_end:
+        if self.at_once:
             self.core.handle_timer(self._now())
 
     def lose(self) -> None:
@@ -271,10 +272,10 @@ _OCTETS: Final = frozenset({"octets_out", "octets_in", "unwritten"})
 _DEMAND: Final = frozenset({"demand", "reason"})
 
 
-def statistics(core: Core, *, run_to_end: bool) -> dict[str, Any]:
+def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
     """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
     told = _without(asdict(core.statistics()), _OCTETS)
-    return told if run_to_end else _without(told, _DEMAND)
+    return told if at_once else _without(told, _DEMAND)
 
 
 def _without(value: Any, keys: frozenset[str]) -> Any:

@@ -54,7 +54,7 @@ class Stretch:
     @property
     def relays(self) -> int:
         """Deliveries that are not settled yet; each counts once, however many routers it is at."""
-        return max(node.core.relays for node in self.world.nodes.values())
+        return max(node.core.context.in_flight for node in self.world.nodes.values())
 
     def run(self) -> None:
         """Carry octets until no router has any."""

@@ -1,0 +1,291 @@
+"""The state that all steps of a router share: time, configuration, log, connections, nodes, budgets, and dirty sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.incremental import Chores
+from amqpmesh.router.kernel import KernelRouter
+from amqpmesh.router.logs.event_log import EventLog
+from amqpmesh.router.memory.holders import Memory
+from amqpmesh.router.model.counters import Tally
+from amqpmesh.router.model.ended_links import EndedLinks
+from amqpmesh.router.model.link_names import LinkNames
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.local_routes import LocalRoutes
+from amqpmesh.router.model.node import Address, AddressTable
+from amqpmesh.topology.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.amqp.events import Event
+    from amqpmesh.router.amqp.link import Link as Endpoint
+    from amqpmesh.router.amqp.standard.definitions import Error
+    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.telemetry.recording import Recording
+
+Link: TypeAlias = IncomingLink | OutgoingLink
+
+
+class Errand:
+    """An action that is due at a time. Each errand has an identity of its own among the timers."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+
+
+class Context:
+    """The shared state of one router. `Core` makes it and keeps it; each room below `Core` is given it."""
+
+    def __init__(
+        self, config: RouterConfig, now: float, token: Callable[[int], str], wall_clock: Callable[[], float]
+    ) -> None:
+        """Args: token, wall_clock: as of `Core`."""
+        self.config = config
+        self.id = config.id
+        self.token = token
+        self.wall_clock = wall_clock
+        #: The time of the current call of `Core`, seconds.
+        self.now = now
+        self.started_at = now
+        self.log = EventLog("amqpmesh.router")
+        #: The recorder of telemetry; None: nothing is recorded.
+        self.recording: Recording | None = None
+        #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
+        self.kernel = KernelRouter()
+        self.memory = Memory(config.memory)
+        self.budget = self.memory.budget
+        self.addresses = AddressTable(config.address_table(), self.budget)
+        #: The routes to other routers; of a router in a mesh, `RouteSelection`.
+        self.routes = LocalRoutes()
+        self.connections: dict[ConnectionRecord, None] = {}
+        #: Lost connections, until all their links have ended.
+        self.leaving: dict[ConnectionRecord, None] = {}
+        #: Work that is too much for one turn, and the part of it that ends deliveries of ended links.
+        self.chores = Chores()
+        self.ended_links = EndedLinks()
+        #: Attached links by their names, so that a second attach finds the first (§2.6.1).
+        self.link_names = LinkNames()
+        self.timers: Timers[ConnectionRecord | Address | Errand] = Timers()
+        #: An address pattern makes messages expire by the wall clock.
+        self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
+        #: The router takes nothing new.
+        self.draining = False
+
+        # Callables of rooms above, which `Core` or its owner sets before the first connection.
+        #: The owner: a connection has output; the next timer may be earlier than before; the system of a connection's
+        #: peer has acknowledged all that was written.
+        self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
+        self.on_timer: Callable[[], None] = lambda: None
+        self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
+        #: Mesh and container links: a connection is lost, and its links are still there.
+        self.on_connection_lost: Callable[[ConnectionRecord], None] = lambda _: None
+        #: Container links: the router has detached a link with an error.
+        self.on_link_failed: Callable[[Endpoint, Error], None] = lambda *_: None
+        #: The node of a message's own address, and that address with aliases followed; for a message of a sender, and
+        #: for a copy that the router sends itself. Raises: RefusedError (the first only).
+        self.resolve: Callable[[IncomingLink, str], tuple[Address | None, str]] = _unset
+        self.resolve_copy: Callable[[str, str], tuple[Address | None, str]] = _unset
+        #: Handle an event again that could not be handled when it came.
+        self.handle: Callable[[ConnectionRecord, Event], None] = _unset
+
+        # Dirty sets: filled while events are handled, emptied when the batch is finished.
+        #: Nodes, outgoing links and windows of anonymous senders that have changed.
+        self.touched: dict[Address, None] = {}
+        self.touched_outgoing: dict[OutgoingLink, None] = {}
+        self.touched_windows: dict[FixedCredit, None] = {}
+        #: Nodes whose fast route was closed.
+        self.closed: dict[Address, None] = {}
+        #: Nodes that a receiver has left while others stay: messages that wait there may not be for those.
+        self.deserted: dict[Address, None] = {}
+        #: Nodes that could send more than the turn had time for.
+        self.postponed: dict[Address, None] = {}
+        #: Connections with fewer unsettled deliveries on detached links, and the nodes of those links.
+        self.relieved: dict[ConnectionRecord, set[Address]] = {}
+        #: Links that their peers have misused, with the error to detach each with.
+        self.failed_links: dict[Link, Error] = {}
+        #: Legs that this turn has looked at, beside one for each delivery. Each costs as much time as a delivery.
+        self.legs_seen = 0
+
+        # Counters over the life of the router.
+        self.octets_in = 0
+        self.octets_out = 0
+        #: The counts of links that are gone.
+        self.past = Tally()
+        self.links_made = 0
+        self.undelivered = 0
+        self.expired = 0
+        self.stolen = 0
+        self.irregular_heads = 0
+        #: Deliveries without a path to their router, and deliveries without a hop left.
+        self.no_path = 0
+        self.no_hops = 0
+
+    # ------------------------------------------------------------------------------------------------------------ time
+
+    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
+        """Call `action` at `deadline`. It cannot be cancelled: the action must check that it is still wanted."""
+        self.timers.set(Errand(action), deadline)
+        self.on_timer()
+
+    def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
+        """Have `owner` looked at by `deadline`. A timer of it that is set earlier is kept."""
+        if deadline is not None and self.timers.set_earlier(owner, deadline):
+            self.on_timer()
+
+    def forget_timer(self, owner: ConnectionRecord | Address) -> None:
+        """Cancel the timer of `owner`."""
+        self.timers.cancel(owner)
+
+    # -------------------------------------------------------------------------------------------------------- counters
+
+    @property
+    def in_flight(self) -> int:
+        """The number of deliveries that the router has taken and that are not settled on both sides."""
+        return self.kernel.relays
+
+    @in_flight.setter
+    def in_flight(self, relays: int) -> None:
+        kernel = self.kernel
+        kernel.relays = relays
+        kernel.most_relays = max(kernel.most_relays, relays)
+
+    def next_link_number(self) -> int:
+        """Return the number of one more link, for logs and statistics."""
+        self.links_made += 1
+        return self.links_made
+
+    def seen_as(self, address: Address) -> Address:
+        """Return the address that clients know a node by; the node itself, where there is none."""
+        if address.is_internal and address.name:
+            return self.addresses.find(address.tenant, address.name) or address
+        return address
+
+    def keep_count(self, link: Link) -> None:
+        """Add the counts of a link that is gone to those of its address and of the router, once."""
+        if self.recording is not None:
+            self.recording.last_counts(link)
+        if not link.link.flow_state.has_counted:
+            return
+        self.past.add(link)
+        if link.address is not None:
+            self.seen_as(link.address).count(link)
+        link.link.flow_state.reset_counters()
+
+    # --------------------------------------------------------------------------------------------------- detached links
+
+    def end_detached(self, link: Link) -> None:
+        """Let go of a link that was detached without being closed, if its last delivery is settled."""
+        if link in link.connection.lingering and not has_unsettled(link):
+            self.forget_detached(link)
+            self.keep_count(link)
+
+    def forget_detached(self, link: Link) -> bool:
+        """Let go of a link that was detached without being closed. Returns: whether it was such a link."""
+        record = link.connection
+        count = record.lingering.pop(link, None)
+        if count is None:
+            return False
+        if isinstance(link, OutgoingLink):
+            held = record.held.pop(link.address, 0) - count
+            if held > 0:
+                record.held[link.address] = held
+            self.relieved.setdefault(record, set()).add(link.address)
+        return True
+
+    def fail_link(self, link: Link, error: Error) -> None:
+        """Have a link detached with an error, once the event that shows the peer's fault is handled."""
+        self.failed_links.setdefault(link, error)
+
+    # ------------------------------------------------------------------------------------------------------- dirty sets
+
+    def touch(self, address: Address) -> None:
+        """Note that a node has changed: its fast route closes, and the batch's end looks at it."""
+        if self.kernel.touched:
+            self.catch_up()
+        self.touched[address] = None
+        self.close_fast_route(address)
+
+    def touch_outgoing(self, outgoing: OutgoingLink) -> None:
+        """Note that an outgoing link can take more or less than before."""
+        self.touched_outgoing[outgoing] = None
+        self.touch(outgoing.address)
+
+    def touch_input(self, incoming: IncomingLink) -> None:
+        """Note that an incoming link may be due credit."""
+        if incoming.address is not None:
+            self.touch(incoming.address)
+        if isinstance(incoming.pool, FixedCredit):
+            self.touched_windows[incoming.pool] = None
+
+    def postpone(self, address: Address) -> None:
+        """Send more from a node once others have had their turn."""
+        if address not in self.postponed:
+            self.postponed[address] = None
+            self.chores.put_off(self._touch_again(address))
+
+    def _touch_again(self, address: Address) -> Steps[None]:
+        del self.postponed[address]
+        self.touch(address)
+        yield
+
+    def close_fast_route(self, address: Address) -> None:
+        """Have the router decide about each delivery again that comes to a node, or to a node that leads there."""
+        route = address.fast_route
+        if route is not None:
+            route.generation = 0
+            self.closed[address] = None
+        for share in address.borrowers:
+            route = share.ingress.fast_route
+            if route is not None:
+                route.generation = 0
+                self.closed[share.ingress] = None
+
+    def catch_up(self) -> None:
+        """Tell links, pools and shares of the deliveries that the kernel has relayed alone."""
+        kernel = self.kernel
+        touched, kernel.touched = kernel.touched, []
+        kernel.due = False
+        now = self.now
+        for link in touched:
+            link.touched = False
+            record = link.record
+            if isinstance(record, OutgoingLink):
+                if (link.link_credit > 0) is not (record in record.address.creditors):
+                    record.note_credit()
+                    if link.link_credit:  # it may take deliveries again
+                        self.close_fast_route(record.address)
+                self.touched_outgoing[record] = None
+                self.touched[record.address] = None
+            elif isinstance(record, IncomingLink):
+                if link.remote_handle == -1:
+                    self.end_detached(record)
+                count, link.relayed = link.relayed, 0
+                address = record.address
+                assert address is not None
+                if not link.link_credit:
+                    record.time_credit(now)
+                record.pool.relayed(record.input, count, link.last_at)
+                link.quiet = record.pool.quiet(record.input)
+                self.touched[address] = None
+                for share in address.shares:
+                    share.relayed(count, link.last_at)
+                    self.touched[share.node] = None
+                    if address.fast_route is not None:
+                        address.fast_route.quiet = share.pool.quiet(share.input)
+
+
+def has_unsettled(link: Link) -> bool:
+    """Tell whether a delivery is unsettled on a link. No map has the deliveries that the kernel has sent alone."""
+    state = link.link.flow_state
+    return bool(state.unsettled) or (state.sender and state.outstanding > 0)
+
+
+def _unset(*_: object) -> NoReturn:
+    raise AssertionError("the core sets it before the first connection")

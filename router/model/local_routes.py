@@ -1,0 +1,92 @@
+"""The routes to other routers, as the steps of a delivery ask for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.model.blocked import NO_CONSUMERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqpmesh.router.config.address import AddressConfig
+    from amqpmesh.router.model.blocked import ConsumerRouters
+    from amqpmesh.router.model.lane import Lane
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.model.node import Address
+
+
+class LocalRoutes:
+    """The routes of a router in no mesh: all nodes are its own. A router in a mesh has `RouteSelection`."""
+
+    is_in_mesh = False
+
+    def nodes(self) -> Sequence[Address]:
+        """Return the nodes that deliveries leave from by lanes."""
+        return ()
+
+    # Addresses and routers.
+
+    def ingress(self, address: Address) -> Address:
+        """Return the node that the producers of an address are attached to."""
+        return address if address.far is None else address.far.ingress()
+
+    def routers_of(self, _container: str, /) -> tuple[str, ...]:
+        """Return the other routers of the mesh that a container-id stands for, within reach or not."""
+        return ()
+
+    def is_reachable(self, _router: str, /) -> bool:
+        """Tell whether a path leads to another router."""
+        return False
+
+    def consumer_routers(self, _tenant: str, _name: str, /) -> ConsumerRouters:
+        """Return the other routers that have consumers of an address."""
+        return NO_CONSUMERS
+
+    def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
+        """Return the node of a message that no link brought to its address; None: no router serves the address."""
+        raise NotImplementedError
+
+    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
+        """Return the node of a message for one name at one container; None: there is no path, or no consumer."""
+        raise NotImplementedError
+
+    # Changes that routes follow.
+
+    def consumers_changed(self, address: Address) -> None:
+        """Follow a consumer that has come to an address, or left it."""
+
+    def lost_last_link(self, node: Address) -> None:
+        """Find another way from a node that has lost its last outgoing link."""
+
+    def lane_refused(self, outgoing: OutgoingLink) -> None:
+        """Try a lane later that a neighbour has detached or did not take."""
+
+    def need_bulk(self, node: Address) -> None:
+        """Attach one more link of a lane, for large messages, if more are allowed."""
+
+    def drop_if_idle(self, node: Address) -> bool:
+        """Forget an internal node that has been idle. Returns: whether it was forgotten."""
+        raise NotImplementedError
+
+    # Deliveries on lanes.
+
+    def new_key(self, lane: Lane) -> bytes:
+        """Return the delivery-tag of a delivery that begins its way by a lane here."""
+        raise NotImplementedError
+
+    def hop_limit(self, lane: Lane) -> int:
+        """Return how many hops deliveries may make that begin their way by a lane here."""
+        raise NotImplementedError
+
+    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
+        """Tell whether a delivery by a tree has not come before from another parent."""
+        raise NotImplementedError
+
+    def hops_behind(self, _outgoing: OutgoingLink, /) -> int:
+        """Return how many hops away the farthest consumer is that a lane of a tree leads to."""
+        return 0
+
+    def receiver_name(self, outgoing: OutgoingLink) -> str:
+        """Return a name of a receiver that no other receiver in the mesh has."""
+        raise NotImplementedError
