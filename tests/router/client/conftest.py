@@ -1,4 +1,4 @@
-"""Fixtures of client tests: a limit of virtual time, and both kinds of link to a router."""
+"""Fixtures of client tests: a limit of virtual time, and links of both kinds to a router."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined
 from tests.support.tasks.bounded import bounded
 
-#: Seconds by the test's clock. Heartbeats keep virtual time going, so a test that waits for nothing reaches it soon.
+#: Seconds of virtual time. Heartbeats keep that time going, so a test that hangs soon reaches the limit.
 END = 1000.0
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Bound it."""
+    """Limit the virtual time of the test."""
     if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
         item.obj = bounded(END)(item.obj)
 
@@ -28,7 +28,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 async def factory(
     request: pytest.FixtureRequest, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> AsyncIterator[LinkFactory]:
-    """A router's own factory, and those of a connection to one; nothing is left behind either."""
+    """Yield a router, or a connection to one, to make links with. Assert afterwards that nothing is left behind."""
     async with Router() as router:
         if request.param == "in-process":
             yield router

@@ -1,4 +1,4 @@
-"""Replies that the peer does not let pass, which end no service."""
+"""Replies that the peer does not accept, which end no service."""
 
 import pytest
 import trio
@@ -48,7 +48,7 @@ async def test_a_reply_address_that_the_peer_refuses_stops_no_service(
 async def test_a_reply_address_that_is_too_long_for_the_peer_stops_no_service(
     way: str, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """It does not fit into an attach; or it makes an answer that is larger than what the peer takes."""
+    """Try an address that does not fit into an `attach`, and one that makes the reply too large for the peer."""
     offered = (ANONYMOUS_RELAY,) if way == "anonymous terminus" else ()
     attach = {"max_message_size": 1000} if offered else {}
     far = Counterpart(nursery, credit=10, attach=attach, offered_capabilities=offered, max_frame_size=1024)

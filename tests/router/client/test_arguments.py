@@ -1,4 +1,4 @@
-"""Wrong arguments: an error at the call that has them, and no effect on other links."""
+"""Wrong arguments: an error at the call that takes them, and no effect on other links."""
 
 from __future__ import annotations
 

@@ -127,9 +127,7 @@ async def test_no_more_come_than_are_wanted(nursery: trio.Nursery, autojump_cloc
         assert far.links[0].limit == 3
 
 
-async def test_leaving_releases_what_is_not_decided_whoever_has_it(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_leaving_releases_all_that_is_not_decided(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with Router() as router:
         roads = Roads(nursery)
         roads.lead_to(router)
@@ -164,7 +162,7 @@ async def test_what_came_over_a_lost_connection_cannot_be_decided_and_comes_agai
             await trio.aclose_forcefully(roads.streams[-1])
             while not connection.reconnections or not incoming.is_attached:
                 await trio.sleep(0.01)
-            assert incoming.waiting == 0  # what nobody had taken is not here twice
+            assert incoming.waiting == 0  # a delivery that was not taken is not here twice
             assert not incoming.accept(taken)
             assert incoming.undecided == 0
             await sender.transfer(b"c")

@@ -1,4 +1,4 @@
-"""Deliveries that do not end as begun: aborted, lost, decided before, or no messages."""
+"""Deliveries that end early: aborted, lost, decided before their end, or invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 2**20
 
 
 def data(octets: bytes, size: int | None = None) -> bytes:
-    """A data section, or the beginning of one of `size` octets."""
+    """Return a data section, or the beginning of one of `size` octets."""
     return b"\x00\x53\x75\xb0" + (len(octets) if size is None else size).to_bytes(4, "big") + octets
 
 
@@ -40,7 +40,7 @@ async def test_an_aborted_stream_raises_and_leaves_nothing_to_decide(
     peer = Counterpart(nursery)
     async with peer.connect() as connection, connection.receiver("q", streaming=True, credit=2, buffer=1) as receiver:
         link = peer.links[0]
-        for number in range(6):  # more than there is credit for, or window
+        for number in range(6):  # more than credit or window allow
             await link.send(data(b"abc", 9), more=True)
             delivery = await receiver.receive()
             taking = Call(nursery, parts, delivery)
@@ -53,7 +53,7 @@ async def test_an_aborted_stream_raises_and_leaves_nothing_to_decide(
             assert receiver.undecided == 0
             if number == 5:
                 assert delivery.accept() is False
-        # Those that nobody has are never seen.
+        # Deliveries that are not taken are never seen.
         await link.send(data(b"abc", 9), more=True)
         await link.send(b"", aborted=True)
         await wait_all_tasks_blocked()
@@ -135,11 +135,11 @@ async def test_what_was_decided_is_not_read_on_and_the_rest_is_dropped(
             await wait_all_tasks_blocked()
         assert delivery.reject("amqp:not-allowed", "enough")
         assert isinstance((await peer.expect(Disposition)).state, Rejected)
-        # What came and was not taken is gone: that is no end of the body.
+        # Octets that arrived and were not taken are dropped: the body has no regular end.
         with pytest.raises(CommandError, match="decided"):
             await anext(stream)
         if not complete:
-            for _ in range(20):  # more than the window, if anything held it
+            for _ in range(20):  # more than the window, if frames stayed in it
                 await link.send(b"x", more=True)
                 await wait_all_tasks_blocked()
             await link.send(b"")
@@ -185,7 +185,7 @@ async def test_what_is_no_message_is_rejected_as_soon_as_that_is_known(
         assert not [each for each in await peer.rest() if isinstance(each, Detach)]
 
 
-async def test_whoever_has_begun_to_read_what_is_no_message_is_told(
+async def test_a_program_that_reads_an_invalid_message_gets_an_error(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     peer = Counterpart(nursery)

@@ -97,7 +97,7 @@ async def test_cancelled_in_the_middle_of_its_frames_it_is_aborted_and_the_link_
         await behind.result()
         if not settled:
             assert sender.unsettled == 1
-            await link.dispose(Rejected(), 0)  # nobody remembers it
+            await link.dispose(Rejected(), 0)  # of a delivery that the client has forgotten
             await link.accept(1)
         await wait_all_tasks_blocked()
         assert (sender.waiting, sender.unsettled) == (0, 0)
@@ -164,7 +164,7 @@ async def test_cancelled_while_it_waits_for_the_outcome_it_is_settled_when_that_
         settled = await far.expect(Disposition)
         assert (settled.role, settled.first, settled.last, settled.settled) == (Role.SENDER, 0, 1, True)
         assert sender.unsettled == 0
-        assert await sent.outcome() == Rejected()  # it can be asked again
+        assert await sent.outcome() == Rejected()  # a second call returns it, too
 
 
 async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
@@ -212,7 +212,7 @@ async def test_cancelled_in_the_moment_in_which_a_delivery_comes_it_is_not_lost(
 
 
 class LeavingError(Exception):
-    """What a body may raise."""
+    """An error that the body of a test raises."""
 
 
 @pytest.mark.parametrize("leave", ["in good order", "by an error", "cancelled"])
@@ -355,7 +355,7 @@ async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_a
         async with factory.receiver("q") as service:
             asking = Call(nursery, requester.request, "sent")
             delivery = await service.receive()
-            assert delivery.message.body == "sent"  # and the other one never was
+            assert delivery.message.body == "sent"  # the other message was never sent
             await asking.cancel()
             answer = await delivery.reply("late", settled=False)
             delivery.accept()
@@ -377,7 +377,7 @@ async def test_a_sender_that_is_left_in_the_middle_of_a_delivery_aborts_it_befor
         with pytest.raises(ZeroDivisionError):
             async with connection.sender("q") as sender:
                 await wait_all_tasks_blocked()
-                link_of(sender).submit(b"x" * 2**20)  # more than may wait to be written
+                link_of(sender).submit(b"x" * 2**20)  # more than the backlog that may wait to be written
                 raise ZeroDivisionError
         *begun, aborted, detached = await far.rest()
         assert begun

@@ -89,7 +89,7 @@ async def test_receiving(factory: LinkFactory, autojump_clock: MockClock) -> Non
         with assert_checkpoints():
             await manual.drain()
         async with factory.receiver("answers"):
-            for _ in range(2):  # the second one by a link that is there
+            for _ in range(2):  # the second one uses the link of the first
                 with assert_checkpoints():
                     await delivery.reply(b"!")
 
@@ -98,8 +98,11 @@ async def test_receiving(factory: LinkFactory, autojump_clock: MockClock) -> Non
 async def test_a_batch_gives_the_thread_back_when_it_has_taken_its_time(
     step: float, turns: set[int], nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """By the real clock, whatever Trio's says. Args: step: from one look at it to the next, in times of a batch.
-    turns: of another task, in the middle of ten deliveries; who is first in a round is chance."""
+    """Let another task run in the middle of a large batch, by the real clock.
+
+    Args: step: the time between two looks at the clock, in lengths of a batch. turns: of the other task, in the middle
+        of ten deliveries; the order of tasks within a round is random.
+    """
     steps = count()
     far = Counterpart(nursery)
     taken = 0
@@ -120,7 +123,7 @@ async def test_a_batch_gives_the_thread_back_when_it_has_taken_its_time(
 
 
 async def test_a_request(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """Even one that is refused before it could be looked at."""
+    """Check a request that is refused at once, too."""
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.requester("q") as requester:
         await far.roads.cut()

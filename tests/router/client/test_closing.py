@@ -43,7 +43,7 @@ async def test_leaving_takes_a_second_at_most_for_each_thing_that_is_left_whatev
         async with far.connect() as connection, connection.sender("a") as sender, connection.sender("b"):
             await sender.transfer(b"")
             scope.cancel()
-    # Shielded: the peer is told all the same, and has its second.
+    # Shielded: the peer still gets the frames, and has its second to answer.
     assert 0 < trio.current_time() <= 3.0
     frames = await far.rest()
     assert [type(frame) for frame in frames] == [Transfer, Detach, Detach, Close]
@@ -53,7 +53,7 @@ async def test_leaving_takes_a_second_at_most_for_each_thing_that_is_left_whatev
 async def test_a_detach_that_is_not_answered_ends_the_session_of_the_link(
     kind: str, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """So the peer has no half of the link left, and what it holds of it ends with the session (§2.5.2)."""
+    """Check that the peer keeps no half of the link: what it holds of it ends with the session (§2.5.2)."""
     far = Counterpart(nursery, credit=10, channel_max=1)
     async with far.connect() as connection, connection.sender("other") as other:
         far.mute.add(Detach)
@@ -80,7 +80,7 @@ async def test_a_detach_that_is_not_answered_leaves_a_shared_session_to_the_othe
             async with connection.receiver("q", buffer=0):
                 pass
             assert [type(frame) for frame in await far.rest()] == [Detach]
-            # What it sends of what nobody is there for any more is dropped, and its answer is late.
+            # Transfers of the link that was left are dropped, and the peer's `detach` comes late.
             for _ in range(10):
                 await far.links[1].send(b"\x00\x53\x75\xa0\x01x")
                 await wait_all_tasks_blocked()

@@ -27,7 +27,7 @@ A, B, C = (f"amqp://{name}.example:5672" for name in "abc")
 
 
 def gaps(roads: Roads) -> list[float]:
-    """Seconds between one try and the next."""
+    """Return the seconds between one attempt and the next."""
     return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(roads.tries)]
 
 
@@ -93,7 +93,7 @@ async def test_a_peer_that_accepts_and_closes_at_once_is_not_hammered(
     with trio.move_on_after(100):
         async with roads.connect(reconnect=True):
             raise AssertionError("nobody is there")
-    # 0.1 s at first, 10 s at most: ten tries in the first hundred seconds are many, a hundred would be a flood.
+    # 0.1 s at first, 10 s at most: ten attempts in the first hundred seconds are many, a hundred would be a flood.
     assert 10 <= len(roads.tries) <= 30
 
 
@@ -173,7 +173,7 @@ async def test_without_reconnect_a_lost_connection_stays_lost(nursery: trio.Nurs
             await roads.cut()
             await trio.testing.wait_all_tasks_blocked()
             assert not connection.is_connected
-            for _ in range(2):  # each call says so
+            for _ in range(2):  # each call raises it
                 with pytest.raises(ConnectionClosedError, match="lost"):
                     await sender.send(b"")
                 with pytest.raises(ConnectionClosedError, match="lost"):
@@ -251,7 +251,7 @@ async def test_a_peer_that_does_not_come_as_far_as_open_is_given_up(
         connection = connect(URL, open_stream=lambda endpoint: trio.sleep_forever())
     with pytest.raises(ConnectionClosedError, match="in time|timed out") as raised:
         await enter(connection)
-    # It takes its time, but nobody was refused: with `reconnect` it would be tried again.
+    # The peer is slow and refuses nothing: with `reconnect` the client would try again.
     assert not isinstance(raised.value, SaslError)
     assert trio.current_time() <= OPEN_TIME + 1
 

@@ -38,13 +38,13 @@ C = "amqp://c.example:5672"
 
 
 def elsewhere(**info: Any) -> Error:
-    """The peer's reason."""
+    """Return the error of a redirect."""
     told = {Symbol(key.replace("_", "-")): Int(value) if key == "port" else value for key, value in info.items()}
     return Error(condition=ConnectionCondition.REDIRECT, description="it moved", info=told)
 
 
 def sends_to(error: Error, opens: list[Open] | None = None, *, slow: bool = False) -> Serve:
-    """A peer that sends whoever comes elsewhere. Args: opens: theirs. slow: something is done between the two."""
+    """Return a peer that redirects every client. Args: opens: gets each client's `open`. slow: wait before `close`."""
 
     async def serve(stream: trio.abc.Stream) -> None:
         host = Host(stream)
@@ -107,7 +107,7 @@ async def test_tls_stays_and_the_certificate_there_has_to_name_the_host(
         authority.issue_cert(name).configure_cert(context)
 
         async def serve_secured(stream: trio.abc.Stream) -> None:
-            with suppress(trio.BrokenResourceError):  # the client has not believed us
+            with suppress(trio.BrokenResourceError):  # the client has refused our certificate
                 await serve(trio.SSLStream(stream, context, server_side=True, https_compatible=True))
 
         return serve_secured
@@ -310,7 +310,7 @@ async def test_who_connects_again_does_so_with_pauses(
 
 
 @pytest.mark.parametrize("reconnect", [False, True])
-async def test_whoever_is_cancelled_on_the_way_leaves_nothing_behind(
+async def test_a_call_that_is_cancelled_on_the_way_leaves_nothing_behind(
     reconnect: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     b = Counterpart(nursery)
@@ -343,7 +343,7 @@ async def test_links_and_connections_may_be_redirected_by_turns(
         async with connection.sender("q"):
             assert len(c.links) == 1
             assert tried(a.roads) == [URL, B, C]
-        # One that leads a link in circles by way of a connection's redirect ends as well.
+        # A circle of a link's and a connection's redirects ends, too.
         a.roads.lead_to(sends_to(elsewhere(hostname="router.example")), B)
         a.roads.lead_to(Counterpart(nursery, refuse={Role.SENDER: link}).serve)
         with pytest.raises(LinkRedirectError, match="circle"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BodyError(Exception):
-    """What a program raises."""
+    """An error that a program raises."""
 
 
 async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the_way(
@@ -161,7 +161,7 @@ async def test_a_delivery_is_decided_once(
         for again, _ in DECISIONS:
             with pytest.raises(CommandError, match="decided"):
                 again(delivery)
-        assert delivery.message.body == "x"  # what it was is still known
+        assert delivery.message.body == "x"  # the message is still there
         assert delivery.payload == Message("x").encode()
 
 
@@ -232,7 +232,7 @@ async def test_an_answer_goes_to_the_reply_to_with_the_correlation_id_or_else_th
         delivery = await service.receive()
         message = Message("!", subject="kept", correlation_id=own)
         await delivery.reply(message)
-        assert message == Message("!", subject="kept", correlation_id=own)  # it may be used for others
+        assert message == Message("!", subject="kept", correlation_id=own)  # unchanged, to be used for other replies
         answer = await answers.receive()
         assert answer.is_settled
         assert (answer.message.body, answer.message.subject, answer.message.to) == ("!", "kept", "answers")

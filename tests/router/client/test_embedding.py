@@ -61,7 +61,7 @@ PROGRAM = dedent(
         }
 
 
-    import trio  # what it does is its own
+    import trio  # its effects are not ours
 
     before = everything()
     during = []
@@ -80,7 +80,7 @@ PROGRAM = dedent(
                 await sender.send("hello", settled=True)
                 assert (await receiver.receive()).message.body == "hello"
                 during.append(everything())
-        with trio.move_on_after(0.05):  # nobody is there any more
+        with trio.move_on_after(0.05):  # no receiver is there any more
             async with amqpmesh.connect(url, reconnect=amqpmesh.Backoff(0.001, 0.001)):
                 pass
 
@@ -89,7 +89,7 @@ PROGRAM = dedent(
     after = everything()
     for name, value in before.items():
         assert after[name] == value, (name, value, after[name])
-        if name not in ("signals", "wakeup"):  # Trio's, as long as it runs
+        if name not in ("signals", "wakeup"):  # Trio changes these while it runs
             assert during[0][name] == value, (name, value, during[0][name])
     print("untouched")
     """
@@ -105,7 +105,7 @@ def test_nothing_of_the_process_is_touched_and_nothing_is_printed() -> None:
 
 
 class OwnError(Exception):
-    """The program's."""
+    """An error of the program."""
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_many_routers_and_clients_live_in_one_process(nursery: trio.Nurser
 
 
 class OctetByOctet(trio.abc.Stream):
-    """A stream with nothing but what `trio.abc.Stream` demands, and that in the smallest steps."""
+    """A stream with only the methods that `trio.abc.Stream` demands, which moves one octet at a time."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -246,7 +246,7 @@ TRANSFER_COST = 20e-6
 
 
 class Work(trio.abc.Instrument):
-    """A clock that goes as transfers are received, and how long each step of the other tasks took by it, in seconds."""
+    """A clock that advances with received transfers, and the seconds that each step of the other tasks took by it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[float] = []
@@ -298,7 +298,7 @@ async def test_a_client_gives_the_thread_back_in_the_middle_of_a_batch(
         trio.lowlevel.remove_instrument(work)
         for _ in range(number):
             await receiver.receive()
-    # All of it takes its time, no step of it takes much more than a batch may.
+    # The whole takes long, and no step takes much longer than a batch may.
     assert sum(work.steps) > 10 * BATCH_TIME
     assert max(work.steps) < 2 * BATCH_TIME
 
@@ -317,7 +317,7 @@ async def test_links_within_the_process_give_the_thread_back_too(
         await wait_all_tasks_blocked()
         work = Work(monkeypatch)
         trio.lowlevel.add_instrument(work)
-        # All have as much to do at once as they ever can.
+        # All tasks have as much to do at once as possible.
         pending = [link_of(sender).submit(Message(each).encode()) for each in range(number) for sender in senders]
         for _ in range(number):
             for receiver in receivers:

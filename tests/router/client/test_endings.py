@@ -1,4 +1,4 @@
-"""Each cell of the table of endings: a link in a stage, an ending, and what the program and the peer see."""
+"""Endings of a client's link: for each cell of the table, the effects that the program and the peer see."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ E, S = Ending, Stage
 
 
 class Life:
-    """A link of a program, the peer that it is attached to, and the one that redirects lead to."""
+    """A link of a program, the peer that it is attached to, and the peer that redirects lead to."""
 
     def __init__(self, nursery: trio.Nursery, kind: str, ending: Ending) -> None:
         self.nursery = nursery
@@ -60,7 +60,7 @@ class Life:
         self.far: Far
 
     def connect(self, stage: Stage) -> Connection:
-        """Return the connection; its loss is final where that is the ending to try."""
+        """Return the connection. It does not reconnect if the ending under test is the final loss of the connection."""
         is_final = self.ending is E.CONNECTION_OVER and stage is not S.DETACHED
         self.connection = self.a.connect(
             reconnect=False if is_final else PAUSE, redirects=["b.example"], open_stream=self._open
@@ -74,7 +74,7 @@ class Life:
 
     @property
     def stage(self) -> Stage:
-        """The stage that the link shows."""
+        """The stage in the link's `repr`."""
         found = re.search(r" (\w+), credit", repr(self.link))
         assert found is not None
         return Stage[found[1].upper()]
@@ -82,7 +82,7 @@ class Life:
     # ------------------------------------------------------------------------------------------------------- the stages
 
     async def reach(self, stage: Stage) -> None:
-        """Bring a new link to a stage: of REDIRECT_LOST, at the peer that a redirect leads to."""
+        """Bring a new link to a stage. For REDIRECT_LOST, the link is at the peer that a redirect leads to."""
         settings: dict[str, Any] = {"credit": 0} if self.kind == "receiver" else {}
         if self.ending is E.UNSUITABLE:
             settings["filter"] = RED
@@ -115,12 +115,12 @@ class Life:
     async def _leave(self) -> None:
         self.left_at = trio.current_time()
         self.leaving = Call(self.nursery, self.link.__aexit__, None, None, None)
-        await trio.sleep(0.5)  # a receiver waits a little for the answer to its last flow
+        await trio.sleep(0.5)  # a receiver waits for the answer to its last flow
 
     # ------------------------------------------------------------------------------------------------------ the endings
 
     async def cause(self, stage: Stage) -> None:
-        """Let the ending happen."""
+        """Cause the ending."""
         match self.ending:
             case E.UNATTACHABLE | E.UNSUITABLE:
                 self.entering = Call(self.nursery, self.link.__aenter__)
@@ -167,7 +167,7 @@ class Life:
     # ------------------------------------------------------------------------------------------------------ the actions
 
     async def check(self, action: Action) -> None:
-        """Assert that the action was taken, by what the program and the peers see."""
+        """Assert that the action was taken, by its effects on the program and the peers."""
         match action:
             case Action.FAIL:
                 error = self.entering.error or await Call(self.nursery, self._use).failure()

@@ -36,7 +36,7 @@ FORCED = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="mai
 
 
 class BodyError(Exception):
-    """What a program raises."""
+    """An error that a program raises."""
 
 
 # --------------------------------------------------------------------------------------------------- errors of the body
@@ -145,7 +145,7 @@ failures = pytest.mark.parametrize(("fail", "error_class", "condition"), FAILURE
 
 
 def check(error: Exception, error_class: type[AmqpMeshError], condition: Symbol | None) -> None:
-    """It is of that very kind, and has the peer's reason."""
+    """Assert the class of an error, and the peer's condition in it."""
     assert type(error) is error_class
     reason: Error | None = error.error  # type: ignore[attr-defined]  # all these kinds have it
     assert (None if reason is None else reason.condition) == condition
@@ -170,7 +170,7 @@ async def test_a_sender_that_fails_says_so_to_those_who_wait_and_to_those_who_co
         waiting: list[Call[Any]] = [Call(nursery, sender.send, b""), Call(nursery, sender.transfer, b"")]
         await wait_all_tasks_blocked()
         await fail(far, link)
-        # The body goes on: nothing has cancelled it.
+        # The body continues: nothing has cancelled it.
         await trio.sleep(1)
         for call in waiting:
             check(await call.failure(), error_class, condition)
@@ -204,7 +204,7 @@ async def test_a_receiver_that_fails_says_so_to_those_who_wait_and_to_those_who_
         presettled = await receiver.receive()
         await receiver.receive()
         waiting = [Call(nursery, receiver.receive), Call(nursery, receiver.__anext__)]
-        # Of these the one that is settled is here for good; the other one its sender has.
+        # The settled delivery stays here. The sender still has the other one.
         await wait_all_tasks_blocked()
         await fail(far, link)
         await trio.sleep(1)
@@ -260,7 +260,7 @@ async def test_who_enters_a_link_of_a_connection_that_failed_hears_why_and_other
     far = Counterpart(nursery)
     async with far.connect(idle_time_out=8.0) as connection, connection.sender("q"), connection.sender("r") as other:
         await fail(far, far.links[0])
-        await trio.sleep(3)  # that the peer of a broken stream is heard of no more is known after a while
+        await trio.sleep(3)  # the end of a broken stream is noticed after a while
         is_lost = error_class is ConnectionClosedError
         assert connection.is_connected != is_lost
         assert other.is_attached != is_lost
@@ -280,7 +280,7 @@ async def test_who_enters_a_link_of_a_connection_that_failed_hears_why_and_other
 
 
 async def test_each_raising_is_an_error_of_its_own(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """Else the traceback of one would grow with each call."""
+    """Check that each call raises a new error: otherwise one traceback would grow with each call."""
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.sender("q") as sender:
         await far.links[0].detach(REDIRECT)

@@ -46,7 +46,7 @@ async def test_our_router_applies_none_and_a_receiver_is_told_so(
                 async with factory.receiver("cars", filter=RED):
                     pass
             async with factory.receiver("cars", filter={"colour": None}):
-                pass  # a filter that is null is none
+                pass  # a null filter is no filter
     assert router.statistics().is_empty
 
 

@@ -98,7 +98,7 @@ async def test_a_consumer_that_stops_stops_its_producers(
             await receiver.receive() if take else await trio.sleep_forever()
             raise AssertionError("there was no credit for it")
         assert receiver.undecided == 10
-        assert len(sent) == 11  # a router takes one more, so that nobody waits for a round trip
+        assert len(sent) == 11  # a router takes one more than the credit, so that no sender waits for a round trip
         assert sender.waiting == 1
         for delivery in taken:
             delivery.accept()
@@ -123,8 +123,8 @@ async def test_a_consumer_that_stops_bounds_the_octets_that_wait_everywhere(
         waiting = router.statistics().router.buffered
         assert waiting < 16 * 512 * KIB
         passed = len(sent) * len(body)
-        assert passed - waiting < 2 * 512 * KIB  # those that the receiver has, and those in its window
-        # Nothing grows any more.
+        assert passed - waiting < 2 * 512 * KIB  # octets that the receiver has, and octets in its window
+        # No queue grows any more.
         await trio.sleep(60)
         assert len(sent) * len(body) == passed
         assert router.statistics().router.buffered == waiting
@@ -157,7 +157,7 @@ async def test_links_are_attached_while_the_router_runs_and_not_before_or_after(
         with pytest.raises(CommandError, match="not started"):
             async with kind("q"):
                 pass
-    early = router.sender("q")  # making it is no harm
+    early = router.sender("q")  # it may be made before the router starts
     async with router:
         async with router.receiver("q") as receiver:
             with pytest.raises(CommandError, match="once"):
@@ -191,7 +191,7 @@ async def test_a_router_ends_the_links_that_are_still_attached(
         for call in (receiver.receive, lambda: sender.send("x"), lambda: requester.request("x")):
             with pytest.raises(ConnectionClosedError, match="shut down"):
                 await call()
-        # Nobody decided, and the sender knows.
+        # The delivery was not decided, and the sender learns that.
         with pytest.raises(InDoubtError):
             await sent.outcome()
         assert delivery.accept() is False
@@ -222,7 +222,7 @@ async def test_leaving_a_router_waits_for_what_its_links_have_in_flight(
 
 
 async def use(router: Router, factory: LinkFactory, ready: trio.Event) -> None:
-    """Everything at once, until it is cancelled."""
+    """Use all kinds of links at once, until cancelled."""
     async with (
         factory.receiver("q") as receiver,
         factory.receiver("q", streaming=True),
@@ -282,7 +282,7 @@ async def test_a_call_cancelled_at_the_moment_its_message_goes_says_which_came_f
 ) -> None:
     ends = []
     async with Router() as router:
-        for number in range(40):  # both orders come about
+        for number in range(40):  # enough for both orders to occur
             async with router.receiver(f"{number}", credit=0) as receiver, router.sender(f"{number}") as sender:
                 sent: list[Sent] = []
                 scope = trio.CancelScope()
@@ -317,7 +317,7 @@ async def test_a_fault_of_ours_costs_the_links_that_there_are_and_none_that_come
         raise ZeroDivisionError("of ours")
 
     async with Router() as router:
-        await wait_all_tasks_blocked()  # the router's own nodes have their links
+        await wait_all_tasks_blocked()  # until the router's own nodes have their links
         async with router.sender("q") as sender, router.receiver("q") as receiver:
             monkeypatch.setattr(ClientConnection, way, fault)
             with pytest.raises((ConnectionClosedError, InDoubtError)):

@@ -1,4 +1,4 @@
-"""Faults of this library in a program's links, which cost these links alone."""
+"""Internal faults in a program's links, which end only these links."""
 
 import logging
 

@@ -42,13 +42,13 @@ RENAMED = AddressConfig(pattern="renamed", redirect=RedirectConfig(hostname="b.e
 
 
 def elsewhere(**info: Any) -> Error:
-    """The peer's reason."""
+    """Return the error of a redirect."""
     told = {Symbol(key.replace("_", "-")): Int(value) if key == "port" else value for key, value in info.items()}
     return Error(condition=LinkCondition.REDIRECT, description="it moved", info=told)
 
 
 def two(nursery: trio.Nursery, error: Error | None = None, **fields: Any) -> tuple[Counterpart, Counterpart]:
-    """A peer that sends all links to another one, and that one; the roads are the first one's."""
+    """Return a peer that redirects all links to another peer, and that other peer. The first one has the roads."""
     told = elsewhere(hostname="b.example") if error is None else error
     a = Counterpart(nursery, refuse={Role.SENDER: told, Role.RECEIVER: told})
     b = Counterpart(nursery, credit=10, **fields)
@@ -57,7 +57,7 @@ def two(nursery: trio.Nursery, error: Error | None = None, **fields: Any) -> tup
 
 
 async def delivered(nursery: trio.Nursery, sender: Sender, receiver: Receiver) -> None:
-    """A message goes from one to the other, and its outcome comes back."""
+    """Send a message, and check that it arrives and that its outcome returns."""
     sending = Call(nursery, sender.send, "x")
     async with await receiver.receive() as message:
         assert message.body == "x"
@@ -84,7 +84,7 @@ async def test_senders_and_receivers_go_on_where_their_address_is(
                 assert receiver.address == there
                 await delivered(nursery, producer, receiver)
                 await delivered(nursery, sender, receiver)
-            # Links that are sent to the same place share the way there.
+            # Links that are redirected to the same place share a connection.
             assert [url for _, url in roads.tries] == [URL, B]
     assert a.statistics().is_empty
     assert b.statistics().is_empty
@@ -103,7 +103,7 @@ async def test_the_second_connection_is_there_while_a_link_is_on_it(
             assert await b.rest() == []
         assert isinstance((await b.rest())[0], Close)
         assert connection.is_connected
-        # The next one makes it anew, though nobody answered.
+        # The next link makes a new connection, though the peer has not answered `close`.
         await trio.sleep(2)
         async with connection.sender("q"):
             assert tried(a) == [URL, B, B]
@@ -122,7 +122,7 @@ async def test_what_is_asked_for_is_asked_for_there_by_the_address_there(
         sender, receiver, node = (each.attach for each in b.links)
         assert sender.target == Target(address="there", timeout=9)
         assert receiver.source == Source(address="there", timeout=7)
-        # A dynamic node has the address that whoever makes it gives it.
+        # A dynamic node has the address that the peer there gives it.
         assert node.source == Source(dynamic=True)
         assert dynamic.address == "dynamic-0"
 
@@ -377,7 +377,7 @@ async def test_after_a_loss_it_begins_again_where_the_program_said(
             assert receiver.is_attached
             assert len(a.links) == len(b.links) == number
         assert connection.reconnections == 0
-        # What was redirected may not be any more.
+        # The redirect may be gone by now.
         a.refuse = {}
         await b.links[-1].detach(Error(condition=LinkCondition.DETACH_FORCED))
         await trio.sleep(30)
@@ -421,7 +421,7 @@ async def test_a_requester_that_lost_its_way_goes_it_again(nursery: trio.Nursery
             for _ in range(3):
                 asking = Call(nursery, requester.request, "?")
                 await made[-1].expect(Transfer)
-                # The node for the answers is never here and the requests there.
+                # The node for replies is always at the peer that the requests go to.
                 assert [each.attach.role for each in made[-1].links] == [Role.SENDER, Role.RECEIVER]
                 await cut()
                 assert isinstance(await asking.failure(), InDoubtError)
@@ -448,7 +448,7 @@ async def test_the_links_elsewhere_live_on_when_the_first_connection_is_lost(
 
 @pytest.mark.parametrize("deaf", ["a stream that nobody reads", "no answer to open", "no answer to attach"])
 @pytest.mark.parametrize("reconnect", [False, True])
-async def test_whoever_is_cancelled_on_the_way_leaves_nothing_behind(
+async def test_a_call_that_is_cancelled_on_the_way_leaves_nothing_behind(
     deaf: str, reconnect: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     a, b = two(nursery)
@@ -472,7 +472,7 @@ async def test_whoever_is_cancelled_on_the_way_leaves_nothing_behind(
             assert receiver.is_attached
 
 
-async def test_whoever_leaves_the_connection_leaves_those_behind_it_in_a_second(
+async def test_leaving_a_connection_leaves_those_that_redirects_led_to_in_a_second(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     a, b = two(nursery)

@@ -147,7 +147,7 @@ async def test_sessions_and_links_that_the_peer_begins_are_refused_and_nothing_e
         assert ended.error is not None
         assert ended.error.condition == "amqp:not-allowed"
         await far.peer.write(End(), channel=5)
-        await wait_all_tasks_blocked()  # until then our channel 0 is not free
+        await wait_all_tasks_blocked()  # until our channel 0 is free
         far.mute.clear()
         async with connection.sender("q") as sender:
             far.mute |= {Attach, Detach}
@@ -191,7 +191,7 @@ async def test_a_connection_that_nobody_uses_stays(nursery: trio.Nursery, autoju
 async def test_a_broker_may_send_more_than_it_has_credit_for(
     by_hand: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """As RabbitMQ 3 does when our flow crosses what it sends."""
+    """Send beyond the credit, as RabbitMQ 3 does when our `flow` crosses its transfers."""
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q", credit=0 if by_hand else 2) as receiver:
         if by_hand:
@@ -202,7 +202,7 @@ async def test_a_broker_may_send_more_than_it_has_credit_for(
         for _ in range(5):
             (await receiver.receive()).accept()
         assert receiver.undecided == 0
-        # From there on it counts as ever.
+        # From now on, credit counts as usual.
         if by_hand:
             receiver.flow(3)
         await wait_all_tasks_blocked()
@@ -229,7 +229,7 @@ async def test_what_is_sent_without_credit_is_bounded_by_the_window(
 async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    far = Counterpart(nursery, offered_capabilities=CAPABILITIES)  # a router of ours knows better
+    far = Counterpart(nursery, offered_capabilities=CAPABILITIES)  # an amqpmesh router is not forgiven
     async with far.connect() as connection, connection.receiver("q", credit=1) as receiver, connection.sender("r"):
         await far.links[0].send(PAYLOAD)
         await far.links[0].send(PAYLOAD)
@@ -253,7 +253,7 @@ async def test_a_peer_that_asks_and_reads_no_answer_is_not_heard_for_ever(
         await wait_all_tasks_blocked()
         gate.shut()
         far.mute |= {Begin, End}
-        # Each begin is answered, and refused.
+        # Each `begin` is answered, and then refused.
         asked = frame(Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9), channel=7)
         await far.peer.write((asked + frame(End(), channel=7)) * 2000)
         await far.links[0].send(PAYLOAD)

@@ -20,10 +20,10 @@ WANTS_NO_TLS = f"{SECURE_URL}: no TLS here: does it want amqp://?"
 
 
 async def said(roads: Roads, url: str, tls: ssl.SSLContext | None = None) -> str:
-    """Why there is no connection."""
+    """Return the message of the error that `connect` raises."""
     with pytest.raises(ConnectionClosedError) as raised:
         await enter(connect(url, tls=tls, open_stream=roads.open))
-    # Nobody was refused: with `reconnect` it would be tried again.
+    # The peer refused nothing: with `reconnect` the client would try again.
     assert not isinstance(raised.value, SaslError)
     return str(raised.value)
 

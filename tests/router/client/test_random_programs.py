@@ -1,4 +1,4 @@
-"""Random programs on one router, whose accounts agree whatever breaks."""
+"""Random programs on one router, whose accounts agree whatever fails."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ END = 600.0
 
 @dataclass
 class Accounts:
-    """What became of each message, by its number, as its sender knows and as receivers do."""
+    """The fate of each message, by its number: as its sender knows it, and as receivers do."""
 
-    #: Ends of `transfer` and of `outcome`.
+    #: Results of `transfer` and of `outcome`.
     ends: dict[int, list[str]] = field(default_factory=dict)
-    #: Those that were whole when a program had them.
+    #: Messages that were whole when a program took them.
     arrived: Counter[int] = field(default_factory=Counter)
-    #: What was decided, where the sender was to be told.
+    #: Decisions that the sender was to be told.
     decided: dict[int, list[str]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """The laws."""
+        """Assert the laws of the accounts."""
         assert all(number == 1 for number in self.arrived.values()), "something came twice"
         for number, ends in self.ends.items():
             decided = self.decided.get(number, [])
@@ -64,7 +64,7 @@ class Accounts:
             elif end == "Rejected":
                 assert decided == ["Rejected"]
             elif end in ("Released", "Modified"):
-                # By the receiver, or by the router for a receiver that is gone, and may have decided too late.
+                # Decided by the receiver, or by the router for a receiver that is gone and may have decided too late.
                 assert decided in ([], [end]) or end == "Modified"
             else:
                 assert end in ("in doubt", "settled"), end
@@ -72,7 +72,7 @@ class Accounts:
 
 
 class History:
-    """One history, all of it drawn from one seed."""
+    """One random history, all of it drawn from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -83,7 +83,7 @@ class History:
         self.connections: list[Connection] = []
 
     async def run(self) -> None:
-        """From the start of the router to its end."""
+        """Run the history, from the start of the router to its end."""
         with trio.fail_after(END):
             async with trio.open_nursery() as streams, AsyncExitStack() as stack:
                 self.roads = Roads(streams)
@@ -95,7 +95,7 @@ class History:
                     async with trio.open_nursery() as producing:
                         for _ in range(self.chance.randint(2, 4)):
                             programs.start_soon(self.consume)
-                        for address in ADDRESSES:  # one that takes what others leave
+                        for address in ADDRESSES:  # a last receiver for the messages that the others leave
                             programs.start_soon(self.consume_all, address)
                         programs.start_soon(self.answer)
                         for _ in range(self.chance.randint(2, 4)):
@@ -114,7 +114,7 @@ class History:
         assert self.router.statistics().is_empty
 
     def check_tables(self) -> None:
-        """Every link was left, and nothing is kept for one. What a connection keeps cannot be seen otherwise."""
+        """Assert that every link was left, and that connections hold nothing of them (which no public name shows)."""
         for connection in self.connections:
             client_connection = connection._link_manager.client_connection
             if client_connection is not None:
@@ -129,7 +129,7 @@ class History:
 
     @asynccontextmanager
     async def factory(self) -> AsyncIterator[LinkFactory]:
-        """Those of the router, of a connection that there is, or of one that is made and left."""
+        """Return the router, a connection that exists, or one that is made and left."""
         if self.chance.random() < 0.3:
             async with self.connect(reconnect=self.chance.random() < 0.5) as connection:
                 yield connection
@@ -143,7 +143,7 @@ class History:
         await trio.sleep(self.chance.choice([0.0, self.chance.uniform(0, most)]))
 
     def patience(self) -> trio.CancelScope:
-        """Mostly without end."""
+        """Return a time limit, mostly none."""
         return trio.move_on_after(self.chance.choice([60.0, 60.0, self.chance.uniform(0, 1.0), 0.0]))
 
     # ------------------------------------------------------------------------------------------------------ what breaks
@@ -181,7 +181,7 @@ class History:
         settled = snd is SenderSettleMode.MIXED and self.chance.random() < 0.3
         message = Message(bytes(size), message_id=number)
         sent: Sent | None = None
-        await trio.lowlevel.checkpoint()  # cancelled here, there was no call
+        await trio.lowlevel.checkpoint()  # if cancelled here, there was no call
         self.accounts.ends[number] = ends
         with self.patience():
             try:
@@ -197,7 +197,7 @@ class History:
         if sent.settled:
             ends.append("settled")
         else:
-            with trio.CancelScope(shield=True):  # it is to come to an end, whoever is cancelled
+            with trio.CancelScope(shield=True):  # it must end, even if this task is cancelled
                 ends.append(await ended(sent))
 
     async def ask(self) -> None:
@@ -287,7 +287,7 @@ class History:
         try:
             told = ways[kind]()
         except CommandError:
-            return  # no message, or the receiver was left in the middle of reading it
+            return  # no message, or the receiver was left while it was read
         if told:
             self.accounts.decided.setdefault(number, []).append(kind.__name__)
 

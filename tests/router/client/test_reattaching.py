@@ -1,4 +1,4 @@
-"""Links and sessions that the peer ends: those that are attached again, and their credit."""
+"""Links and sessions that the peer ends: their next attach, and their credit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_link_that_is_detached_over_and_over_is_not_attached_over_and_ov
             while len(peer.links) <= number:
                 await trio.sleep(0.05)
             times.append(trio.current_time())
-            # The last but one lasts for a while, so that the pauses begin anew.
+            # The last but one lasts for a while, so the pauses start again from the first.
             await trio.sleep(60 if number == 6 else 0)
             await peer.links[number].detach(FORCED)
         while len(peer.links) <= 8:
@@ -185,11 +185,11 @@ async def test_credit_given_by_hand_is_given_again_as_far_as_it_was_not_used(
         await wait_all_tasks_blocked()
         await peer.roads.cut()
         await wait_all_tasks_blocked()
-        # What is given meanwhile is given with the rest.
+        # Credit that is given meanwhile is sent with the rest.
         receiver.flow(1)
         await trio.sleep(1)
         assert receiver.is_attached
-        told = 0  # of the deliveries from before, in one frame or two
+        told = 0  # deliveries from before that are told of, in one frame or two
         while told < 2:
             said = await peer.expect(Disposition)
             told += (said.last or said.first) - said.first + 1

@@ -47,7 +47,7 @@ async def test_who_stops_deciding_stops_its_producers(
             await receiver.receive()
             raise AssertionError("it has more than it has credit for")
         assert (receiver.undecided, receiver.credit) == (credit, 0)
-        # Nor does the router take what it could not pass on: one message for each link that may send.
+        # Nor does the router take messages that it could not pass on, except one of each sending link.
         assert sender.waiting >= len(calls) - credit - 1
         held.pop().accept()
         held.append(await receiver.receive())
@@ -76,7 +76,7 @@ async def test_what_comes_settled_is_decided_when_it_is_taken(factory: LinkFacto
         for number in range(10):
             await sender.send(number, settled=True)
             assert (await receiver.receive()).message.body == number
-        # It may be decided all the same; nobody is told.
+        # It may still be decided; the sender is not told.
         await sender.send(b"", settled=True)
         delivery = await receiver.receive()
         assert not delivery.accept()
@@ -100,7 +100,7 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
         calls = [Call(nursery, sender.send, number) for number in range(60)]
         for call in calls:
             await call.result()
-    # Left, it has no more for anybody: that is the end of the loops, and no error.
+    # A receiver that is left ends the loops, without an error.
     for each in workers:
         await each.result()
     assert sorted(number for _, number in seen) == list(range(60))
@@ -221,7 +221,7 @@ async def test_what_is_no_message_is_rejected_and_the_next_one_comes(
 
 
 async def test_an_empty_message_is_one(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """Peers that have nothing to say leave everything out."""
+    """Receive the message of a peer that omits every section."""
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q") as receiver:
         await far.links[0].send(b"")
@@ -346,7 +346,7 @@ async def test_with_mode_second_the_sender_has_the_last_word(nursery: trio.Nurse
         said = await far.expect(Disposition)
         assert (said.role, said.first, said.settled, said.state) == (Role.RECEIVER, 0, False, Accepted())
         assert not settled.is_done
-        # It is decided: that is what credit is about.
+        # Credit is for undecided deliveries, and this one is decided.
         assert receiver.undecided == 0
         await link.send(PAYLOAD, rcv_settle_mode=ReceiverSettleMode.FIRST)
         first = await receiver.receive()
@@ -392,7 +392,7 @@ async def test_a_delivery_may_be_settled_by_its_last_frame(nursery: trio.Nursery
             assert await delivery.settled()
         assert receiver.undecided == 0
         left_at = trio.current_time()
-    assert trio.current_time() - left_at < 0.5  # there is nothing to wait for
+    assert trio.current_time() - left_at < 0.5  # leaving has nothing to wait for
     assert await far.rest() == []
 
 
@@ -412,7 +412,7 @@ async def test_what_the_sender_settles_before_it_is_decided_is_its_own_affair(
         waiting = await receiver.receive()
         assert waiting.is_settled
         assert receiver.undecided == 0
-        for _ in range(5):  # nothing is held against it
+        for _ in range(5):  # more than the credit: the settled deliveries use none
             await link.send(PAYLOAD)
             (await receiver.receive()).accept()
             await far.expect(Disposition)

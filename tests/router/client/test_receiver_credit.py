@@ -45,7 +45,7 @@ async def test_credit_by_hand(factory: LinkFactory, nursery: trio.Nursery, autoj
         for number in range(2):
             delivery = await receiver.receive()
             assert delivery.message.body == number
-            delivery.accept()  # which gives no credit
+            delivery.accept()  # gives no credit
         with trio.move_on_after(60):
             await receiver.receive()
             raise AssertionError("nobody gave credit")
@@ -141,7 +141,7 @@ async def test_credit_is_told_when_half_of_it_has_gathered(nursery: trio.Nursery
             delivery.accept()
             await wait_all_tasks_blocked()
             assert link.limit - link.begun <= 10
-        assert await far.rest()  # the dispositions; what was flows is counted by what they said
+        assert await far.rest()  # the dispositions; the flows are counted by their credit
         flows = link.limit
         assert 100 < flows <= 110
 
@@ -164,7 +164,7 @@ async def test_credit_that_the_sender_uses_up_without_deliveries_is_given_again(
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["send", "send settled", "receive", "accept", "release", "abort"]), max_size=60))
 def test_the_peer_can_never_send_more_than_is_undecided_allows(steps: list[str]) -> None:
-    """Whatever is sent, taken and decided: what is undecided and what may come are the credit together, at most."""
+    """Check after each step: undecided deliveries and the peer's credit together are at most the receiver's credit."""
     credit = 4
 
     async def run() -> None:
@@ -191,7 +191,7 @@ def test_the_peer_can_never_send_more_than_is_undecided_allows(steps: list[str])
                     undecided = ready + sum(not each.is_settled for each in held)
                     assert receiver.undecided == undecided
                     assert undecided + (link.limit - link.begun) <= credit
-                    # And the sender does not stand still for nothing.
+                    # Nor does the sender stop without need.
                     assert link.limit > link.begun or undecided * 2 > credit
             nursery.cancel_scope.cancel()
 
@@ -224,7 +224,7 @@ async def test_what_is_not_taken_closes_the_window_and_taking_it_opens_it(
         assert link.window == 0
         held = [await receiver.receive() for _ in range(8)]
         await wait_all_tasks_blocked()
-        # They are with the program now, which answers for them by its credit.
+        # The program has them now; its credit limits their number.
         assert link.window >= 4
         assert receiver.undecided == len(held)
 
@@ -232,7 +232,7 @@ async def test_what_is_not_taken_closes_the_window_and_taking_it_opens_it(
 @settings(max_examples=30)
 @given(st.lists(st.one_of(st.integers(0, 12 * FRAME), st.none()), max_size=30), st.integers(1, 12).map(FRAME.__mul__))
 def test_no_more_is_held_than_the_buffer_and_one_message(steps: list[int | None], buffer: int) -> None:
-    """A number is a message of that size, which the peer sends as fast as it may; None: the program takes one."""
+    """Take steps. A number: the peer sends a message of that size as fast as it may. None: the program takes one."""
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Links over a new connection: waiting calls go on, doubtful outcomes say so, nothing arrives twice."""
+"""Links over a new connection: waiting calls continue, doubtful outcomes are in doubt, nothing arrives twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tasks.calls import Call
 
 
 async def bodies(receiver: Receiver, number: int) -> list[object]:
-    """Accept so many deliveries."""
+    """Accept so many deliveries, and return their bodies."""
     found = []
     for _ in range(number):
         async with await receiver.receive() as message:
@@ -29,7 +29,7 @@ async def bodies(receiver: Receiver, number: int) -> list[object]:
 
 
 async def restored(sender: Sender) -> None:
-    """The link is attached again."""
+    """Wait until the link is attached again."""
     while not sender.is_attached:
         await trio.sleep(0.01)
 
@@ -49,7 +49,7 @@ async def test_a_send_that_waits_for_credit_goes_on_over_the_next_connection(
             await wait_all_tasks_blocked()
             assert not connection.is_connected
             assert sender.waiting == 3
-            # One that comes while there is no connection waits with them.
+            # A call that comes while there is no connection waits with the others.
             waiting.append(Call(nursery, sender.send, "3"))
             await restored(sender)
             async with router.receiver("q") as receiver:
@@ -79,7 +79,7 @@ async def test_sends_in_doubt_say_so_and_are_never_repeated(nursery: trio.Nurser
                 with pytest.raises(InDoubtError):
                     await pipelined.outcome()
             assert await known.outcome() == Accepted()
-            # They had arrived, and whoever decides now tells nobody who sent them.
+            # The deliveries had arrived, and a decision now reaches no sender.
             for delivery in taken:
                 delivery.accept()
             after = Call(nursery, sender.send, "next")
@@ -167,7 +167,7 @@ async def test_deciding_after_the_link_was_lost_tells_nobody_and_is_no_error(
             with pytest.raises(CommandError, match="already"):
                 deliveries[1].accept()
             assert [await each.outcome() for each in sent] == [Accepted()] + [Modified(delivery_failed=True)] * 3
-            # The link is as good as new.
+            # The link works as before.
             sending = Call(nursery, sender.send, "next")
             assert await bodies(receiver, 1) == ["next"]
             await sending.result()
@@ -189,7 +189,7 @@ async def test_a_receiver_has_its_credit_again_less_what_is_undecided(
             with trio.fail_after(10):
                 while not receiver.is_attached:
                     await trio.sleep(0.01)
-            # The third came, and nobody had it: it does not count, and is not handed out.
+            # The third arrived and was not taken: it does not count, and no program gets it.
             assert (receiver.undecided, receiver.credit) == (2, 3)
             for delivery in held:
                 delivery.accept()
@@ -212,7 +212,7 @@ async def test_what_was_sent_settled_and_is_whole_survives_its_link(
             await wait_all_tasks_blocked()
             await roads.cut()
             await wait_all_tasks_blocked()
-            # Those that were not settled are their sender's again.
+            # The sender still has the deliveries that were not settled.
             assert await bodies(receiver, 2) == ["0", "2"]
             with trio.fail_after(10):
                 while not receiver.is_attached:
@@ -262,7 +262,7 @@ async def test_calls_in_flight_are_in_doubt_and_those_that_wait_go_on_with_the_n
             async with router.receiver("quotes", credit=1) as receiver:
                 nursery.start_soon(answer, receiver, asked)
                 assert (await quotes.request("first")).body == "first"
-                # One is with the service, one with the router, which takes one more than the service has credit for.
+                # The service has one, and the router has one: it takes one more than the service has credit for.
                 in_flight = []
                 for _ in range(2):
                     in_flight.append(Call(nursery, quotes.request, "hold"))

@@ -1,4 +1,4 @@
-"""Peers that refuse a link by ending its session, and sources that have fewer outcomes than all (§2.5.3, §3.5.3)."""
+"""Peers that refuse a link by ending its session, and sources that lack some outcomes (§2.5.3, §3.5.3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_session_that_ends_before_its_link_is_attached_refuses_that_link
         assert failure.error == MISSING
         await peer.expect(End)
         await trio.sleep(60)
-        assert await peer.rest() == []  # it is not tried again
+        assert await peer.rest() == []  # no second attempt
         peer.mute = set()
         sent = Call(nursery, sender.send, b"alive")
         transfer = await peer.expect(Transfer)
@@ -73,7 +73,7 @@ async def test_what_nobody_decided_is_told_by_an_outcome_that_the_source_has(
             for _ in range(2):
                 await peer.links[0].send(HELLO)
             failed = await receiver.receive()
-            await receiver.receive()  # and leave with it
+            await receiver.receive()  # taken, and not decided when the receiver is left
             with pytest.raises(ZeroDivisionError):
                 async with failed:
                     raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Links for replies: one for all where the peer allows it, else one for each address."""
+"""Links for replies: one for all if the peer allows it, or else one for each address."""
 
 import pytest
 import trio
@@ -63,7 +63,7 @@ async def test_links_for_answers_are_given_up_when_there_are_too_many(
             delivery = await questions.receive()
             await delivery.reply(number)
             delivery.accept()
-        # Each has a session, whose channel is free again.
+        # Each had a session, whose channel is free again.
         assert REPLY_SENDERS <= max(link.channel for link in peer.links) <= REPLY_SENDERS + 1
 
 

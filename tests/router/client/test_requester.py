@@ -1,4 +1,4 @@
-"""Requesters: the answer of each request, and requests without one."""
+"""Requesters: the reply to each request, and requests without one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ GONE = Error(condition=Symbol("amqp:resource-deleted"), description="swept away"
 
 
 async def double(service: Receiver) -> None:
-    """Answer each request with its body twice over."""
+    """Reply to each request with its body twice over."""
     async for delivery in service:
         async with delivery as message:
             await delivery.reply(message.body * 2)
 
 
 def frames(payload: bytes) -> list[bytes]:
-    """A payload in pieces that fit into frames."""
+    """Return a payload in pieces that fit into frames."""
     return [payload[at : at + 10_000] for at in range(0, len(payload), 10_000)]
 
 
@@ -183,7 +183,7 @@ async def test_a_message_of_the_program_is_left_as_it_was(
 async def test_one_id_after_the_other_is_two_calls(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """The second takes the place of the first in the moment in which that is answered."""
+    """Make a second call with the same id in the moment in which the first one gets its reply."""
     async with factory.receiver("q") as service, factory.requester("q") as requester:
 
         async def ask_when_the_first_is_answered() -> Message:
@@ -275,14 +275,14 @@ class Asked:
         (self.requests,) = [link for link in far.links if link.attach.role is Role.SENDER]
 
     async def request(self) -> Message:
-        """The next request that comes."""
+        """Return the next request."""
         await self.far.expect(Transfer)
         return Message.decode(self.far.payload)
 
 
 @pytest.fixture
 async def asked(nursery: trio.Nursery) -> AsyncIterator[Asked]:
-    """A requester of a connection to a scripted peer, with credit for ten requests."""
+    """Yield a requester of a connection to a scripted peer, with credit for ten requests."""
     far = Counterpart(nursery, source=Source(address="answers-to-me", dynamic=True))
     async with far.connect() as connection, connection.requester("q") as requester:
         (link,) = [link for link in far.links if link.attach.role is Role.SENDER]
@@ -328,7 +328,7 @@ async def test_answers_that_are_no_messages_are_rejected_and_stop_nobody(
 ) -> None:
     asking = Call(nursery, asked.requester.request, 1)
     request = await asked.request()
-    for _ in range(200):  # more than it has credit for, if it did not decide
+    for _ in range(200):  # more than its credit, unless it decides them
         await asked.replies.send(*frames(payload), message_format=message_format)
         said = await asked.far.expect(Disposition)
         assert isinstance(said.state, Rejected)
@@ -390,7 +390,7 @@ async def test_a_call_fails_with_either_link_and_so_does_the_next(
             assert not asking.is_done
             await getattr(asked, lost).detach(GONE)
             if lost == "requests" and stage == "accepted":
-                # It may still be answered.
+                # The request may still be answered.
                 await wait_all_tasks_blocked()
                 assert not asking.is_done
                 await asking.cancel()
@@ -408,7 +408,7 @@ async def test_a_call_fails_with_either_link_and_so_does_the_next(
                 assert aborted.aborted
             left_at = trio.current_time()
         assert trio.current_time() - left_at < 2.0
-        # The connection is as good as before.
+        # The connection works as before.
         async with connection.sender("q"):
             pass
 

@@ -26,7 +26,7 @@ ELSEWHERE = AddressConfig(
 
 
 async def heard(factory: LinkFactory) -> None:
-    """A sender, a receiver and an anonymous sender are told where to go."""
+    """Check that a sender, a receiver and an anonymous sender are redirected."""
     for kind in (factory.sender, factory.receiver):
         with pytest.raises(LinkRedirectError) as raised:
             async with kind("elsewhere/a"):

@@ -1,4 +1,4 @@
-"""Identities and secrets of a client: TLS, the SASL mechanisms, and no password in clear (part 5)."""
+"""Logins and secrets of a client: TLS, the SASL mechanisms, and no password in plain text (part 5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TLS_URL = "amqps://127.0.0.1:0"
 
 @dataclass(frozen=True)
 class Files:
-    """What the operators of both ends have on disk."""
+    """The files that the operators of both ends have."""
 
     folder: Path
 
@@ -74,13 +74,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     write(authority.issue_cert("127.0.0.1", "localhost"), "here")
     write(authority.issue_cert("elsewhere.example"), "elsewhere")
     write(authority.issue_cert("ada@example.org"), "ada")
-    # Few enough to be hashed without a thread: virtual time waits for none.
+    # Few enough iterations to be hashed without a thread: virtual time does not wait for threads.
     add_user(folder / "users.toml", "ada", PASSWORD, MIN_ITERATIONS)
     return Files(folder)
 
 
 class Tapped(trio.abc.Stream):
-    """A stream, and what was written to it."""
+    """A stream that records what is written to it."""
 
     def __init__(self, stream: trio.abc.Stream, written: bytearray) -> None:
         self._stream = stream
@@ -110,7 +110,7 @@ def tapped(
 
 
 def whom(router: Router) -> tuple[str | None, str | None]:
-    """The user and the mechanism of the one client that is there."""
+    """Return the user and the mechanism of the only client."""
     (client,) = (each for each in router.statistics().connections if each.listener != "in-process")
     return client.user, client.mechanism
 
@@ -162,7 +162,7 @@ async def test_a_certificate_lets_in_as_whom_it_names(own_context: bool, files: 
             connection = connect(url, trust=files.trust, **files.ada)
         async with connection:
             assert whom(router) == ("ada@example.org", "EXTERNAL")
-        # In TLS 1.3 the server looks at the certificate after the client is through with its handshake.
+        # In TLS 1.3 the server checks the certificate after the client has ended its handshake.
         with pytest.raises(ConnectionClosedError):
             await enter(connect(url, trust=files.trust))
     assert router.statistics().is_empty
@@ -227,13 +227,13 @@ async def test_a_password_does_not_leave_the_machine_in_clear(
             await enter(connect(URL, **who, reconnect=again))
         assert written
         assert PASSWORD.encode() not in written
-        # Asked for by name it is no safer.
+        # PLAIN is no safer if the program asks for it by name.
         for mechanisms in (["PLAIN"], ["PLAIN", "SCRAM-SHA-256"]):
             written.clear()
             with pytest.raises((CommandError, SaslError)):
                 await enter(connect(URL, **who, mechanisms=mechanisms))
             assert PASSWORD.encode() not in written
-        # Whoever insists shows it.
+        # With `insecure`, the password is sent.
         async with connect(URL, **who, insecure=True):
             assert whom(router) == ("ada", "PLAIN")
         assert PASSWORD.encode() in written
@@ -272,12 +272,12 @@ async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
                 raise AssertionError("it is elsewhere")
         assert [url for _, url in roads.tries] == [home, there]
         assert PASSWORD.encode() not in written
-        # What proves the password without telling it is shown.
+        # Mechanisms that prove the password without sending it are used.
         roads.lead_to(far, there, in_clear(files, "PLAIN", "SCRAM-SHA-1"))
         async with connect(home, **who) as connection, connection.sender("q"):
             assert whom(far) == ("ada", "SCRAM-SHA-1")
         assert PASSWORD.encode() not in written
-        # Whom the user named, too, is told: in whatever order.
+        # Hosts that the program named get it, too, in any order.
         roads.lead_to(far, there, in_clear(files, "PLAIN"))
         async with connect([home, there], **who) as connection, connection.sender("q"):
             assert whom(far) == ("ada", "PLAIN")

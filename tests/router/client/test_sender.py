@@ -34,7 +34,7 @@ NOT_ACCEPTED: list[tuple[Outcome, type[OutcomeError]]] = [
 
 
 async def take(receiver: Receiver, number: int) -> list[Delivery]:
-    """So many deliveries."""
+    """Take so many deliveries."""
     return [await receiver.receive() for _ in range(number)]
 
 
@@ -85,7 +85,7 @@ async def test_an_outcome_that_is_asked_for_is_never_raised(factory: LinkFactory
         released.release()
         modified.modify(delivery_failed=True, undeliverable_here=True, message_annotations={"x-opt-a": 1})
         assert [await each.outcome() for each in sent] == [Accepted(), REJECTED, Released(), MODIFIED]
-        assert await sent[1].outcome() == REJECTED  # and again
+        assert await sent[1].outcome() == REJECTED  # a second time
         assert sent[0].error is None
         assert isinstance(sent[1].error, RejectedError)
 
@@ -243,7 +243,7 @@ async def test_leaving_otherwise_waits_for_nobody(
         kinds = {type(await call.failure()) for call in waiting}
         assert kinds <= {CommandError, InDoubtError}
         assert CommandError in kinds
-        delivery.accept()  # whether anybody hears of it or not
+        delivery.accept()  # maybe the sender is not told
 
 
 async def test_a_sender_is_used_between_its_entry_and_its_exit(factory: LinkFactory, autojump_clock: MockClock) -> None:

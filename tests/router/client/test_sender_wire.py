@@ -68,7 +68,7 @@ async def test_a_drain_is_answered_when_there_is_nothing_more_to_send(
         await link.flow(5, drain=True)
         answer = await far.expect(Flow)
         assert (answer.delivery_count, answer.link_credit) == (15, 0)
-        # With a drain that is answered the credit is gone; it takes more to send.
+        # The answer to a drain uses up the credit; the next message needs more.
         waiting = Call(nursery, sender.send, b"")
         assert await far.rest() == []
         link.begun = 15
@@ -81,7 +81,7 @@ async def test_a_message_that_is_larger_than_the_peer_takes_is_refused_and_nothi
 ) -> None:
     far = Counterpart(nursery, attach={"max_message_size": 1000})
     async with far.connect() as connection, connection.sender("q", snd_settle_mode=SenderSettleMode.SETTLED) as sender:
-        # It is said at once: credit would not help.
+        # The error comes at once: credit would not help.
         with pytest.raises(CommandError, match="1000"):
             await sender.send(b"x" * 1000)
         await far.links[0].flow(10)
@@ -144,7 +144,7 @@ async def test_senders_stand_still_while_the_stream_takes_nothing(
             calls = [Call(nursery, send, index) for index in range(number)]
             await wait_all_tasks_blocked()
             through = [call.is_done for call in calls].count(True)
-            # A backlog, a piece of each sender beyond it, and what the stream is busy with.
+            # The backlog, a chunk of each sender beyond it, and the octets that the stream is writing.
             assert through * size < 2 * BACKLOG
             gate.lift()
             for call in calls:
@@ -176,7 +176,7 @@ async def test_with_mode_second_the_sender_settles_what_the_receiver_has_decided
         assert (settled.role, settled.first, settled.settled) == (Role.SENDER, 0, True)
         await sending.result()
         assert sender.unsettled == 0
-        await far.links[0].dispose(Accepted())  # its own settlement: nothing is left to be said
+        await far.links[0].dispose(Accepted())  # settled by the peer: there is nothing to answer
         assert await far.rest() == []
 
 
@@ -205,7 +205,7 @@ async def test_the_outcome_is_what_the_receiver_said_when_it_was_decided(
         await far.expect(Transfer)
         (link,) = far.links
         if early:
-            # A receiver may know what it thinks of a message before it has all of it.
+            # A receiver may decide before it has the whole message.
             for state, settled in said:
                 await link.dispose(state, settled=settled)
             await wait_all_tasks_blocked()

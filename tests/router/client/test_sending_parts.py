@@ -1,4 +1,4 @@
-"""Messages sent part by part while a program makes them (§2.6.14, §2.7.5, §3.2.6)."""
+"""Messages that are sent part by part while a program makes them (§2.6.14, §2.7.5, §3.2.6)."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ KIB, MIB = 2**10, 2**20
 
 
 class Source:
-    """Parts that come when the test says so, as an async generator."""
+    """Parts that the test provides one by one, as an async generator."""
 
     def __init__(self, *ready: bytes) -> None:
-        #: Parts that were asked for.
+        #: The number of parts that were asked for.
         self.asked = 0
         self.is_closed = False
         self._put, self._parts = trio.open_memory_channel[bytes | Exception](1000)
         self.give(*ready)
 
     def give(self, *parts: bytes | Exception) -> None:
-        """More parts; an exception is raised in the place of one."""
+        """Provide more parts; an exception is raised in place of a part."""
         for part in parts:
             self._put.send_nowait(part)
 
     def end(self) -> None:
-        """There are no more."""
+        """End the parts."""
         self._put.close()
 
     async def parts(self) -> AsyncIterator[bytes]:
@@ -89,7 +89,7 @@ async def test_parts_arrive_as_one_body(
             async def summed(said: Message = said) -> AsyncIterator[Any]:
                 for part in parts:
                     yield part
-                said.footer["x-opt-sum"] = len(body)  # known when all of it has gone
+                said.footer["x-opt-sum"] = len(body)  # known once all parts are sent
 
             sending = Call(nursery, sender.send_parts, summed(), message=said, size=size)
             delivery = await receiver.receive()
@@ -232,7 +232,7 @@ async def test_what_is_larger_than_the_peer_takes_is_not_begun_or_aborted(
         assert [isinstance(frame, Transfer) and frame.aborted for frame in frames] == [False] * (len(frames) - 1) + [
             True
         ]
-        await sender.send_parts(each([b"x" * 495, b"x" * 489]), settled=True)  # with two sections' heads: 1000
+        await sender.send_parts(each([b"x" * 495, b"x" * 489]), settled=True)  # 1000 with the heads of two sections
         last = (await far.rest())[-1]
         assert isinstance(last, Transfer)
         assert not last.more
@@ -301,7 +301,7 @@ async def test_a_stream_that_is_lost_in_the_middle_says_so_at_once_and_is_not_se
             behind = Call(nursery, sender.send, "behind")
             await wait_all_tasks_blocked()
             await roads.cut()
-            assert isinstance(await sending.failure(), ConnectionClosedError)  # though no other part has come
+            assert isinstance(await sending.failure(), ConnectionClosedError)  # though no further part has come
             assert source.is_closed
             with pytest.raises(DeliveryAbortedError):
                 await taken(delivery)
@@ -363,7 +363,7 @@ async def test_what_is_rejected_in_the_middle_is_read_no_further(
         (last,) = await far.rest()
         assert isinstance(last, Transfer)
         assert last.aborted
-        # Accepted in the middle, it is sent to its end.
+        # A message that is accepted in the middle is sent to its end.
         source = Source(b"first")
         accepted = Call(nursery, sender.send_parts, source.parts())
         await far.rest()
@@ -379,7 +379,7 @@ async def test_a_router_says_in_the_middle_that_no_receiver_takes_so_much(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with factory.receiver("q", max_message_size=100_000) as receiver, factory.sender("q") as sender:
-        source = Source(*[bytes(20_000)] * 6)  # it does not end
+        source = Source(*[bytes(20_000)] * 6)  # without an end
         failure = await Call(nursery, sender.send_parts, source.parts()).failure()
         assert isinstance(failure, RejectedError)
         assert "message-size-exceeded" in str(failure)
@@ -421,7 +421,7 @@ async def test_no_more_is_asked_for_than_the_receiver_lets_pass(
         sending = Call(nursery, sender.send_parts, parts(), size=count * len(part))
         delivery = await receiver.receive()
         await trio.sleep(60)
-        # The widest session window on the way, 128 frames of 32 KiB, what waits to be written, and the buffer.
+        # The widest session window on the way (128 frames of 32 KiB), the backlog, and the buffer.
         bound = 128 * 32 * KIB + 2 * (BACKLOG + CHUNK) + 256 * KIB
         took = 0
         assert 0 < asked * len(part) <= bound
@@ -446,7 +446,7 @@ async def test_64_mebibytes_are_sent_through_little_memory(nursery: trio.Nursery
         took = 0
         async for octets in delivery:
             took += len(octets)
-            # Looked at closely on the last part of its way: to do so takes its time.
+            # Measured only near the end, since measuring is slow.
             if took > count * len(part) - 8 * MIB and not tracemalloc.is_tracing():
                 tracemalloc.start()
         peak = tracemalloc.get_traced_memory()[1]

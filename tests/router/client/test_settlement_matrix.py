@@ -1,4 +1,4 @@
-"""Every way to send, receive and decide, over in-process links and over streams (§2.6.12, §3.4)."""
+"""All ways to send, receive and decide, over in-process links and over streams (§2.6.12, §3.4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
 INFO = {"x-opt-line": 7, "x-opt-words": ["no", "such"]}
 ANNOTATIONS = {"x-opt-tries": 3, "x-opt-why": "later"}
 
-#: What a receiver says, and what the sender is to hear.
+#: The decision of a receiver, and the outcome that the sender is to get.
 DECISIONS: dict[str, tuple[Callable[[Delivery], bool], Outcome]] = {
     "accepted": (lambda delivery: delivery.accept(), Accepted()),
     "rejected": (
@@ -62,7 +62,7 @@ WAYS = [(sender, receiver) for sender in ("in-process", "stream") for receiver i
 
 
 class Way:
-    """A router, and where its sender and its receiver are."""
+    """A router, and the places of its sender and its receiver."""
 
     def __init__(self, nursery: trio.Nursery, ends: tuple[str, str]) -> None:
         self._nursery = nursery
@@ -86,7 +86,7 @@ class Way:
 
 
 def outcomes(statistics: Statistics) -> dict[str, int]:
-    """What the router counted at the address, but for zeros."""
+    """Return the outcomes that the router has counted at the address, without zeros."""
     (address,) = (each for each in statistics.addresses if each.name == "q")
     names = ("presettled", "accepted", "rejected", "released", "modified")
     counted = {name: getattr(address, name) for name in names}
@@ -121,7 +121,7 @@ async def test_the_outcome_arrives_as_it_was_given_and_both_ends_settle(
         assert not delivery.is_settled
         assert not sent.is_decided
         assert decide(delivery) is True
-        # Who settles first: the receiver with its decision, or the sender once it knows that.
+        # The receiver settles first, with its decision; or the sender does, once it knows the decision.
         assert delivery._incoming.settlement.is_set() is (rcv_receiver is FIRST)
         assert await sent.outcome() == outcome
         with trio.fail_after(1):
@@ -161,7 +161,7 @@ async def test_what_was_sent_settled_stays_so_whatever_is_said_of_it(
             assert delivery.is_settled
             assert await delivery.settled() is True
             assert decide(delivery) is False
-        # Nobody has to decide: credit of 1 is enough for as many as come.
+        # Settled deliveries need no decision: a credit of 1 is enough for any number.
         for number in range(3):
             await sender.send(number, settled=snd is SenderSettleMode.MIXED)
             assert (await receiver.receive()).message.body == number
@@ -217,7 +217,7 @@ async def test_with_mode_second_the_receiver_settles_once_the_sender_has(
         assert not settled.is_done
         await link.dispose(None, settled=True)
         assert await settled.result() is True
-        assert not await peer.rest()  # whoever has settled waits for nothing more
+        assert not await peer.rest()  # a sender that has settled waits for nothing more
 
 
 @pytest.mark.parametrize("rcv", [FIRST, SECOND])
@@ -235,7 +235,7 @@ async def test_a_sender_that_settles_before_the_decision_is_told_nothing(
             await peer.links[0].dispose(None, number, settled=True)
             assert await settled.result() is True
             assert delivery.is_settled
-            assert receiver.undecided == 1  # it counts until the program has decided
+            assert receiver.undecided == 1  # the delivery counts until the program has decided
             assert delivery.accept() is False
         assert receiver.undecided == 0
 

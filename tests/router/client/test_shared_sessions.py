@@ -1,4 +1,4 @@
-"""Links that share a session, since the peer has no channel left: none keeps the window of another."""
+"""Links that share a session because the peer has no free channel: none uses up the window of another."""
 
 import pytest
 import trio
@@ -51,7 +51,7 @@ async def test_what_a_receiver_holds_that_was_left_is_given_back(
             assert await window(first) < before
         await wait_all_tasks_blocked()
         assert await window(first) == before
-        # What somebody has is read as before, and counts for nobody.
+        # A delivery that a program has can still be read, and uses no window.
         assert (await taken.read()).body == b"x" * 100
         await pass_by(first, Call(nursery, b.receive))
         assert await window(first) == before
@@ -101,20 +101,20 @@ async def test_the_session_of_a_sender_takes_as_much_as_the_buffers_of_the_recei
 
 
 async def links(far: Counterpart) -> list[Far]:
-    """Those that there are, once all has come to rest."""
+    """Return the links once all tasks have nothing more to do."""
     await wait_all_tasks_blocked()
     return far.links
 
 
 async def window(link: Far) -> int:
-    """Of its session, once the client was asked for it."""
+    """Return the window of its session, once the client was asked for it."""
     await link.flow(echo=True)
     await wait_all_tasks_blocked()
     return link.window
 
 
 async def pass_by(link: Far, receiving: Call) -> None:
-    """A delivery, through and through."""
+    """Send, receive and accept a delivery."""
     await link.send(PAYLOAD)
     (await receiving.result()).accept()
     await wait_all_tasks_blocked()

@@ -32,7 +32,7 @@ BODY = bytes(range(256)) * 2**12  # 1 MiB
 
 
 def data(octets: bytes, size: int | None = None) -> bytes:
-    """A data section, or the beginning of one of `size` octets."""
+    """Return a data section, or the beginning of one of `size` octets."""
     return b"\x00\x53\x75\xb0" + (len(octets) if size is None else size).to_bytes(4, "big") + octets
 
 
@@ -65,7 +65,7 @@ async def test_messages_are_whole_up_to_the_size_that_is_announced(
         assert isinstance(failure, LinkDetachedError)
         assert failure.error is not None
         assert failure.error.condition == LinkCondition.MESSAGE_SIZE_EXCEEDED
-        # The others know nothing of it.
+        # The other messages are not affected.
         await peer.links[1].send(data(b"x"))
         assert (await usual.receive()).message.body == b"x"
 
@@ -85,7 +85,7 @@ async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(
     async with factory.receiver("q", max_message_size=10_000) as receiver, factory.sender("q") as sender:
         with pytest.raises(RejectedError, match="message-size-exceeded"):
             await sender.send(bytes(200_000))
-        # The link is as good as before.
+        # The link works as before.
         await sender.send(b"small", settled=True)
         assert (await receiver.receive()).message.body == b"small"
 
@@ -109,7 +109,7 @@ async def test_a_delivery_is_handed_out_at_its_first_frames(nursery: trio.Nurser
         await link.send(head, more=True)
         receiving = Call(nursery, receiver.receive)
         await wait_all_tasks_blocked()
-        assert not receiving.is_done  # more may be said before the body
+        assert not receiving.is_done  # another section may come before the body
         await link.send(data(b"abc", 9), more=True)
         delivery = await receiving.result()
         assert (delivery.message.subject, delivery.message.application_properties) == ("s", {"k": 1})
@@ -195,7 +195,7 @@ async def test_what_is_not_taken_stops_the_sender(
     ):
         nursery.start_soon(send_as_the_window_allows)
         await wait_all_tasks_blocked()
-        assert 8 <= sent <= 9  # what is said before the body holds nothing
+        assert 8 <= sent <= 9  # sections before the body hold no frames
         if streaming:
             assert await parts(await receiver.receive()) == [piece] * (frames - 1)
         else:
@@ -229,7 +229,7 @@ async def test_a_stream_of_64_mebibytes_passes_through_little_memory(
         taken = 0
         async for part in delivery:
             taken += len(part)
-            # Looked at closely on the last part of its way: to do so takes its time.
+            # Measured only near the end, since measuring is slow.
             if taken > size - 8 * MIB and not tracemalloc.is_tracing():
                 tracemalloc.start()
         peak = tracemalloc.get_traced_memory()[1]
@@ -237,7 +237,7 @@ async def test_a_stream_of_64_mebibytes_passes_through_little_memory(
         delivery.accept()
         assert await (await sending.result()).outcome() == Accepted()
         assert taken == size
-        assert peak < 6 * MIB  # what is held does not grow with what has passed
+        assert peak < 6 * MIB  # memory does not grow with the octets that have passed
     assert router.statistics().is_empty
 
 
@@ -251,7 +251,7 @@ async def test_a_stopped_reader_bounds_what_waits_on_the_whole_way(
             delivery = await receiver.receive()
             await trio.sleep(60)
             assert not sending.is_done
-            # Beside the message and what it is encoded: of the widest session window, 128 frames of 32 KiB, the most.
+            # Besides the message and its encoded form: most of the widest session window (128 frames of 32 KiB).
             assert tracemalloc.get_traced_memory()[0] - 2 * 16 * MIB < 128 * 32 * KIB
         finally:
             tracemalloc.stop()
@@ -264,7 +264,7 @@ async def test_a_stopped_reader_bounds_what_waits_on_the_whole_way(
 async def test_the_buffer_bounds_what_waits_whatever_the_bodies_are(
     body: Value, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """What is before all others may be larger than the window; what is behind it waits within it."""
+    """Check with a first delivery that is larger than the window: those behind it wait within the window."""
     peer, count, pieces = Counterpart(nursery), 10, 0
     payload = Message(body).encode()
     cut = [payload[at : at + 10] for at in range(0, len(payload), 10)]
