@@ -39,8 +39,7 @@ def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here:
     """Tell whether a peer that follows a redirect, and further ones of this router, goes in a circle.
 
     Args: rule: the redirect of an address here. is_here: tells whether a redirect leads to this router. Redirects of
-        other
-        routers are not known here.
+        other routers are not known here.
     """
     met: set[str] = set()
     redirect: Redirect | None = first

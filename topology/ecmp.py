@@ -16,8 +16,7 @@ def preferred(flow: str, destination: str, next_hops: Collection[str], *, seed: 
     process and on every machine, and independent of the order of the next hops.
 
     Args: seed: routers with different seeds choose independently. With one seed for all, a router that gets a part of
-        the
-        flows from another one would send all of that part to one next hop.
+        the flows from another one would send all of that part to one next hop.
     """
     if len(next_hops) == 1:
         return next(iter(next_hops))

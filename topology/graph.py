@@ -85,8 +85,7 @@ class Graph:
         """Replace the link state of an origin.
 
         Args: links: by neighbour, the least cost of sending there, 1 or more; none to the origin itself. The mapping is
-            kept
-            and can be shared, so it must not change any more. transit: paths may lead through the origin.
+            kept and can be shared, so it must not change any more. transit: paths may lead through the origin.
         Returns: whether the change can concern a path.
         Raises: ValueError: a cost below 1, which could make circular paths. Nothing has changed.
         """

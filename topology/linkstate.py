@@ -100,8 +100,7 @@ class Topology:
         """Start an epoch.
 
         Args: epoch: greater than in the run before, as far as that is known (milliseconds of the wall clock will do).
-            If a
-            neighbour has records of a greater epoch, this router raises its epoch above that.
+            If a neighbour has records of a greater epoch, this router raises its epoch above that.
             reader: as for `Database`.
         """
         self.router = router

@@ -51,8 +51,7 @@ class Paths:
         """Bring the routes up to date with the graph; only those that can have changed are computed.
 
         Returns: the routers with a changed, new or lost route. Even if there are none, this router's place in the tree
-            of
-            another one may have changed: the directions towards this router have costs of their own.
+            of another one may have changed: the directions towards this router have costs of their own.
         """
         touched = self._own.update()
         return self._find_all_routes() if touched is None else self._update_routes(touched)

@@ -44,8 +44,7 @@ class ShortestPathTree:
         """Bring the tree up to date with the graph.
 
         Returns: the routers whose distance or predecessors may have changed. None: all of them may have, since the tree
-            was
-            computed anew.
+            was computed anew.
         """
         graph = self._graph
         if self._generation == graph.generation:

@@ -96,8 +96,7 @@ class ListenerConfig(Limits):
         """Return the mechanisms to offer a client, in the order of `sasl`.
 
         Args: secured: the client came by TLS. Without TLS a password would cross the network in clear text, and there
-            is no
-            certificate to check, so PLAIN (unless the listener is `insecure`) and EXTERNAL are not offered.
+            is no certificate to check, so PLAIN (unless the listener is `insecure`) and EXTERNAL are not offered.
         Returns: for an empty `sasl`, ANONYMOUS: a peer that starts the SASL layer needs an offer.
         """
         if self.is_mesh and secured:

@@ -57,8 +57,7 @@ def setting(
     """Declare a key of a table; without default or factory it is required.
 
     Args: low, high: the least and the greatest value. check: returns the reason to refuse a value, or None. apart: in
-        the
-        file it is no key of this table, but a table of its own.
+        the file it is no key of this table, but a table of its own.
     """
     metadata = {"low": low, "high": high, "check": check, "apart": apart}
     if factory is not None:
@@ -81,8 +80,7 @@ class Table:
         """Check the values.
 
         Raises: ConfigError: a value outside its limits, or keys that contradict each other. Its `file` is the name of
-            the
-            class, until `read` replaces it.
+            the class, until `read` replaces it.
         """
         for name, kind in _words(type(self)).items():
             # A program can use the words of the file in place of paths and members of enumerations.

@@ -28,8 +28,7 @@ class Endpoint:
         """Parse `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets.
 
         Raises: ValueError, with a reason for people: another scheme, no host, a port outside 0..65535, or anything
-            besides host
-            and port (credentials do not belong in URLs, which end up in logs).
+            besides host and port (credentials do not belong in URLs, which end up in logs).
         """
         parts, port = _parts(url, DEFAULT_PORTS)
         if parts.path not in ("", "/"):

@@ -133,8 +133,7 @@ class Neighbour:
         other. A session that a reader has stopped is taken only if there is no other.
 
         Args: alone: for a lane without another link. Such a lane carries small deliveries, too, so it does not share a
-            session
-            with lanes that have another link for those.
+            session with lanes that have another link for those.
         Raises: CommandError: the neighbour allows no further session.
         """
         sessions = self._apart if alone else self._bulk

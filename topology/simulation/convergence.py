@@ -24,8 +24,7 @@ async def none_left(check: Callable[[], str | None], failure: str, timeout: floa
 
     Args: failure: the beginning of the error's message. timeout, step: seconds at most, and between two checks.
     Returns: the seconds that it took. Raises: trio.TooSlowError: it took more than `timeout`; its message ends with the
-        last
-        result of `check`.
+        last result of `check`.
     """
     began = trio.current_time()
     while True:
