@@ -24,14 +24,13 @@ from amqpmesh.topology.changes import (
     Step,
 )
 from amqpmesh.topology.database import Database, Verdict
-from amqpmesh.topology.ecmp import preferred
 from amqpmesh.topology.flooding import Flooding
 from amqpmesh.topology.graph import Graph
 from amqpmesh.topology.hello_protocol import HelloProtocol
 from amqpmesh.topology.messages import Acknowledgement, Hello, Records, Request, Summary, read_message
 from amqpmesh.topology.origination import Originator
 from amqpmesh.topology.outbox import Outbox
-from amqpmesh.topology.paths import Paths
+from amqpmesh.topology.paths import Paths, preferred
 from amqpmesh.topology.record_builder import RecordBuilder
 from amqpmesh.topology.records import (
     REVOCATION,

@@ -1,7 +1,8 @@
-"""The paths of this router: distances, next hops, and its place in the trees of other routers."""
+"""The paths of this router: distances, equal-cost next hops, and its place in the trees of other routers."""
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.topology.trees import ShortestPathTree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, KeysView
+    from collections.abc import Collection, Iterable, KeysView
 
     from amqpmesh.topology.graph import Graph
 
@@ -171,3 +172,25 @@ class Paths:
         if self.router in before:  # a neighbour, reached over its own edge
             found.add(router)
         return Route(distance, tuple(sorted(found)), max((self._routes[each].length + 1 for each in before), default=0))
+
+
+def preferred(flow: str, destination: str, next_hops: Collection[str], *, seed: str = "") -> str | None:
+    """Return the next hop with the highest weight for a flow (rendezvous hashing); None if there is none.
+
+    Flows spread evenly. When a next hop appears or disappears, only its own flows move. The result is the same in every
+    process and on every machine, and independent of the order of the next hops.
+
+    Args: seed: routers with different seeds choose independently. With one seed for all, a router that gets a part of
+        the flows from another one would send all of that part to one next hop.
+    """
+    if len(next_hops) == 1:
+        return next(iter(next_hops))
+    return max(next_hops, key=lambda hop: (_weight(seed, flow, destination, hop), hop), default=None)
+
+
+def _weight(*words: str) -> bytes:
+    digest = blake2b(digest_size=8)
+    for word in words:
+        octets = word.encode("utf-8", "surrogatepass")
+        digest.update(len(octets).to_bytes(4) + octets)  # the length before each word makes the octets unambiguous
+    return digest.digest()

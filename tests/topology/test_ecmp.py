@@ -1,4 +1,4 @@
-"""Equal-cost multipath: flows spread, and keep their next hops."""
+"""Equal-cost multipath: flows spread over the next hops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amqpmesh.topology.ecmp import Pins, preferred
+from amqpmesh.topology.paths import preferred
 
 HOPS = ["B", "C", "D", "E"]
 FLOWS = [f"flow-{number}" for number in range(4000)]
@@ -42,27 +42,3 @@ def test_a_choice_is_the_same_in_every_process_of_every_version() -> None:
 def test_words_are_kept_apart() -> None:
     together = [preferred(f"{flow}x", "Z", HOPS) for flow in FLOWS]
     assert together != [preferred(flow, "xZ", HOPS) for flow in FLOWS]
-
-
-@given(st.text(), st.lists(hop_sets, min_size=1))
-def test_a_pinned_flow_moves_only_when_its_hop_is_gone(flow: str, offers: list[set[str]]) -> None:
-    pins = Pins("A")
-    pinned = None
-    for hops in offers:
-        chosen = pins.choose(flow, "Z", hops)
-        assert chosen == (pinned if pinned in hops else preferred(flow, "Z", hops, seed="A"))
-        pinned = chosen
-    assert len(pins) == (pinned is not None)
-    pins.release(flow, "Z")
-    assert len(pins) == 0
-
-
-def test_flows_and_destinations_are_pinned_apart() -> None:
-    pins = Pins("A")
-    assert pins.choose("one", "Y", ["B"]) == "B"
-    assert pins.choose("one", "Z", ["C"]) == "C"
-    assert pins.choose("two", "Y", ["D"]) == "D"
-    assert [pins.choose("one", "Y", HOPS), pins.choose("one", "Z", HOPS), pins.choose("two", "Y", HOPS)] == list("BCD")
-    pins.release("one", "Y")
-    pins.release("one", "Y")  # no pin is left
-    assert len(pins) == 2
