@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.kernel import Recorder
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.statistics.router_statistics import Costly, Statistics
     from amqpmesh.router.telemetry.recording import Writer
 
@@ -89,12 +89,12 @@ class Core:
         self._numbers = 0
 
     @property
-    def mesh(self) -> Mesh | None:
+    def mesh(self) -> MeshMember | None:
         """The router's part in its mesh; None: it is in no mesh."""
         return self._handlers.mesh
 
     @mesh.setter
-    def mesh(self, mesh: Mesh | None) -> None:
+    def mesh(self, mesh: MeshMember | None) -> None:
         self._handlers.mesh = mesh
         self.context.routes = LocalRoutes() if mesh is None else mesh.selection
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.containers.container_links import Containers
     from amqpmesh.router.context import Context
     from amqpmesh.router.logins import Logins
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.model.connections import ConnectionRecord
 
 
@@ -52,7 +52,7 @@ class Handlers:
         self.containers = containers
         self.logins = logins
         #: None: the router is in no mesh.
-        self.mesh: Mesh | None = None
+        self.mesh: MeshMember | None = None
 
     def handle(self, record: ConnectionRecord, event: events.Event) -> None:
         """A peer did something: what follows from it is done."""

@@ -41,7 +41,7 @@ class StoredRecord:
         return StoredRecord(self.key, self.signed, self.signed_at, None)
 
 
-class Effect(NamedTuple):
+class AddressChange(NamedTuple):
     """A change of an origin's addresses: `entries` are new or changed; all others are gone, or only those in
     `removed`."""
 
@@ -54,7 +54,7 @@ class LogVerdict(Enum):
     """The judgement of an address record."""
 
     NEW = "new"
-    HELD = "held"
+    KNOWN = "known"
     STALE = "stale"
     FULL = "full"
 
@@ -145,19 +145,19 @@ class AddressLog:
         """Judge a record before its signature is verified."""
         if isinstance(record, Addresses):
             if record.sequence <= self.base:
-                return LogVerdict.HELD if record.sequence == self.base and self._parts else LogVerdict.STALE
+                return LogVerdict.KNOWN if record.sequence == self.base and self._parts else LogVerdict.STALE
             coming, parts = self._next_of
             if record.sequence < coming or (record.sequence == coming and record.parts != parts):
                 return LogVerdict.STALE
-            return LogVerdict.HELD if record.sequence == coming and record.part in self._next_parts else LogVerdict.NEW
+            return LogVerdict.KNOWN if record.sequence == coming and record.part in self._next_parts else LogVerdict.NEW
         if record.sequence <= self.base:
             return LogVerdict.STALE
         if record.sequence <= self.sequence or record.sequence in self._early:
-            return LogVerdict.HELD
+            return LogVerdict.KNOWN
         is_next = record.sequence == self.sequence + 1
         return LogVerdict.NEW if is_next or len(self._early) < MAX_EARLY else LogVerdict.FULL
 
-    def take(self, stored: StoredRecord) -> tuple[LogVerdict, list[Effect], list[StoredRecord]]:
+    def take(self, stored: StoredRecord) -> tuple[LogVerdict, list[AddressChange], list[StoredRecord]]:
         """Take a verified record.
 
         Returns: the judgement, the changes in order, and the records that it replaces.
@@ -170,11 +170,11 @@ class AddressLog:
         if wanted is not LogVerdict.NEW:
             return wanted, [], []
         self.octets += stored.octets
-        effects: list[Effect] = []
+        changes: list[AddressChange] = []
         dropped: list[StoredRecord] = []
         if isinstance(record, AddressDelta):
             if record.sequence == self.sequence + 1:
-                effects.append(self._append(stored, record))
+                changes.append(self._append(stored, record))
             else:
                 self._early = {**self._early, record.sequence: stored}
         else:
@@ -185,13 +185,13 @@ class AddressLog:
             self._next_parts = {**self._next_parts, record.part: stored.without_body()}
             self._next_adverts = {**self._next_adverts, record.part: adverts(record.entries)}
             if len(self._next_parts) == record.parts:
-                effects += self._install(dropped)
+                changes += self._install(dropped)
         while (delta := self._early.get(self.sequence + 1)) is not None:
             self._early = _above(self.sequence + 1, self._early)
             assert isinstance(delta.record, AddressDelta)
-            effects.append(self._append(delta, delta.record))
+            changes.append(self._append(delta, delta.record))
         self.octets -= sum(each.octets for each in dropped)
-        return LogVerdict.NEW, effects, dropped
+        return LogVerdict.NEW, changes, dropped
 
     def _quota_used(self, record: Addresses | AddressDelta) -> int:
         """Return the octets of the records that share a record's quota: the parts of the next full state, or all
@@ -205,7 +205,7 @@ class AddressLog:
             return self.octets - self.state_octets - coming
         return coming if record.sequence == self._next_of[0] else 0
 
-    def _install(self, dropped: list[StoredRecord]) -> list[Effect]:
+    def _install(self, dropped: list[StoredRecord]) -> list[AddressChange]:
         sequence = self._next_of[0]
         dropped += self._parts
         dropped += self._deltas[: sequence - self.base]
@@ -223,14 +223,14 @@ class AddressLog:
         entries: dict[Name, Advert] = {}
         for part in sorted(told):
             entries.update(told[part])
-        return [Effect(entries, (), all=True)]
+        return [AddressChange(entries, (), all=True)]
 
-    def _append(self, stored: StoredRecord, delta: AddressDelta) -> Effect:
+    def _append(self, stored: StoredRecord, delta: AddressDelta) -> AddressChange:
         if isinstance(self._deltas, tuple):
             self._deltas = []
         self._deltas.append(stored.without_body())
         self.sequence += 1
-        return Effect(adverts(delta.set), delta.removed, all=False)
+        return AddressChange(adverts(delta.set), delta.removed, all=False)
 
 
 def _above(sequence: int, deltas: Mapping[int, StoredRecord]) -> Mapping[int, StoredRecord]:

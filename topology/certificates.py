@@ -129,15 +129,15 @@ def read_authority(der: bytes) -> AuthorityCertificate:
 
     Raises: CertificateError: it breaks a rule; the message names it.
     """
-    with reading("certificate"):
+    with parsing("certificate"):
         certificate, key = _load(der)
         extensions = _extensions(certificate)
         mesh = _named(extensions).removeprefix(_SCHEME)
-        _demand(mesh_refusal(mesh) is None, "names no mesh: it is none of `amqpmesh ca init`")
-        _demand(extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is not an authority's")
+        _require(mesh_refusal(mesh) is None, "names no mesh: it is none of `amqpmesh ca init`")
+        _require(extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is not an authority's")
         usage = extensions.get_extension_for_class(x509.KeyUsage).value
-        _demand(usage.key_cert_sign and usage.crl_sign, "may not sign certificates and revocations")
-        _demand(_has_signed(certificate, certificate), "has not signed itself")
+        _require(usage.key_cert_sign and usage.crl_sign, "may not sign certificates and revocations")
+        _require(_has_signed(certificate, certificate), "has not signed itself")
         return AuthorityCertificate(
             der=der,
             authority=fingerprint(key.public_bytes_raw()),
@@ -154,7 +154,7 @@ def read_router(der: bytes) -> RouterCertificate:
 
     Raises: CertificateError: it breaks a rule; the message names it.
     """
-    with reading("certificate"):
+    with parsing("certificate"):
         certificate, key = _load(der)
         extensions = _extensions(certificate)
         uri = _named(extensions)
@@ -162,12 +162,12 @@ def read_router(der: bytes) -> RouterCertificate:
         router = unquote(router)
         # Each id has one spelling in a certificate, so any other spelling is refused.
         known = mesh_refusal(mesh) is None and _names_router(router)
-        _demand(known and uri == router_uri(mesh, router), "names no router")
-        _demand(not extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is an authority's")
+        _require(known and uri == router_uri(mesh, router), "names no router")
+        _require(not extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is an authority's")
         usage = extensions.get_extension_for_class(x509.KeyUsage).value
-        _demand(usage.digital_signature and not usage.key_cert_sign, "is not for signatures alone")
+        _require(usage.digital_signature and not usage.key_cert_sign, "is not for signatures alone")
         purposes = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-        _demand(
+        _require(
             purposes >= {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH},
             "is not for clients and servers",
         )
@@ -202,12 +202,12 @@ def certificates_in(pem: bytes) -> list[bytes]:
 
     Raises: CertificateError: there is none, or one is malformed.
     """
-    with reading("certificate"):
+    with parsing("certificate"):
         return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(pem)]
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def parsing(what: str) -> Iterator[None]:
     """Turn the library's errors for malformed input within this context into `CertificateError`."""
     try:
         with warnings.catch_warnings():
@@ -228,16 +228,16 @@ def _names_router(text: str) -> bool:
     return True
 
 
-def _demand(met: bool, refusal: str) -> None:
+def _require(met: bool, refusal: str) -> None:
     if not met:
         raise CertificateError(f"the certificate {refusal}")
 
 
 def _load(der: bytes) -> tuple[x509.Certificate, Ed25519PublicKey]:
-    _demand(len(der) <= MAX_CERTIFICATE, f"is longer than {MAX_CERTIFICATE} octets")
-    _demand(is_signed_canonically(der), "does not end with an Ed25519 signature")
+    _require(len(der) <= MAX_CERTIFICATE, f"is longer than {MAX_CERTIFICATE} octets")
+    _require(is_signed_canonically(der), "does not end with an Ed25519 signature")
     certificate = x509.load_der_x509_certificate(der)
-    _demand(certificate.serial_number > 0, "has no serial number")
+    _require(certificate.serial_number > 0, "has no serial number")
     key = certificate.public_key()
     if not isinstance(key, Ed25519PublicKey):
         raise CertificateError("the certificate's key is not Ed25519")
@@ -247,15 +247,15 @@ def _load(der: bytes) -> tuple[x509.Certificate, Ed25519PublicKey]:
 def _extensions(certificate: x509.Certificate) -> x509.Extensions:
     extensions = certificate.extensions
     unknown = [each.oid for each in extensions if each.critical and each.oid not in _KNOWN_CRITICAL]
-    _demand(not unknown, "has a critical extension that a mesh does not know")
+    _require(not unknown, "has a critical extension that a mesh does not know")
     return extensions
 
 
 def _named(extensions: x509.Extensions) -> str:
     names = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    _demand(len(names) == 1 and isinstance(names[0], x509.UniformResourceIdentifier), "does not name one URI")
+    _require(len(names) == 1 and isinstance(names[0], x509.UniformResourceIdentifier), "does not name one URI")
     uri = str(names[0].value)
-    _demand(uri.startswith(_SCHEME), f"names no {_SCHEME} URI")
+    _require(uri.startswith(_SCHEME), f"names no {_SCHEME} URI")
     return uri
 
 

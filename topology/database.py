@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from amqpmesh.topology.address_log import AddressLog, Effect, LogVerdict, StoredRecord
+from amqpmesh.topology.address_log import AddressChange, AddressLog, LogVerdict, StoredRecord
 from amqpmesh.topology.records import (
     CERTIFICATE,
     LINK_STATE,
@@ -18,7 +18,7 @@ from amqpmesh.topology.records import (
     Addresses,
     Key,
     LinkState,
-    Opened,
+    OpenedRecord,
     Pair,
     Record,
     SignedRecord,
@@ -36,7 +36,7 @@ LATE_TIME: Final = 10.0
 NO_LIMIT: Final = 2**63
 
 
-class Outcome(Enum):
+class RecordStatus(Enum):
     """The judgement of an arriving record."""
 
     NEW = "new"
@@ -56,16 +56,16 @@ class Outcome(Enum):
     DROPPED = "dropped"
 
 
-NEW: Final = Outcome.NEW
+NEW: Final = RecordStatus.NEW
 
 
 class Verdict(NamedTuple):
     """The judgement of a record, and its reason."""
 
-    outcome: Outcome
+    status: RecordStatus
     key: Key | None = None
     origin: str = ""
-    effects: tuple[Effect, ...] = ()
+    changes: tuple[AddressChange, ...] = ()
     reason: str = ""
     detail: str = ""
     record: Record | None = None
@@ -110,12 +110,12 @@ class Database:
         router: str,
         settings: Settings,
         verifier: Verifier,
-        reader: Callable[[SignedRecord], Opened] = open_record,
+        reader: Callable[[SignedRecord], OpenedRecord] = open_record,
     ) -> None:
         """Args: reader: opens records; routers in one process can share one with a cache."""
         self.origins: dict[str, Origin] = {}
         self.certificates: dict[bytes, StoredRecord] = {}
-        self.lists: dict[bytes, StoredRecord] = {}
+        self.revocation_lists: dict[bytes, StoredRecord] = {}
         self.dead: dict[str, Pair] = {}
         self._router = router
         self._settings = settings
@@ -133,7 +133,7 @@ class Database:
         if kind is CERTIFICATE:
             return self.certificates.get(bytes.fromhex(key.origin))
         if kind is REVOCATION:
-            found = self.lists.get(bytes.fromhex(key.origin))
+            found = self.revocation_lists.get(bytes.fromhex(key.origin))
             return found if found is not None and found.key == key else None
         origin = self.origins.get(key.origin)
         if origin is None:
@@ -165,7 +165,7 @@ class Database:
         """
         known_key = self.key_of(signed.body)
         if known_key is not None:
-            return Verdict(Outcome.KNOWN, known_key)
+            return Verdict(RecordStatus.KNOWN, known_key)
         if signed.kind == CERTIFICATE:
             return self._accept_certificate(signed, now)
         if signed.kind == REVOCATION:
@@ -190,10 +190,10 @@ class Database:
             self._verifier.verify(origin, *signed)
         except UntrustedError as error:
             if error.unknown_key:
-                return Verdict(Outcome.UNCERTIFIED, None, origin)
+                return Verdict(RecordStatus.UNCERTIFIED, None, origin)
             return _dropped(origin, "untrusted", error.reason)
         if origin == self._router:
-            return Verdict(Outcome.OWN, record.key, origin, record=record)
+            return Verdict(RecordStatus.OWN, record.key, origin, record=record)
         verdict = self.store(StoredRecord(record.key, signed, now - age, record))
         self._charge(record, len(signed.body), now)
         return verdict
@@ -205,12 +205,12 @@ class Database:
             return self._store_links(stored, record)
         assert record is not None
         origin = self.origins[record.origin]
-        taken, effects, replaced = origin.log.take(stored)
+        taken, changes, replaced = origin.log.take(stored)
         if taken is not LogVerdict.NEW:
             return _dropped(record.origin, taken.value, "no room for its addresses")
         self._keep(stored)
         self._release(replaced)
-        return Verdict(NEW, stored.key, record.origin, tuple(effects), record=record)
+        return Verdict(NEW, stored.key, record.origin, tuple(changes), record=record)
 
     def signed_at(self) -> dict[str, float]:
         """Return the times when the link states of the other routers were made."""
@@ -239,7 +239,7 @@ class Database:
 
     def _store_links(self, stored: StoredRecord, record: LinkState) -> Verdict:
         origin = self.origins.get(record.origin)
-        effects: tuple[Effect, ...] = ()
+        changes: tuple[AddressChange, ...] = ()
         # This router always stores its own records, whatever their size.
         most = NO_LIMIT if record.origin == self._router else self._settings.max_origin_octets
         if origin is None:
@@ -252,9 +252,9 @@ class Database:
         else:  # another epoch: the addresses of the former one do not hold any more
             self._release((origin.link, *origin.log))
             origin.link, origin.log = stored, AddressLog(most)
-            effects = (Effect({}, (), all=True),)
+            changes = (AddressChange({}, (), all=True),)
         self._keep(stored)
-        return Verdict(NEW, stored.key, record.origin, effects, record=record)
+        return Verdict(NEW, stored.key, record.origin, changes, record=record)
 
     def _freshness(self, record: Record, age: float, now: float) -> Verdict | None:
         """Return the judgement of a record that its pair or age makes unwanted; None: it is wanted."""
@@ -267,7 +267,7 @@ class Database:
             if dead is not None and (pair <= dead if is_links else pair.epoch < dead.epoch):
                 return _dropped(name, "replayed", f"{_shown(pair)}, but it was at {_shown(dead)} when it was forgotten")
             if not is_links:
-                return Verdict(Outcome.EARLY, None, name)
+                return Verdict(RecordStatus.EARLY, None, name)
             if len(self.origins) >= self._settings.max_origins:
                 return _dropped(name, "full", f"{len(self.origins):,} routers are known")
         elif pair.epoch < (here := origin.link.key).epoch:
@@ -275,7 +275,7 @@ class Database:
             return self._old(name, "replayed", reason, origin.link, now)
         elif pair.epoch > here.epoch:
             if not is_links and name != self._router:
-                return Verdict(Outcome.EARLY, None, name)
+                return Verdict(RecordStatus.EARLY, None, name)
         elif is_links:
             # The same pair with another body comes from another router with this id, or from an epoch with the same
             # start time. Raise the epoch above it; otherwise some routers would keep that record, and others this one.
@@ -284,8 +284,8 @@ class Database:
         else:
             assert isinstance(record, Addresses | AddressDelta)
             wanted = origin.log.judge(record)
-            if wanted is LogVerdict.HELD:
-                return Verdict(Outcome.KNOWN, record.key)
+            if wanted is LogVerdict.KNOWN:
+                return Verdict(RecordStatus.KNOWN, record.key)
             if wanted is LogVerdict.FULL:
                 return _dropped(name, "full", "too many deltas wait for one before them")
             if wanted is LogVerdict.STALE or (name == self._router and record.sequence <= origin.log.sequence):
@@ -310,7 +310,7 @@ class Database:
             if self._addresses.when(origin.addresses_spent, self.weight(octets)) <= now:
                 return None
             detail = f"more than {self._addresses.a_second:,.0f} octets of newer addresses in a second"
-        return Verdict(Outcome.RATE_LIMITED, None, name, (), "paced", detail)
+        return Verdict(RecordStatus.RATE_LIMITED, None, name, (), "paced", detail)
 
     def _charge(self, record: Record, octets: int, now: float) -> None:
         origin = self.origins[record.origin]
@@ -325,7 +325,7 @@ class Database:
 
     def _old(self, name: str, reason: str, detail: str, newer: StoredRecord, now: float) -> Verdict:
         if now - newer.signed_at < LATE_TIME:
-            return Verdict(Outcome.LATE, None, name)
+            return Verdict(RecordStatus.LATE, None, name)
         return _dropped(name, reason, detail)
 
     # Certificates and lists of revocations are flooded like all other records.
@@ -341,18 +341,18 @@ class Database:
         )
         self.certificates[key_id] = stored
         self._keep(stored)
-        return Verdict(Outcome.NEW, stored.key, router)
+        return Verdict(RecordStatus.NEW, stored.key, router)
 
     def _accept_list(self, signed: SignedRecord, now: float) -> Verdict:
         try:
             authority, number = self._verifier.revoke(signed.body)
         except UntrustedError as error:
             return _dropped("", "untrusted", error.reason)
-        known = self.lists.get(authority)
+        known = self.revocation_lists.get(authority)
         if known is not None:
             if number <= known.key.sequence:
                 return Verdict(
-                    Outcome.DROPPED, reason="stale", detail=f"list {number}, but {known.key.sequence} is known"
+                    RecordStatus.DROPPED, reason="stale", detail=f"list {number}, but {known.key.sequence} is known"
                 )
             self._release((known,))
         stored = StoredRecord(
@@ -361,9 +361,9 @@ class Database:
             now,
             None,
         )
-        self.lists[authority] = stored
+        self.revocation_lists[authority] = stored
         self._keep(stored)
-        return Verdict(Outcome.NEW, stored.key)
+        return Verdict(RecordStatus.NEW, stored.key)
 
     def distrusted(self) -> list[str]:
         """Return the origins with a record that is no longer trusted, after certificates were revoked."""
@@ -388,7 +388,7 @@ class Database:
 
 
 def _dropped(origin: str, reason: str, detail: str) -> Verdict:
-    return Verdict(Outcome.DROPPED, None, origin, (), reason, detail)
+    return Verdict(RecordStatus.DROPPED, None, origin, (), reason, detail)
 
 
 def _shown(pair: Pair) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqpmesh.topology.adjacency import Adjacency
-from amqpmesh.topology.database import NEW, Database, Outcome, Verdict
+from amqpmesh.topology.database import NEW, Database, RecordStatus, Verdict
 from amqpmesh.topology.messages import (
     MAX_CERTIFICATES,
     AgedRecord,
@@ -134,7 +134,9 @@ class Flooding:
 
     def _summaries(self, *, answer: bool) -> Iterator[Summary]:
         database, area = self._database, self._settings.area
-        lists = tuple(ListVersion(authority, stored.key.sequence) for authority, stored in database.lists.items())
+        lists = tuple(
+            ListVersion(authority, stored.key.sequence) for authority, stored in database.revocation_lists.items()
+        )
         rows: list[SummaryEntry] = []
         after, room = "", ROOM - 4096
         for name in sorted(database.origins):
@@ -155,7 +157,9 @@ class Flooding:
         theirs = {held.origin: held for held in summary.held}
         lists = dict(summary.lists)
         newer = (
-            stored for authority, stored in database.lists.items() if stored.key.sequence > lists.get(authority, -1)
+            stored
+            for authority, stored in database.revocation_lists.items()
+            if stored.key.sequence > lists.get(authority, -1)
         )
         self._queue(neighbour, [stored.key for stored in newer])
         for name in sorted(database.origins):
@@ -232,29 +236,29 @@ class Flooding:
     def _receive(self, carried: AgedRecord, now: float, sender: str) -> bool:
         """Judge and store a record. Returns: False: it has to be sent again."""
         verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
-        if verdict.outcome is NEW:
+        if verdict.status is NEW:
             self.flood(verdict, now, sender)
             return True
         neighbour = self.neighbours.get(sender)
-        match verdict.outcome:
-            case Outcome.KNOWN:
+        match verdict.status:
+            case RecordStatus.KNOWN:
                 assert verdict.key is not None
                 if neighbour is not None:
                     neighbour.has(verdict.key)
-            case Outcome.OWN:
+            case RecordStatus.OWN:
                 assert verdict.record is not None
                 self._own(verdict.record, now)
-            case Outcome.UNCERTIFIED:
+            case RecordStatus.UNCERTIFIED:
                 self._await_certificate(carried, now, sender, verdict.origin)
                 return False
-            case Outcome.EARLY:
+            case RecordStatus.EARLY:
                 return False
-            case Outcome.RATE_LIMITED:
+            case RecordStatus.RATE_LIMITED:
                 self._outbox.drop(verdict.origin, sender, verdict.reason, verdict.detail)
                 return False
-            case Outcome.LATE:
+            case RecordStatus.LATE:
                 self._outbox.dropped["late"] += 1
-            case Outcome.DROPPED:
+            case RecordStatus.DROPPED:
                 self._outbox.drop(verdict.origin, sender, verdict.reason, verdict.detail)
                 if neighbour is not None and verdict.origin in neighbour.missing:
                     del neighbour.missing[verdict.origin]

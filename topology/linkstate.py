@@ -37,7 +37,7 @@ from amqpmesh.topology.records import (
     LinkState,
     Name,
     Neighbour,
-    Opened,
+    OpenedRecord,
     SignedRecord,
     costs,
     open_record,
@@ -94,7 +94,7 @@ class Topology:
         now: float,
         *,
         jitter: Random | None = None,
-        reader: Callable[[SignedRecord], Opened] = open_record,
+        reader: Callable[[SignedRecord], OpenedRecord] = open_record,
     ) -> None:
         """Start an epoch.
 
@@ -410,11 +410,11 @@ class Topology:
     def _record_stored(self, verdict: Verdict, now: float) -> None:
         """Apply a stored record, of this router or another, to the address book and the graph."""
         record = verdict.record
-        for effect in verdict.effects:
-            if effect.all:
-                self.book.replace(verdict.origin, effect.entries)
+        for change in verdict.changes:
+            if change.all:
+                self.book.replace(verdict.origin, change.entries)
             else:
-                self.book.apply_delta(verdict.origin, effect.entries, effect.removed)
+                self.book.apply_delta(verdict.origin, change.entries, change.removed)
         if isinstance(record, LinkState):
             if record.origin != self.router:
                 self._timers.cancel(("dead", record.origin))

@@ -6,7 +6,7 @@ from typing import Final
 from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.address_log import StoredRecord
 from amqpmesh.topology.changes import IdentityConflict
-from amqpmesh.topology.database import Database, Outcome
+from amqpmesh.topology.database import Database, RecordStatus
 from amqpmesh.topology.flooding import Flooding
 from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.record_builder import MAX_DELTAS, RecordBuilder, refusal
@@ -105,7 +105,7 @@ class Originator:
         self._builder.signer = signer
         for signed in signer.records():
             verdict = self._database.accept(signed, 0.0, now)
-            if verdict.outcome is Outcome.NEW:
+            if verdict.status is RecordStatus.NEW:
                 self._flooding.flood(verdict, now)
         self.originate_links(now, refresh=True)
         if self._builder.entries:

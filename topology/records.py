@@ -37,7 +37,7 @@ __all__ = [
     "LinkState",
     "Name",
     "Neighbour",
-    "Opened",
+    "OpenedRecord",
     "Pair",
     "Record",
     "SignedRecord",
@@ -287,16 +287,16 @@ def read_record(kind: int, data: bytes) -> Record:
     return record
 
 
-class Opened(NamedTuple):
+class OpenedRecord(NamedTuple):
     """A signed record with its decoded body. Both are immutable, so routers in one process can share them."""
 
     signed: SignedRecord
     record: Record
 
 
-def open_record(signed: SignedRecord) -> Opened:
+def open_record(signed: SignedRecord) -> OpenedRecord:
     """Decode the body of a signed record; the signature is not verified here.
 
     Raises: UnreadableError: as `read_record`.
     """
-    return Opened(signed, read_record(signed.kind, signed.body))
+    return OpenedRecord(signed, read_record(signed.kind, signed.body))

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtensionOID
 
-from amqpmesh.topology.certificates import AuthorityCertificate, CertificateError, is_signed_canonically, reading
+from amqpmesh.topology.certificates import AuthorityCertificate, CertificateError, is_signed_canonically, parsing
 
 MAX_LIST: Final = 60 * 2**10
 """Octets: a list is flooded as one record. It has room for 1,500 certificates that have not expired."""
@@ -41,7 +41,7 @@ def read_revocations(der: bytes, authorities: tuple[AuthorityCertificate, ...]) 
         raise CertificateError(f"the list of revocations is longer than {MAX_LIST} octets")
     if not is_signed_canonically(der):
         raise CertificateError("the list of revocations does not end with an Ed25519 signature")
-    with reading("list of revocations"):
+    with parsing("list of revocations"):
         parsed = x509.load_der_x509_crl(der)
         if any(each.critical for each in parsed.extensions):
             raise CertificateError("the list of revocations is only a part of one")
@@ -63,7 +63,7 @@ def lists_in(pem: bytes) -> list[bytes]:
 
     Raises: CertificateError: a list is malformed.
     """
-    with reading("list of revocations"):
+    with parsing("list of revocations"):
         return [x509.load_pem_x509_crl(block).public_bytes(Encoding.DER) for block in _BLOCK.findall(pem)]
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.topology.graph import Edge, Graph
 
-#: An update that changes more than one of `PART` routers, beyond `SMALL`, costs as much as a new computation.
+#: An update of more than one in `PART` routers, plus `SMALL`, costs as much as a new computation.
 PART: Final = 8
 SMALL: Final = 16
 

@@ -57,7 +57,7 @@ def signed_octets(mesh: str, kind: int, body: bytes) -> bytes:
     return b"".join((b"amqpmesh", bytes((_VERSION, kind, len(name))), name, body))
 
 
-class Verified:
+class VerifiedRecords:
     """A bounded set of verified records. Routers in one process share it, so each record is verified once."""
 
     __slots__ = ("_digests", "_size")
@@ -85,7 +85,7 @@ class Trust(Verifier):
         authorities: Iterable[AuthorityCertificate],
         clock: Callable[[], float],
         *,
-        verified: Verified | None = None,
+        verified: VerifiedRecords | None = None,
     ) -> None:
         """Args: authorities: one at least, all of one mesh. clock: seconds since 1970.
 
@@ -93,7 +93,7 @@ class Trust(Verifier):
         """
         self._authorities = _of_one_mesh(authorities)
         self._clock = clock
-        self._verified = verified if verified is not None else Verified()
+        self._verified = verified if verified is not None else VerifiedRecords()
         self._known: dict[bytes, tuple[RouterCertificate, AuthorityCertificate]] = {}
         self._keys: dict[str, list[bytes]] = {}
         """The known certificates of each router."""
@@ -101,7 +101,7 @@ class Trust(Verifier):
         """The latest list of each authority."""
 
     @classmethod
-    def load(cls, pem: bytes, clock: Callable[[], float], *, verified: Verified | None = None) -> Self:
+    def load(cls, pem: bytes, clock: Callable[[], float], *, verified: VerifiedRecords | None = None) -> Self:
         """Load a file that `amqpmesh ca` wrote: the authorities' certificates, and their lists of revocations.
 
         Raises: CertificateError: there is no certificate in it, or one of them is bad.
@@ -146,7 +146,7 @@ class Trust(Verifier):
         if found is None:
             raise UntrustedError("unknown certificate", unknown_key=True)
         certificate, authority = found
-        self._demand_current(certificate, authority)
+        self._require_current(certificate, authority)
         if not certificate.covers(origin):
             raise UntrustedError("certificate of another router")
         if not 0 <= kind <= 255 or len(signature) != _SIGNATURE_SIZE:
@@ -245,17 +245,17 @@ class Trust(Verifier):
             if authority is None:
                 raise UntrustedError("certificate of an unknown authority")
             found = certificate, authority
-        self._demand_current(*found)
+        self._require_current(*found)
         return found
 
     def _is_current(self, key_id: bytes) -> bool:
         try:
-            self._demand_current(*self._known[key_id])
+            self._require_current(*self._known[key_id])
         except UntrustedError:
             return False
         return True
 
-    def _demand_current(self, certificate: RouterCertificate, authority: AuthorityCertificate) -> None:
+    def _require_current(self, certificate: RouterCertificate, authority: AuthorityCertificate) -> None:
         revocations = self._revocations.get(authority.authority)
         if revocations is not None and certificate.serial in revocations.serials:
             raise UntrustedError("certificate revoked")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.mesh.neighbour import Neighbour
     from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
     from amqpmesh.topology.linkstate import Link
@@ -81,7 +81,7 @@ def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFiel
 
 def _mesh(
     core: Core,
-    mesh: Mesh,
+    mesh: MeshMember,
     neighbours: Sequence[NeighbourStatistics],
     routes: Sequence[RouteStatistics],
     lanes: int,
@@ -110,7 +110,7 @@ def _mesh(
     )
 
 
-def _neighbour(mesh: Mesh, neighbour: Neighbour, link: Link, lanes: int) -> NeighbourStatistics:
+def _neighbour(mesh: MeshMember, neighbour: Neighbour, link: Link, lanes: int) -> NeighbourStatistics:
     record, graph = neighbour.record, mesh.topology.graph
     router = neighbour.router
     remote_cost = graph.cost(router, mesh.topology.router)
@@ -130,7 +130,7 @@ def _neighbour(mesh: Mesh, neighbour: Neighbour, link: Link, lanes: int) -> Neig
     )
 
 
-def _route(mesh: Mesh, router: str) -> RouteStatistics:
+def _route(mesh: MeshMember, router: str) -> RouteStatistics:
     topology = mesh.topology
     route = topology.paths.route(router)
     return RouteStatistics(

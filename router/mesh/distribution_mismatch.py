@@ -64,11 +64,11 @@ class DistributionMismatches:
         if ours not in (None, Distribution.MULTICAST):
             yield DistributionMismatch(lane.tenant, lane.name, lane.far, Distribution.MULTICAST, ours)
 
-    def look(self, tenant: str, name: str) -> None:
+    def check(self, tenant: str, name: str) -> None:
         """Log new mismatches of an address that is used here, or that others advertise."""
         self._log(self.of(tenant, name))
 
-    def look_at_lane(self, lane: Lane) -> None:
+    def check_lane(self, lane: Lane) -> None:
         """Log a new mismatch of a lane that a neighbour attaches."""
         self._log(self.of_lane(lane))
 

@@ -76,7 +76,7 @@ class Recognizer(Protocol):
         """Return the seconds until this router's certificate expires; None: it need not be renewed yet."""
 
 
-class Mesh:
+class MeshMember:
     """A router's membership in the mesh."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Mesh:
         """Take a lost connection."""
         neighbour = self.neighbours.pop(record, None)
         if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._context.now)):
-            self.routes.refresh()
+            self.routes.graph_changed()
 
     def is_neighbours_attach(self, record: ConnectionRecord, event: LinkAttached) -> bool:
         """Tell whether an attach is for a control link or a lane of a neighbour."""
@@ -190,7 +190,7 @@ class Mesh:
         assert isinstance(target, Target)
         assert target.address is not None
         if target.address == CONTROL:
-            neighbour.take(link, event.attach)
+            neighbour.answer_attach(link, event.attach)
             return
         try:
             lane = Lane.parse(target.address)
@@ -212,7 +212,7 @@ class Mesh:
         """Answer a neighbour's session. Returns: False: the peer is no neighbour."""
         neighbour = self.neighbours.get(record)
         if neighbour is not None:
-            neighbour.begun(session)
+            neighbour.answer_begin(session)
         return neighbour is not None
 
     def ended(self, record: ConnectionRecord, session: Session) -> None:
@@ -358,9 +358,9 @@ class Mesh:
         if graph_changed:
             if self._context.recording is not None:
                 self._context.recording.graph_changed()
-            self.routes.refresh(sorted(addresses))
+            self.routes.graph_changed(sorted(addresses))
         elif addresses:
-            self.routes.follow(sorted(addresses))
+            self.routes.consumers_elsewhere_changed(sorted(addresses))
         self._arm()
         return graph_changed
 

@@ -81,7 +81,7 @@ class Neighbour:
         """The neighbour's id."""
         return self.record.peer.container_id
 
-    def begun(self, session: Session) -> None:
+    def answer_begin(self, session: Session) -> None:
         """Answer a neighbour's session with a window for its deliveries.
 
         A delivery that arrives whole is passed on at once, or waits for credit that was granted for it. So a wide
@@ -179,7 +179,7 @@ class Neighbour:
             self._sending = None
             self._queued -= len(self._queue.popleft())
 
-    def take(self, link: Receiver, attach: Attach) -> None:
+    def answer_attach(self, link: Receiver, attach: Attach) -> None:
         """Answer the attach of the neighbour's control link."""
         link.attach(source=attach.source, target=Target(address=CONTROL), max_message_size=MAX_MESSAGE)
         link.context = self

@@ -99,7 +99,7 @@ class RemoteConsumers:
             self._waiting[tenant, address] = None
         return False
 
-    def wait_no_more(self, tenant: str, address: str) -> None:
+    def stop_waiting(self, tenant: str, address: str) -> None:
         """Take an address from those that wait for room."""
         self._waiting.pop((tenant, address), None)
 

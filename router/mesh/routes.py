@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.containers.remote_nodes import Elsewhere
     from amqpmesh.router.context import Context
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
@@ -58,7 +58,7 @@ MEMORY_TIME: Final = 60.0
 class Routes:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
-    def __init__(self, context: Context, elsewhere: Elsewhere, mesh: Mesh) -> None:
+    def __init__(self, context: Context, elsewhere: Elsewhere, mesh: MeshMember) -> None:
         self._context = context
         self._elsewhere = elsewhere
         self._mesh = mesh
@@ -95,13 +95,13 @@ class Routes:
         if address.ingress is None:
             self.ingresses.make(address)
             self.reconcile(address)
-            self.mismatches.look(address.tenant, address.name)
+            self.mismatches.check(address.tenant, address.name)
         assert address.ingress is not None
         return address.ingress
 
     # -------------------------------------------------------------------------------------------------- what changes
 
-    def refresh(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
+    def graph_changed(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """Follow a change of the graph. Args: addresses: those whose consumers have changed as well."""
         self._context.kernel.generation += 1
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
@@ -164,7 +164,7 @@ class Routes:
         if self._is_reconciling:
             self._context.schedule(self._context.now + PAUSE, self._reconcile_postponed)
 
-    def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
+    def consumers_elsewhere_changed(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Follow a change of the consumers that other routers have of these addresses."""
         for tenant, name in addresses:
             # To reconcile an ingress gives lanes to the nodes that have none yet.
@@ -183,7 +183,7 @@ class Routes:
     def _compare(self, tenant: str, name: str) -> None:
         """Check that other routers distribute an address as this router does, if the address is used here."""
         if self._context.addresses.find(tenant, name) is not None:
-            self.mismatches.look(tenant, name)
+            self.mismatches.check(tenant, name)
 
     def consumers_changed(self, address: Address) -> None:
         """Follow a change of the consumers that this router has of an address."""
@@ -193,7 +193,7 @@ class Routes:
         if address.is_advertised is not there_are:
             address.is_advertised = there_are
             if there_are:
-                self.mismatches.look(address.tenant, address.name)
+                self.mismatches.check(address.tenant, address.name)
             advert = Advert(address.config.distribution, consumers=1) if there_are else None
             self._mesh.advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
@@ -281,7 +281,7 @@ class Routes:
                 link.refuse(refusal.error)
                 return
         take_lane(context, neighbour.record, link, attach, lane, node)
-        self.mismatches.look_at_lane(lane)
+        self.mismatches.check_lane(lane)
         if node is not None and node.lane is not None:
             self.reconcile(node)
 
@@ -365,7 +365,7 @@ class Routes:
         wanted, had = remote.wanted(tenant, address), remote.take_links(tenant, address)
         if wanted and not had and not remote.has_room(tenant, address):
             return
-        remote.wait_no_more(tenant, address)
+        remote.stop_waiting(tenant, address)
         try:
             node = remote.use_local_node(tenant, address) if wanted else remote.local_node(tenant, address)
         except RefusedError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amqpmesh.router.config.file import MeshConfig
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import MeshMember
 
 
 class CertifiedMembership(Membership):
@@ -68,7 +68,7 @@ class CertifiedMembership(Membership):
         now = self._clock()
         return self._identity.expires_at - now if now >= self._identity.warn_at else None
 
-    def reload(self, mesh: Mesh, now: float) -> None:
+    def reload(self, mesh: MeshMember, now: float) -> None:
         """Read the files again: a new certificate, other authorities, a newer list of revocations.
 
         Raises: ConfigError: a file is not valid; then nothing has changed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.mesh.member import Mesh
+from amqpmesh.router.mesh.member import MeshMember
 from amqpmesh.topology.linkstate import Topology
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Signer, Unsigned, Verifier
@@ -38,7 +38,7 @@ class Membership:
         self.recognizer: Recognizer | None = None
         """Recognizes routers by their certificates; None: the mesh has no certificates."""
 
-    def join(self, core: Core, now: float, epoch: int | None = None) -> Mesh:
+    def join(self, core: Core, now: float, epoch: int | None = None) -> MeshMember:
         """Join the mesh. Args: epoch: greater than in the router's last life; None: from the wall clock."""
         if epoch is None:
             epoch = int(self._clock() * 1000)
@@ -46,9 +46,9 @@ class Membership:
             max_origins=self._config.origins, **{name: getattr(self._config, name) for name in _SETTINGS}
         )
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
-        return Mesh(core.context, core.elsewhere, topology, self.recognizer)
+        return MeshMember(core.context, core.elsewhere, topology, self.recognizer)
 
-    def reload(self, mesh: Mesh, now: float) -> None:
+    def reload(self, mesh: MeshMember, now: float) -> None:
         """Read the files again, if there are any: a new certificate, other authorities, a newer list of revocations.
 
         Raises: ConfigError: a file is not valid; then nothing has changed.

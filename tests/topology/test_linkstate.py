@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from amqpmesh.topology.database import Outcome
+from amqpmesh.topology.database import RecordStatus
 from amqpmesh.topology.linkstate import (
     AddressesChanged,
     Advert,
@@ -534,7 +534,7 @@ def test_ids_may_be_as_long_as_they_may_and_summaries_take_as_many_messages_as_t
     router = mesh.routers["A"]
     for name in names:
         stored = mesh.routers.pop(name).database.origins[name].link
-        assert router.database.accept(stored.signed, 0.0, 0.0).outcome is Outcome.NEW
+        assert router.database.accept(stored.signed, 0.0, 0.0).status is RecordStatus.NEW
     mesh.start("B")
     mesh.connect("A", "B")
     mesh.run(2)

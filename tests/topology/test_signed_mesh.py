@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from amqpmesh.topology.authority import DAY
 from amqpmesh.topology.linkstate import Dropped
 from amqpmesh.topology.signing import SignedRecord, Signer, Verifier
-from amqpmesh.topology.trust import CLOCK_TOLERANCE, Identity, Trust, Verified
+from amqpmesh.topology.trust import CLOCK_TOLERANCE, Identity, Trust, VerifiedRecords
 from tests.support.data.authorities import World
 from tests.support.worlds.topologies import Mesh
 
@@ -21,7 +21,7 @@ class Routers:
         self.world = World()
         self.trusts: dict[str, Trust] = {}
         self.identities: dict[str, Identity] = {}
-        self.verified = Verified()
+        self.verified = VerifiedRecords()
         self.issued = issued
         self.named: dict[str, str] = {}
         """The id in a router's certificate, if it is not the router's."""

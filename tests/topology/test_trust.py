@@ -19,7 +19,7 @@ from amqpmesh.topology.trust import (
     MAX_CERTIFICATES,
     Identity,
     Trust,
-    Verified,
+    VerifiedRecords,
     signed_octets,
 )
 from tests.support.data.authorities import NOW, World, strange
@@ -121,7 +121,7 @@ def test_a_certificate_with_a_serial_that_no_authority_gives_is_refused_without_
 
 
 def test_what_has_been_verified_is_not_verified_again_but_certificates_are_looked_at(world: World) -> None:
-    shared = Verified(size=2)
+    shared = VerifiedRecords(size=2)
     identity, first, second = world.identity("A"), world.trust(verified=shared), world.trust(verified=shared)
     signed = identity.sign(1, BODY)
     first.learn(identity.certificate.der)
@@ -136,7 +136,7 @@ def test_what_has_been_verified_is_not_verified_again_but_certificates_are_looke
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    verified = Verified(size=2)
+    verified = VerifiedRecords(size=2)
     for digest in (b"a", b"b", b"a", b"c"):
         verified.add(digest)
     assert [digest in verified for digest in (b"a", b"b", b"c")] == [False, True, True]

@@ -17,7 +17,7 @@ from amqpmesh.topology.simulation.log import log_as
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.mesh.member import Mesh as MeshPart
+    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.topology.simulation.network import Host
 
 
@@ -66,7 +66,7 @@ class HostedRouter(Router):
         self._driver.host_changed()
 
     @property
-    def mesh(self) -> MeshPart:
+    def mesh(self) -> MeshMember:
         """Its membership in the mesh."""
         mesh = self._started().mesh
         assert mesh is not None, "every router of a simulated mesh is one of a mesh"

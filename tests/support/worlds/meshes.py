@@ -9,7 +9,7 @@ from pathlib import Path
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig, WorkerConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.mesh.member import Mesh
+from amqpmesh.router.mesh.member import MeshMember
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.topology.linkstate import Topology
 from amqpmesh.topology.settings import Settings
@@ -32,10 +32,10 @@ class Node(Network):
         super().__init__(*addresses, router=router, **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
-        self.core.mesh = Mesh(self.core.context, self.core.elsewhere, topology, None)
+        self.core.mesh = MeshMember(self.core.context, self.core.elsewhere, topology, None)
 
     @property
-    def mesh(self) -> Mesh:
+    def mesh(self) -> MeshMember:
         """The mesh member of its core."""
         assert self.core.mesh is not None
         return self.core.mesh
