@@ -1,9 +1,10 @@
-"""Histories of intruders and bystanders as lines of text, generated, kept in the corpus, and run again.
+"""Histories of intruders and bystanders as lines of text: generated, kept in the corpus, and replayed.
 
-A line is a word and what belongs to it. `0 00000008...`: intruder 0 sends these octets; it connects with its first.
-`0 gone`: its stream ends. `exchange`: the bystanders exchange a message. `feed`: the partner sends one to whoever
-attached to "feed". `settle accepted`: the partner settles the oldest that it got, with that outcome. `grant 3`: its
-receiver gives so much credit. `stop`, `go`: it does not read, and does again. `advance 2.5`: so many seconds pass.
+A line is a word and its arguments. `0 00000008...`: intruder 0 sends these octets; it connects with its first line.
+`0 gone`: its stream ends. `exchange`: the bystanders exchange a message. `feed`: the partner sends a message to the
+receivers of "feed". `settle accepted`: the partner settles its oldest delivery with this outcome. `grant 3`: the
+partner's receiver grants this credit. `stop`, `go`: the partner stops reading, or goes on. `advance 2.5`: this many
+seconds pass.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ ADDRESSES = (
     AddressConfig(pattern="few", max_unsettled=2, max_credit=3, distribution=Distribution.CLOSEST),
 )
 
-#: Seconds of computing for one line, by far more than any takes.
+#: The most CPU seconds for one line, far more than any line takes.
 MAX_TIME = 2.0
 
 
 class Listening:
-    """An intruder, and whether what the router tells it is what a router may tell it."""
+    """An intruder that checks the frames of the router."""
 
     def __init__(self, bystanders: Bystanders) -> None:
         self.intruder = Intruder(bystanders.network)
         self.is_gone = False
-        #: What the router said since somebody looked.
+        #: The octets of the router since the last look.
         self.said = bytearray()
         self._reader = FrameReader(2**32 - 1)
         self._is_open = False
@@ -41,12 +42,12 @@ class Listening:
 
     @property
     def limit(self) -> int:
-        """Octets of a frame that the intruder takes, as far as the router can know."""
+        """Octets of the largest frame that the intruder takes, as the router knows it."""
         remote = self.intruder.record.engine.remote
         return 512 if remote is None else remote.max_frame_size
 
     def hear(self) -> None:
-        """Read what the router has to say. Raises: AssertionError, ProtocolError: it should not have."""
+        """Read the output of the router. Raises: AssertionError, ProtocolError: it is illegal."""
         if self.is_gone:
             return
         data = self.intruder.take()
@@ -76,14 +77,14 @@ class Listening:
         return True
 
     def leave(self) -> None:
-        """The stream ends."""
+        """End the stream."""
         if not self.is_gone:
             self.is_gone = True
             self.intruder.leave()
 
 
 class History:
-    """A router, its bystanders and intruders, and the lines of what they did."""
+    """A router with bystanders and intruders, and the lines of their actions."""
 
     def __init__(self) -> None:
         self.bystanders = Bystanders(*ADDRESSES)
@@ -92,11 +93,11 @@ class History:
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """The virtual time, seconds."""
         return self.bystanders.network.now
 
     def do(self, line: str) -> None:
-        """One line. Raises: AssertionError, or whatever the router raises, if all is not as it should be."""
+        """Carry out a line. Raises: AssertionError, or any exception of the router: a fault was found."""
         self.lines.append(line)
         began = process_time()
         word, _, rest = line.partition(" ")
@@ -109,7 +110,7 @@ class History:
         assert process_time() - began < MAX_TIME, "a line takes a millisecond or so"
 
     def end(self) -> None:
-        """All go, and nothing is left."""
+        """End all connections, and check that nothing is left."""
         bystanders = self.bystanders
         bystanders.partner.stopped = False
         bystanders.network.run()

@@ -1,4 +1,4 @@
-"""An intruder with a protocol engine of its own, whose frames are changed on their way."""
+"""An intruder with a protocol engine of its own, whose frames are altered on their way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
 
 ADDRESSES = ("a", "feed", "own", "own", "all", "again", "few", None)
-#: Encoded delivery states that a receiver may tell.
+#: Encoded delivery states that a receiver may send.
 STATES = [
     *map(encode_composite, OUTCOMES.values()),
     encode_composite(Received(section_number=1, section_offset=4)),
@@ -33,7 +33,7 @@ STATES = [
 
 
 class Player:
-    """Takes random steps that its engine holds legal."""
+    """A peer that takes random steps which its engine permits."""
 
     def __init__(self, random: Random, now: float) -> None:
         self.random = random
@@ -52,7 +52,7 @@ class Player:
         self._sent: list[Delivery] = []
 
     def step(self) -> None:
-        """Do something; what turns out to be impossible is not done."""
+        """Take a random step, if it is possible."""
         steps: list[Callable[[], None]] = [
             self._attach,
             self._attach,
@@ -69,7 +69,7 @@ class Player:
             return
 
     def receive(self, data: bytes, now: float) -> None:
-        """What the router says; a router that is confused by tampered frames confuses the player, too."""
+        """Take the octets of the router, which altered frames may have confused."""
         for event in self.engine.receive(data, now):
             if isinstance(event, events.LinkDetached) and event.by_peer:
                 event.link.detach(closed=event.closed)
@@ -86,7 +86,7 @@ class Player:
                 event.link.drained()
 
     def frames(self, now: float) -> list[bytes]:
-        """What it sends: a protocol header, or frames."""
+        """Return the protocol header or the frames to send."""
         data = self.engine.data_to_send(now)
         found = []
         while data:
@@ -183,7 +183,7 @@ class Player:
 
 
 def tampered(random: Random, frames: list[bytes]) -> bytes:
-    """Frames on their way: nearly always as they are, at times lost, doubled, exchanged, or with octets changed."""
+    """Join frames: mostly unchanged, sometimes with one lost, doubled, reordered or altered."""
     frames = list(frames)
     if frames and random.random() < 0.07:
         at = random.randrange(len(frames))
@@ -196,7 +196,7 @@ def tampered(random: Random, frames: list[bytes]) -> bytes:
         elif kind == 2:
             random.shuffle(frames)
         elif kind == 3:
-            # Among the fields: ids, handles, flags.
+            # One of the fields: ids, handles, flags.
             octets[random.randrange(min(8, len(octets) - 1), len(octets))] = random.randrange(256)
             frames[at] = bytes(octets)
         elif kind == 4:

@@ -1,7 +1,7 @@
 """Random octets through every entry of the codec: the result is a value that can be encoded again, or one
 ProtocolError; for an unsettled map, the error may come from the first read of an entry.
 
-`corpus/` holds octets that were worth keeping, one case a file; all are replayed. What a long run finds belongs there.
+`corpus/` holds octets worth keeping, one case a file; all are replayed. New findings of a long run belong there.
 """
 
 from pathlib import Path
@@ -26,14 +26,14 @@ SASL: Registry[Any] = Registry(
     exchange.SaslMechanisms, exchange.SaslInit, exchange.SaslChallenge, exchange.SaslResponse, exchange.SaslOutcome
 )
 
-# What a hostile peer would write where a size, a count or a format code is expected.
+# Octets that a hostile peer would write in place of a size, a count or a format code.
 _POINTED = [b"\x00", b"\x01", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x7f\xff\xff\xff"]
 _CODES = [bytes((code,)) for code in (0x40, 0x41, 0x43, 0x45, 0x53, 0xA3, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0)]
 
 
 @st.composite
 def mutated(draw: st.DrawFn, originals: st.SearchStrategy[bytes]) -> bytes:
-    """A valid encoding with some octets replaced, put in, left out or repeated."""
+    """Draw a valid encoding with some octets replaced, inserted, removed or repeated."""
     octets = draw(originals)
     for _ in range(draw(st.integers(1, 4))):
         begin = draw(st.integers(0, len(octets)))
@@ -43,7 +43,7 @@ def mutated(draw: st.DrawFn, originals: st.SearchStrategy[bytes]) -> bytes:
     return octets
 
 
-# One performative, section or SASL body of the corpus, or any value, with or without a descriptor in front.
+# A performative, section or SASL body of the corpus, or any value, with or without a descriptor.
 kept = st.sampled_from([path.read_bytes() for path in CORPUS])
 described = st.builds(
     lambda declared, value: b"\x00" + encode(declared.name) + encode(value),
@@ -54,7 +54,7 @@ hostile = st.one_of(st.binary(max_size=64), mutated(kept), mutated(values.map(en
 
 
 def check(octets: bytes) -> None:
-    """Every door: nothing but a value or a ProtocolError, and the value is one that survives."""
+    """Check that every decoder returns a value that can be encoded again, or raises a ProtocolError."""
     try:
         value, end = decode(octets)
     except ProtocolError as error:
@@ -89,7 +89,7 @@ def check_error(error: ProtocolError) -> None:
 
 
 def check_late_error(error: ProtocolError) -> None:
-    """An unsettled map is decoded entry by entry when a caller reads it: its faults are found only then."""
+    """Check an error of an unsettled map, which is decoded entry by entry when a caller reads it."""
     if error.condition is AmqpCondition.RESOURCE_LIMIT_EXCEEDED:
         assert error.scope is Scope.LINK
     else:

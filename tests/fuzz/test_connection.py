@@ -1,7 +1,7 @@
 """Random and mutated frames of intruders at a router that has other clients.
 
-Nothing comes out of the router but frames that a peer can read, its other clients are not disturbed, and at the end
-nothing is left. `connections/` holds histories that found bugs, or nearly did; all are replayed. A long run:
+The router sends only frames that a peer can read, its other clients are not disturbed, and at the end nothing is left.
+`connections/` holds histories that have found bugs, or nearly did; all are replayed. A long run:
 `AMQPMESH_FUZZ=20000 pytest tests/fuzz/test_connection.py`.
 """
 
@@ -174,7 +174,7 @@ def framed(performatives: st.SearchStrategy[Performative]) -> st.SearchStrategy[
     )
 
 
-#: Any frame; those that carry traffic are the most, those that end everything the least.
+#: Any frame; those that carry traffic are the most frequent, those that end an endpoint the rarest.
 FRAMES = framed(
     st.one_of(
         *[TRANSFERS] * 5, *[DISPOSITIONS] * 4, *[FLOWS] * 3, *[ATTACHES] * 3, *[DETACHES] * 2, *[BEGINS] * 2,
@@ -189,7 +189,7 @@ ILLEGAL = st.one_of(
     ),
 )
 
-#: Links of every kind, and what a peer needs to use them.
+#: Links of every kind, and the flows that a peer needs to use them.
 LINKS: list[bytes] = [
     frame(attached(Role.SENDER, "a", handle=0)),
     frame(attached(Role.RECEIVER, "feed", handle=1)) + frame(flow(handle=1, delivery_count=0, link_credit=5)),
@@ -210,7 +210,7 @@ LINKS: list[bytes] = [
 
 @st.composite
 def intrusions(draw: st.DrawFn) -> list[bytes]:
-    """What one intruder sends, piece by piece: often a good beginning, then frames that fit together or do not."""
+    """Draw the octets of an intruder, in pieces: often a legal beginning, then frames that may fit together."""
     pieces: list[bytes] = []
     number = 0
     if draw(st.integers(0, 9)):
@@ -222,7 +222,7 @@ def intrusions(draw: st.DrawFn) -> list[bytes]:
     for _ in range(draw(st.integers(0, 14))):
         kind = draw(st.integers(0, 9))
         if kind < 4:
-            # A delivery as it should be, on a link that may be there.
+            # A legal delivery, on a link that may exist.
             handle = draw(st.sampled_from([0, 3, 4, 0, 3, 4, 2]))
             settled = draw(st.sampled_from([None, True]))
             first = Transfer(
@@ -253,7 +253,7 @@ OTHERS = [
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[str]:
-    """One or two intruders, and in between what the others do."""
+    """Draw a history of one or two intruders, with actions of the bystanders in between."""
     pieces = {str(who): draw(intrusions()) for who in range(draw(st.integers(1, 2)))}
     lines = []
     while pieces:
@@ -284,7 +284,7 @@ def check(history: History, lines: Iterable[str]) -> None:
 
 
 def played(history: History, random: Random) -> Iterator[str]:
-    """Two players, whose frames are tampered with, and the others."""
+    """Generate a history of two players, whose frames are altered, and of the bystanders."""
     players = {str(who): Player(random, history.now) for who in range(2)}
     for _ in range(random.randrange(5, 60)):
         who, player = random.choice(sorted(players.items()))
@@ -315,7 +315,7 @@ def test_whatever_intruders_send_the_others_go_on_and_nothing_is_left(lines: lis
 def test_an_engine_of_either_role_raises_nothing_whatever_comes(server: bool, pieces: list[bytes]) -> None:
     scripted = Scripted(server=server)
     if not server:
-        # A client that is in the middle of everything; the server answers its begin.
+        # A client with links and credit under way; the server answers its begin.
         scripted.engine.open()
         session = scripted.engine.begin()
         for role in Role:

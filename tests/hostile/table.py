@@ -1,7 +1,7 @@
 """A table of protocol violations: the state before, the frames, and the answer that the standard demands.
 
-The scope says which endpoint ends, the condition with which error. A row whose answer can be argued about says why it
-is this one.
+A row names the endpoint that ends, and the condition of the error. If the answer is debatable, a comment gives the
+reason.
 """
 
 from __future__ import annotations
@@ -33,48 +33,48 @@ from tests.support.peers.scripted import AMQP, SASL, TLS, attached, begun, flow,
 
 
 class Stage(Enum):
-    """How far the peer has come, in good order."""
+    """The progress of the peer, by legal frames, before the violation."""
 
     CONNECTED = auto()
     HEADER = auto()
     OPENED = auto()
     BEGUN = auto()
-    #: It has attached a sender, handle 0, and has credit.
+    #: The peer has attached a sender, handle 0, and has credit.
     SENDING = auto()
-    #: It has attached a receiver, handle 0, and deliveries 0..2 have come and are not settled.
+    #: The peer has attached a receiver, handle 0; deliveries 0..2 have come and are unsettled.
     RECEIVING = auto()
 
 
 class Answer(Enum):
-    """Which endpoint ends."""
+    """The endpoint that ends."""
 
-    #: Nothing does: what came is legal, or of no consequence.
+    #: No endpoint: the frames are legal, or are ignored.
     NOTHING = auto()
     LINK = auto()
     SESSION = auto()
     CONNECTION = auto()
-    #: The stream is closed: there is no layer yet in which more could be said.
+    #: The stream is closed: no layer has begun in which an error could be sent.
     STREAM = auto()
 
 
 @dataclass
 class Row:
-    """One sequence."""
+    """A sequence of frames, and the answer."""
 
     name: str
     stage: Stage
     parts: list[bytes | Performative]
     answer: Answer
     condition: str | None = None
-    #: What the peer's open and begin say.
+    #: Fields of the peer's open and begin.
     open: dict[str, object] = field(default_factory=dict)
     begin: dict[str, int] = field(default_factory=dict)
-    #: What its attach says, where the stage has one.
+    #: Fields of its attach, if the stage has one.
     attach: dict[str, object] = field(default_factory=dict)
 
 
 def listed(code: int, items: bytes, count: int) -> bytes:
-    """A described list8, whatever is in it."""
+    """Return a described list8 with any octets as items."""
     return b"\x00\x53" + bytes((code, 0xC0, len(items) + 1, count)) + items
 
 
@@ -83,7 +83,7 @@ def sasl(body: bytes) -> bytes:
 
 
 def nested(opening: bytes, times: int) -> bytes:
-    """A list32 in a list32 in ..., each of one element, with a null in the middle."""
+    """Return nested list32s of one element each, with a null in the middle."""
     body = b"\x40"
     for _ in range(times):
         body = opening + (len(body) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x01" + body
@@ -91,12 +91,12 @@ def nested(opening: bytes, times: int) -> bytes:
 
 
 def opened_with(properties: bytes) -> bytes:
-    """An `open` with these octets where its properties should be."""
+    """Return an `open` with these octets in place of its properties."""
     fields = b"\xa1\x01a" + b"\x40" * 8 + properties
     return frame(b"\x00\x53\x10\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x0a" + fields)
 
 
-#: Lists without anything in them: an octet each on the wire, and 56 once they are made.
+#: Empty lists: one octet each on the wire, 56 in memory.
 LISTS = {Symbol("x-opt-many"): [[]] * 3000}
 
 ILLEGAL_STATE = "amqp:illegal-state"
@@ -112,7 +112,7 @@ WINDOW_VIOLATION = "amqp:session:window-violation"
 TRANSFER_LIMIT = "amqp:link:transfer-limit-exceeded"
 TOO_LARGE = "amqp:link:message-size-exceeded"
 
-#: A value of a type that is no part of the standard.
+#: A value of a type outside of the standard.
 UNKNOWN = Extension(b"\x00\x53\x99\x45")
 
 S, A = Stage, Answer
@@ -127,7 +127,7 @@ HEADERS = [
     Row("TLS where there is none", S.CONNECTED, [TLS + b"\x16\x03\x01"], A.STREAM),
     Row("a frame without header", S.CONNECTED, [Open(container_id="x")], A.STREAM),
     Row("half a header", S.CONNECTED, [b"AMQP\x00"], A.NOTHING),
-    # What breaks the SASL exchange cannot be told: its own layer has no frame for it, and AMQP has not begun (§5.3.2).
+    # An error in the SASL exchange cannot be sent: its layer has no frame for it, and AMQP has not begun (§5.3.2).
     Row("an AMQP frame for a SASL frame", S.CONNECTED, [SASL, Open(container_id="x")], A.STREAM),
     Row("a SASL response before init", S.CONNECTED,
         [SASL, sasl(encode_composite(SaslResponse(response=b"")))], A.STREAM),
@@ -144,7 +144,7 @@ BEFORE_OPEN = [
     Row("begin before open", S.HEADER, [begun()], A.CONNECTION, ILLEGAL_STATE),
     Row("transfer before open", S.HEADER, [transferred()], A.CONNECTION, ILLEGAL_STATE),
     Row("close before open", S.HEADER, [Close()], A.CONNECTION, ILLEGAL_STATE),
-    # §2.4.5: they may be sent after the open.
+    # §2.4.5: empty frames may be sent after the open.
     Row("an empty frame before open", S.HEADER, [EMPTY_FRAME], A.CONNECTION, ILLEGAL_STATE),
     Row("open on channel 1", S.HEADER, [frame(Open(container_id="x"), channel=1)], A.CONNECTION, NOT_ALLOWED),
     Row("open above the channel-max", S.HEADER, [frame(Open(container_id="x"), channel=8)], A.CONNECTION, FRAMING),
@@ -200,7 +200,7 @@ ON_CONNECTIONS = [
     Row("a header among frames", S.OPENED, [AMQP], A.CONNECTION, FRAMING),
     Row("an oversize frame", S.OPENED, [frame(bytes(MAX_FRAME_SIZE - 7))], A.CONNECTION, FRAMING),
     Row("a channel above the channel-max", S.OPENED, [frame(begun(), channel=8)], A.CONNECTION, FRAMING),
-    # The standard does not say what a frame on a channel without session is: no such frame is permitted now.
+    # The standard has no condition for a frame on a channel without a session: it is illegal in this state.
     Row("a transfer without session", S.OPENED, [transferred()], A.CONNECTION, ILLEGAL_STATE),
     Row("an attach without session", S.OPENED, [attached(Role.SENDER)], A.CONNECTION, ILLEGAL_STATE),
     Row("a flow without session", S.OPENED, [flow()], A.CONNECTION, ILLEGAL_STATE),
@@ -214,7 +214,7 @@ ON_CONNECTIONS = [
     Row("begin with nothing", S.OPENED, [frame(b"\x00\x53\x11\x45")], A.CONNECTION, INVALID_FIELD),
     Row("begin with a payload", S.OPENED, [frame(begun(), b"x")], A.CONNECTION, DECODE_ERROR),
     Row("close with a payload", S.OPENED, [frame(Close(), b"x")], A.CONNECTION, DECODE_ERROR),
-    # It leaves no channel for our answer.
+    # No channel is left for our answer.
     Row("more sessions than its own channel-max", S.BEGUN, [frame(begun(), channel=1)], A.CONNECTION, LIMIT,
         open={"channel_max": 0}),
     Row("a close above the channel-max", S.OPENED, [frame(Close(), channel=9)], A.CONNECTION, FRAMING),
@@ -229,7 +229,7 @@ ON_SESSIONS = [
         A.CONNECTION, DECODE_ERROR),
     Row("attach with a settle mode that is none", S.BEGUN, [frame(listed(0x12, b"\xa1\x01a\x43\x42\x50\x07", 4))],
         A.CONNECTION, INVALID_FIELD),
-    # Extensions of the standard: what would be needed to serve a link is refused there, the rest is not in force.
+    # Extensions: an unknown type that a link needs is refused on the link; others are ignored.
     Row("a source of an extension", S.BEGUN, [attached(Role.RECEIVER, source=UNKNOWN)], A.LINK, NOT_IMPLEMENTED),
     Row("a sender's source of an extension", S.BEGUN, [attached(Role.SENDER, source=UNKNOWN)], A.LINK, NOT_IMPLEMENTED),
     Row("a target of an extension", S.BEGUN, [attached(Role.SENDER, target=UNKNOWN)], A.LINK, NOT_IMPLEMENTED),
@@ -260,13 +260,13 @@ ON_SESSIONS = [
       }.items()),
     Row("an unsettled map with hundreds of entries", S.BEGUN,
         [attached(Role.SENDER, unsettled={b"%d" % number: None for number in range(600)})], A.NOTHING),
-    # Nothing of it is looked for here, so nothing of it is read.
+    # No entry of the map is looked up here, so none is read.
     Row("an unsettled map with a null for a tag", S.BEGUN,
         [frame(listed(0x12, b"\xa1\x01a\x43\x42\x40\x40\x40" + listed(0x29, b"\xa1\x01a", 1)
             + b"\xc1\x03\x02\x40\x40\x42\x43", 10))],
         A.NOTHING),
     Row("a handle above the handle-max", S.BEGUN, [attached(Role.SENDER, handle=8)], A.CONNECTION, FRAMING),
-    # §2.7.3 has a close that carries the session error: what is ended with a session error is the session.
+    # §2.7.3 speaks of a close with the session error: a session error ends the session.
     Row("a handle in use", S.SENDING, [attached(Role.RECEIVER, "b")], A.SESSION, "amqp:session:handle-in-use"),
     Row("a sender without initial-delivery-count", S.BEGUN, [attached(Role.SENDER, initial_delivery_count=None)],
         A.SESSION, INVALID_FIELD),
@@ -311,7 +311,7 @@ ON_SESSIONS = [
 
 ON_SENDERS = [
     Row("credit overrun", S.SENDING, [transferred(each) for each in range(8)], A.LINK, TRANSFER_LIMIT),
-    # 9 frames come before any flow of ours could have widened the window.
+    # Nine frames come before a flow of ours could widen the window.
     Row("window violation", S.SENDING, [transferred(0, more=True), *([Transfer(handle=0, more=True)] * 8)],
         A.SESSION, WINDOW_VIOLATION),
     Row("a transfer without credit", S.BEGUN, [attached(Role.SENDER, "nobody"), transferred()], A.LINK, TRANSFER_LIMIT),
@@ -355,13 +355,13 @@ ON_SENDERS = [
         A.NOTHING),
     Row("a delivery that is aborted at once", S.SENDING,
         [frame(transferred(aborted=True, more=True), b"x")], A.NOTHING),
-    # §2.6.13: it is not in our unsettled map, and must be ignored.
+    # §2.6.13: the delivery is not in our unsettled map, and must be ignored.
     Row("a resumed delivery that nobody knows", S.SENDING, [transferred(resume=True)], A.NOTHING),
-    # What a message is made of is the receiver's to judge; a message without a sensible head is relayed as it is.
+    # The receiver judges a message; one with a malformed head is relayed unchanged.
     Row("a message that is none", S.SENDING, [frame(transferred(), b"\xff\x00\xff" * 20)], A.NOTHING),
     Row("a message cut in its header", S.SENDING, [frame(transferred(), b"\x00\x53\x70\xd0\xff")], A.NOTHING),
     Row("an empty message", S.SENDING, [transferred()], A.NOTHING),
-    # That it is over is plain; why is not read.
+    # The end of the link is plain; its reason is not read.
     Row("a detach with three thousand values in its error", S.SENDING,
         [Detach(handle=0, error=Error(condition=Symbol("x:y"), info=LISTS))], A.NOTHING),
     Row("half a message and goodbye", S.SENDING,

@@ -1,4 +1,4 @@
-"""Every row of the table against a router, before, between and behind the messages of other clients."""
+"""The rows of the table against a router, before, between and after the messages of other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def intruder(bystanders: Bystanders, row: Row) -> Intruder:
-    """The peer that the row is about, as far as it comes in good order."""
+    """Return the peer of a row, after its legal frames."""
     hostile = Intruder(bystanders.network)
     peer = hostile.peer
     stages = list(Stage)
@@ -53,18 +53,18 @@ def intruder(bystanders: Bystanders, row: Row) -> Intruder:
 
 
 def chunks(data: bytes) -> list[bytes]:
-    """The start of it, which is where headers and counts are, in small pieces, and the rest."""
+    """Cut octets: the start, with headers and counts, in small pieces, then the rest."""
     return [*(data[at : at + 7] for at in range(0, min(len(data), 70), 7)), data[70:]]
 
 
 def is_alive(hostile: Intruder, *, channel: int) -> bool:
-    """Whether the session on a channel answers."""
+    """Return whether the session on a channel answers."""
     hostile.peer.write(flow(next_incoming_id=None, echo=True), channel=channel)
     return any(isinstance(each.performative, Flow) for each in hostile.peer.hear())
 
 
 def check_answer(hostile: Intruder, row: Row, heard: Sequence[Performative]) -> None:
-    """What came back, and what is left of the hostile peer's own endpoints."""
+    """Check the answer, and the endpoints that the hostile peer still has."""
     errors = [each for each in heard if isinstance(each, Detach | End | Close) and each.error is not None]
     if row.answer is Answer.NOTHING:
         assert errors == []

@@ -1,4 +1,4 @@
-"""Many and large values in frames: the memory that each kind keeps, and the time that others wait."""
+"""Many and large values in frames: the memory that they keep, and the time that other connections wait."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ from tests.support.peers.scripted import AMQP, Script, attached, begun, flow, fr
 from tests.support.worlds.network import Network, message
 
 OCTETS = 24_000
-"""Of each thing that is large, about: a frame has 32 KiB at most."""
+"""The approximate octets of each large value: a frame has 32 KiB at most."""
 
 MANY = 20
-"""How many of each kind are sent, if the protocol has room for as many."""
+"""The number of frames of each kind, if the protocol permits as many."""
 
 KIB = 1024
 MAP = {Symbol("x-opt-mesh-many"): [[]] * OCTETS}
-"""A list without anything in it is an octet on the wire, and 56 once it is made."""
+"""Empty lists: one octet each on the wire, 56 in memory."""
 
 TEXT = "x" * OCTETS
 ERROR = Error(condition=Symbol("x:y"), description="why", info=MAP)
 
 
 class Attacker:
-    """A connection that says what it likes."""
+    """A connection that may send any octets."""
 
     def __init__(self, network: Network, **limits: object) -> None:
         self.network = network
         listener = replace(network.listener, **limits)  # type: ignore[arg-type]  # the names are the tests'
         self.record = network.core.accept(listener, "192.0.2.1", network.now, secured=False)
         self.peer = Script(self.give, self.take)
-        #: Seconds of CPU that the router took for each turn.
+        #: CPU seconds of the router for each turn.
         self.turns: list[float] = []
 
     def give(self, data: bytes) -> None:
-        """Bytes to the router, in turns, as the edge gives them."""
+        """Pass bytes to the router, in turns, as the edge does."""
         core, now = self.network.core, self.network.now
         while True:
             began = time.thread_time()
@@ -74,20 +74,20 @@ class Attacker:
             data = b""
 
     def take(self) -> bytes:
-        """What the router has to say."""
+        """Return the output of the router."""
         core, now = self.network.core, self.network.now
         data = core.data_to_send(self.record, now)
         core.sent(self.record, now)
         return bytes(data)
 
     def begin(self) -> None:
-        """Come as far as a session."""
+        """Open the connection, and begin a session."""
         self.peer.write(AMQP, Open(container_id="attacker"), begun())
         self.take()
 
 
 def links(**fields: object) -> Callable[[], Iterator[bytes]]:
-    """An attach, and a detach for its handle, over and over: the handles are used up before the patience is."""
+    """Make the frames of many attaches with these fields, each with its own name and handle."""
 
     def frames() -> Iterator[bytes]:
         for number in range(MANY):
@@ -97,17 +97,17 @@ def links(**fields: object) -> Callable[[], Iterator[bytes]]:
 
 
 def on_channels(performative: Performative) -> Callable[[], Iterator[bytes]]:
-    """The same on many channels."""
+    """Make the frames of one performative on many channels."""
     return lambda: (frame(performative, channel=channel) for channel in range(1, MANY + 1))
 
 
 def each(*parts: Performative | bytes, times: int = MANY) -> Callable[[], Iterator[bytes]]:
-    """The same, over and over."""
+    """Make the same frames, many times."""
     return lambda: (part if isinstance(part, bytes) else frame(part) for _ in range(times) for part in parts)
 
 
 def delivered(payload: bytes, **fields: object) -> Callable[[], Iterator[bytes]]:
-    """Messages on a sender's link."""
+    """Make the frames of many deliveries of a payload, on a sender's link."""
 
     def frames() -> Iterator[bytes]:
         yield frame(attached(Role.SENDER))
@@ -127,7 +127,7 @@ WINDOWS = {"next_outgoing_id": 0, "incoming_window": 9, "outgoing_window": 9}
 
 @dataclass
 class Kind:
-    """What is sent, and how many octets of each frame may stay."""
+    """A kind of attack: its frames, and the octets of each frame that may stay in memory."""
 
     frames: Callable[[], Iterable[bytes]]
     stays: int = 4 * KIB
@@ -135,7 +135,7 @@ class Kind:
     _written: list[bytes] = field(default_factory=list)
 
     def written(self) -> list[bytes]:
-        """The frames, written once for all tests."""
+        """Return the frames, which are made once for all tests."""
         self._written = self._written or list(self.frames())
         return self._written
 
@@ -167,12 +167,14 @@ KINDS = {
     "delivery annotations": Kind(delivered(with_annotations(DeliveryAnnotations))),
     "message annotations": Kind(delivered(with_annotations(MessageAnnotations))),
 }
-"""Each is sent with many values, but for those that say otherwise."""
+"""The kinds of attacks. Each frame has many values, unless its name says otherwise."""
 
 
 def relayed_turn() -> float:
-    """CPU seconds of a turn in which as many octets of ordinary messages come, for a receiver that takes them: the
-    generic way, one frame at a time."""
+    """Return the CPU seconds of a turn with as many octets of ordinary messages, which a receiver takes.
+
+    The messages take the generic way, one frame at a time.
+    """
     network = Network(AddressConfig(pattern="a"))
     consumer = network.client("consumer", window=10_000)
     consumer.receiver("a", credit=1000)
@@ -192,7 +194,7 @@ def relayed_turn() -> float:
 
 
 class Attack:
-    """A router where somebody takes what is sent to "a", and a peer that is about to send all of a kind."""
+    """A router with a receiver of "a", and an attacker with the frames of a kind."""
 
     def __init__(self, kind: Kind) -> None:
         self.network = Network(AddressConfig(pattern="a"))
@@ -207,7 +209,7 @@ class Attack:
         self.frames = kind.written()
 
     def go(self) -> None:
-        """It sends them."""
+        """Send the frames."""
         for octets in self.frames:
             self.attacker.give(octets)
             self.attacker.take()
@@ -217,7 +219,7 @@ class Attack:
 @pytest.mark.parametrize("name", KINDS)
 def test_little_stays_of_what_a_peer_says(name: str) -> None:
     kind = KINDS[name]
-    Attack(kind).go()  # what is made once is made
+    Attack(kind).go()  # fills caches
     attack = Attack(kind)
     number = len(attack.frames)
     gc.collect()
@@ -260,7 +262,7 @@ def test_no_turn_decodes_more_values_than_a_few_frames_may_hold(name: str) -> No
 def test_no_frame_takes_much_longer_than_messages_of_its_size(name: str) -> None:
     most = 10 * max(relayed_turn(), 0.001)
     longest = []
-    for _ in range(3):  # something else may have had the core
+    for _ in range(3):  # another process may have used the core
         attack = Attack(KINDS[name])
         attack.go()
         longest.append(max(attack.attacker.turns))
@@ -282,7 +284,7 @@ def test_of_a_state_with_very_many_values_the_simple_ones_are_told() -> None:
         (STATE, Modified()),
         (Modified(delivery_failed=True, message_annotations=MAP), Modified(delivery_failed=True)),
         (Rejected(error=ERROR), Rejected(error=SHORT)),
-        # Of an extension nobody knows what matters: that it ended, and that nobody accepted it.
+        # The essence of an extension is unknown: the delivery ended, and was not accepted.
         (Extension(encode(Described(Symbol("x:y:list"), [None] * OCTETS))), Modified(delivery_failed=True)),
     ):
         sent = producer.send(sender)
@@ -326,7 +328,7 @@ def test_a_long_state_is_told_and_does_not_stay(settled: bool) -> None:
         assert isinstance(told, Rejected)
         assert told.error is not None
         assert told.error.condition == "x:y"
-        # What its receiver does not let go of is told shortly: it may never be.
+        # Unless the receiver has settled, the short form is passed on: it may be kept for ever.
         assert told.error.description == (TEXT if settled else TEXT[:60])
         assert not is_settled, "the producer has not settled yet"
     assert len(_states(producer.record)) == MANY
@@ -338,7 +340,7 @@ def test_a_long_state_is_told_and_does_not_stay(settled: bool) -> None:
 
 
 def _states(record: ConnectionRecord) -> list[bytes]:
-    """What the router holds of the states of deliveries that are unsettled on a connection."""
+    """Return the states that the router holds of unsettled deliveries on a connection."""
     links = [*record.incoming, *record.outgoing]
     deliveries = [each for link in links for each in link.link.terminus.unsettled.values()]
     held = [
@@ -358,10 +360,10 @@ def test_names_count_against_the_peer_and_the_memory_of_the_router() -> None:
     assert {each.error.condition for each in refused if each.error is not None} == {"amqp:resource-limit-exceeded"}
     assert len(attacker.record.incoming) == 40 - len(refused) == 14, "a sixteenth of the memory, and no more"
     assert network.core.context.budget.used == attacker.record.account.used > 14 * 4000
-    # The others are called as they like.
+    # Other clients may use long names.
     bystander = network.client("bystander" * 50)
     assert bystander.sender("a" * 3000).is_attached
-    # A handle that was refused is used again.
+    # The handle of a refused link can be used again.
     attacker.peer.write(Detach(handle=30, closed=True), attached(Role.SENDER, handle=30))
     answer = attacker.peer.hear()[0].performative
     assert isinstance(answer, Attach)
@@ -428,7 +430,7 @@ def test_an_unsettled_map_is_read_as_far_as_something_is_looked_for_and_each_ent
     peer.hear()
     tag = transferred().delivery_tag
     assert tag is not None
-    # Behind the one that is looked for nobody reads.
+    # Entries behind the one that is looked up are not read.
     peer.write(attached(Role.SENDER, unsettled={tag: None, b"other": STATE}))
     (answer,) = [each.performative for each in peer.hear() if isinstance(each.performative, Attach)]
     assert list(answer.unsettled or {}) == [tag]
