@@ -27,7 +27,7 @@ NAME = "router.example"
 
 
 class Wire:
-    """What a client's stream leads to."""
+    """A stream in memory from a client to a server."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = memory_stream_pair()
@@ -37,7 +37,7 @@ class Wire:
 
 
 async def serve(stream: trio.abc.Stream, *mechanisms: str) -> SaslServer:
-    """Be a server that offers these mechanisms, until the client has gone."""
+    """Run a server that offers these mechanisms, until the client has gone."""
     sasl = SaslServer(mechanisms, Users({}))
     negotiation = Negotiation(server=True, sasl=sasl, sasl_required=True)
     engine = Engine(ConnectionSettings(container_id="server"), negotiation, trio.current_time())
@@ -124,7 +124,7 @@ async def test_of_what_a_server_offers_a_client_uses_the_strongest(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer)
-        with pytest.raises(SaslError):  # ada is nobody there
+        with pytest.raises(SaslError):  # the server does not know ada
             async with connect("amqp://127.0.0.1", user="ada", password="lovelace", open_stream=wire.open):
                 pass
     assert outcome[0].mechanism == chosen

@@ -1,4 +1,4 @@
-"""Links that return to a router, which remembers none of them (§2.6.13, §2.7.3)."""
+"""Links that are attached again at a router, which does not remember them (§2.6.13, §2.7.3)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UNSETTLED: dict[bytes, DeliveryState | None] = {b"one": None, b"two": Accepted()
 
 
 def returning() -> Intruder:
-    """A peer with a session."""
+    """Return a peer with a session."""
     intruder = Intruder(Network())
     intruder.peer.open()
     intruder.peer.begin()

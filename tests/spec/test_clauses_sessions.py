@@ -35,7 +35,7 @@ DATA = b"\x00\x53\x75\xa0\x02hi"
 
 
 async def heard_from_a_router(nursery: trio.Nursery, *offered: Symbol) -> list[Performative]:
-    """All that a router says to a peer that sends and receives on a session, whose `begin` offers that."""
+    """Return all frames of a router to a peer that sends and receives, and offers these session capabilities."""
     async with Router(id="A") as router:
         peer = connected(nursery, router)
         await peer.write(AMQP, Open(container_id="peer"), begun(offered_capabilities=offered))
@@ -50,7 +50,7 @@ async def heard_from_a_router(nursery: trio.Nursery, *offered: Symbol) -> list[P
 
 
 async def until(peer: Peer, kind: type[Performative], heard: list[Performative], *, sending: bool = False) -> None:
-    """Hear what comes until one of that kind has. Args: sending: a message goes as soon as there is credit for it."""
+    """Read frames up to one of a kind. Args: sending: send a message as soon as there is credit for it."""
     while not (heard and isinstance(heard[-1], kind)):
         if sending and peer.limit:
             sending = False
@@ -62,7 +62,7 @@ async def until(peer: Peer, kind: type[Performative], heard: list[Performative],
 
 
 async def heard_from_a_client(nursery: trio.Nursery, *offered: Symbol) -> list[Performative]:
-    """All that a client says on a session, whose `begin` by the peer offers that."""
+    """Return all frames of a client on a session, on which the peer offers these capabilities."""
     roads, heard = Roads(nursery), []
     over = trio.Event()
 
@@ -102,7 +102,7 @@ async def test_what_a_session_offers_and_nobody_desired_changes_nothing(
 
 
 def with_properties(properties: bytes) -> bytes:
-    """An `open` with these octets for its properties (§2.7.1)."""
+    """Return an `open` with these octets as properties (§2.7.1)."""
     fields = encode("peer") + b"\x40" * 8 + properties
     return b"\x00\x53\x10\xd0" + (4 + len(fields)).to_bytes(4, "big") + (10).to_bytes(4, "big") + fields
 

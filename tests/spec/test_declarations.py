@@ -40,7 +40,7 @@ CHOICES: dict[str, type[Enum]] = {
     "sasl-code": exchange.SaslCode,
 }
 
-# A slip of the draft: the published standard has a colon.
+# A typo of the draft: the published standard has a colon.
 CORRECTED = {"amqp:session>window-violation": "amqp:session:window-violation"}
 
 
@@ -49,13 +49,13 @@ def of_kind(key: str) -> list[str]:
 
 
 def source(name: str) -> str:
-    """What a type is on the wire: a primitive type, a composite, or any ("*")."""
+    """Return the type of a type on the wire: a primitive type, a composite, or any ("*")."""
     definition = TYPES.get(name, {"class": "any"})
     return source(definition["source"]) if definition["class"] == "restricted" else name
 
 
 def on_the_wire(field: dict[str, str]) -> set[str]:
-    """The types that a field may be of; for type="*" those that provide what it requires."""
+    """Return the types that a field may have; for type="*" those that provide its archetype."""
     if field["type"] != "*":
         return {source(field["type"])}
     providers = {
@@ -65,7 +65,7 @@ def on_the_wire(field: dict[str, str]) -> set[str]:
 
 
 def default(field: dict[str, Any]) -> object:
-    """What null reads as, in Python."""
+    """Return the Python value of null in a field."""
     if field.get("mandatory"):
         return MISSING
     if field.get("multiple"):

@@ -1,4 +1,4 @@
-"""Channel numbers and handles: always the lowest that is free (§2.5.1, §2.7.3)."""
+"""Numbers of channels and handles: the lowest free one is taken first (§2.5.1, §2.7.3)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Connections: open and close, channels, idle time-outs, and what is answered with `close` (§2.4, §2.7.1, §2.7.9)."""
+"""Connections: open and close, channels, idle time-outs, errors that close them (§2.4, §2.7.1, §2.7.9)."""
 
 from itertools import cycle
 from typing import get_args
@@ -31,7 +31,7 @@ def opened(**settings: object) -> Scripted:
 
 
 def closed(scripted: Scripted) -> Error:
-    """The connection was closed for what the peer did: it and the owner heard the same."""
+    """Check that we closed the connection, with one error for peer and owner. Returns: the error."""
     close = scripted.peer.expect(Close)
     event = scripted.end.take_one(events.ConnectionClosed)
     assert event.error == close.error
@@ -120,7 +120,7 @@ def test_an_open_that_the_smallest_frames_cannot_hold_is_our_callers_mistake() -
     assert scripted.engine.data_to_send(scripted.now) == AMQP
 
 
-# What the peer does wrong.
+# Errors of the peer.
 
 DESCRIBED_NOTHING = encode(Described(ULong(0x19), []))
 DESCRIBED_BY_NAME = encode(Described(Symbol("amqp:nonsense:list"), []))
@@ -430,7 +430,7 @@ def test_what_is_sent_anyway_needs_no_empty_frame() -> None:
 
 
 def test_a_heartbeat_that_comes_too_late_is_a_close_with_the_reason() -> None:
-    # A peer allows twice what it announces (§2.4.5).
+    # A peer allows twice the time that it announces (§2.4.5).
     scripted = Scripted(idle_time_out=None)
     scripted.peer.open(idle_time_out=3000)
     scripted.advance(5.9)
@@ -577,7 +577,7 @@ STREAM = b"".join(
 
 
 def story(sizes: list[int]) -> list[str]:
-    """What happens when the stream comes in chunks of these sizes."""
+    """Receive the stream in chunks of these sizes. Returns: the events, and the output."""
     scripted = Scripted(initial_outgoing_id=5)
     told: list[str] = []
     at = 0
@@ -595,7 +595,7 @@ def story(sizes: list[int]) -> list[str]:
 
 
 def shown(event: events.Event) -> dict[str, object]:
-    """An event without what is another object in each run."""
+    """Return the fields of an event as values that are equal in each run."""
     fields = {name: getattr(event, name) for name in event.__slots__}
     if isinstance(event, events.TransferReceived):
         delivery = event.delivery

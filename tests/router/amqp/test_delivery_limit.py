@@ -14,7 +14,7 @@ def test_an_answer_to_an_older_echo_does_not_show_that_the_newer_limit_is_known(
     for credit in (0, 5, 1):
         receiver.flow(credit, echo=credit < 5)
         assert scripted.peer.expect(Flow).link_credit == credit
-    # It had sent three when the first came, answered that, and only then heard of five.
+    # The sender had sent three when the first flow came. It answered, and then received the flow with five.
     for number in range(3):
         scripted.peer.write(transferred(number))
     scripted.peer.write(flow(handle=0, delivery_count=3, link_credit=0))
@@ -52,14 +52,14 @@ def test_a_limit_that_was_passed_before_it_was_known_is_not_taken_for_a_later_on
     assert len(scripted.transfers()) == 3
     for credit in (4, 0):
         receiver.flow(credit, echo=True)
-    # It answers the first: 3 are gone, and nothing is left. Now it has the second.
+    # The sender answers the first flow: 3 are sent, and no credit is left. Then it receives the second.
     scripted.peer.write(flow(handle=0, delivery_count=3, link_credit=0), *(transferred(each) for each in range(3, 7)))
     assert len(scripted.transfers()) == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans()), max_size=80))
 def test_a_sender_that_keeps_to_what_it_has_heard_is_never_at_fault(steps: list[tuple[int, int, bool]]) -> None:
-    """Each step: what it is told, how many of the flows that are on their way it hears, whether it answers."""
+    """Each step: the credit of a flow, the number of flows that arrive, and whether the sender answers them."""
     scripted = producing(credit=3)
     receiver = scripted.receiver()
     on_the_way: list[int] = []

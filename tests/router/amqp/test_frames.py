@@ -1,4 +1,4 @@
-"""A byte stream cut into headers and frames (§2.2, §2.3), whatever the chunks."""
+"""A byte stream cut into headers and frames (§2.2, §2.3), in chunks of any sizes."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ frames = st.builds(
 
 
 def chunks(data: bytes, cuts: list[int]) -> Iterator[bytes]:
-    """`data` cut at these places."""
+    """Cut `data` at these offsets."""
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in pairwise(edges):
         yield data[start:end]

@@ -1,4 +1,4 @@
-"""The two hot frames: complete for peers that write complete frames, without trailing nulls for others."""
+"""Hot frames: complete for peers that write complete frames, without trailing nulls for others."""
 
 import pytest
 

@@ -117,7 +117,7 @@ def test_a_link_that_both_attach_at_once_is_one_link() -> None:
     theirs = other.attach(Terminus("x", Role.RECEIVER))
     assert isinstance(ours, Sender)
     assert isinstance(theirs, Receiver)
-    # Pipelined: credit for a sender whose attach has not come, of which no delivery-count is known (§2.6.7).
+    # Pipelined: credit for a sender whose attach has not come, so its delivery-count is unknown (§2.6.7).
     theirs.flow(3)
     pair.run()
     assert ours.is_attached
@@ -208,7 +208,7 @@ def test_an_attach_of_too_many_values_ends_its_link_alone_whoever_began_it() -> 
     assert isinstance(why, Detach)
     assert why.error == detach.error
     assert scripted.end.take(events.LinkAttached) == []
-    # Both handles are as good as any once the peer has detached, too, and as many values as that are fine.
+    # Both handles can be used again after the peer has detached, too; 40 values are below the limit.
     scripted.peer.write(Detach(handle=3, closed=True), Detach(handle=4, closed=True))
     few = {Symbol("p"): [None] * 40}
     scripted.peer.write(*(attached(Role.SENDER, f"q{handle}", handle=handle, properties=few) for handle in (3, 4)))
@@ -271,7 +271,7 @@ def test_a_peer_that_leaves_before_we_answered_gets_attach_and_detach() -> None:
 
 @pytest.mark.parametrize("error", [None, WHY])
 def test_after_our_detach_what_comes_on_the_link_is_dropped_until_the_peers(error: Error | None) -> None:
-    # The standard has the session end with errant-link; the peer cannot know, so we wait for its detach (§2.6.5).
+    # By the standard the session ends with errant-link; but the peer cannot know, so we wait for its detach (§2.6.5).
     scripted = producing(credit=5, settings={"window": 4})
     link = scripted.receiver()
     link.detach(error=error)
@@ -350,7 +350,7 @@ def test_both_may_close_a_link_at_once(errors: tuple[Error | None, Error | None]
 
 
 def test_a_link_that_is_closed_while_it_is_only_detached_here_is_closed_in_turn() -> None:
-    # §2.6.6: by attaching it again, and closing it then.
+    # §2.6.6: the link is attached again, and then closed.
     pair = Pair()
     session = pair.open()
     link = session.attach(Terminus("x", Role.SENDER))

@@ -1,4 +1,4 @@
-"""Link credit: given, used, and agreed on (§2.6.7 to §2.6.10)."""
+"""Link credit: granted, used, and agreed on (§2.6.7 to §2.6.10)."""
 
 import pytest
 from hypothesis import given
@@ -230,7 +230,7 @@ def test_both_ends_agree_on_the_credit_wherever_the_count_begins(start: int, rou
     sent = 0
     for credit, wanted in rounds:
         receiver.flow(credit)
-        # It crosses what is sent under the old limit.
+        # The flow crosses deliveries under the old limit.
         while sender.credit and wanted > 3:
             sender.transfer(sender.delivery(sent.to_bytes(4, "big")))
             sent += 1

@@ -26,7 +26,7 @@ from tests.support.peers.scripted_link import failed, producing
 
 
 def small_frames(*, credit: int = 5) -> Scripted:
-    """The peer receives, in frames of 512 octets; its reader refuses larger ones."""
+    """Return a peer that receives frames of 512 octets, and refuses larger ones."""
     scripted = Scripted(peer_frame_size=512)
     scripted.peer.open(max_frame_size=512)
     scripted.peer.write(begun(), attached(Role.RECEIVER), flow(handle=0, delivery_count=0, link_credit=credit))

@@ -23,7 +23,7 @@ SASL_FRAMES: Registry[SaslMechanisms | SaslOutcome] = Registry(SaslMechanisms, S
 
 
 class Users:
-    """Ada may come in."""
+    """An authenticator that knows Ada."""
 
     iterations = (4096,)
 
@@ -207,7 +207,7 @@ def test_a_wrong_password_is_told_by_the_outcome_and_then_the_stream_ends() -> N
     ],
 )
 def test_what_breaks_the_sasl_exchange_ends_the_stream_without_a_frame(illegal: bytes) -> None:
-    # There is no way to say more than that: `close` belongs to a layer that has not begun (§5.3.2).
+    # No error can be sent: `close` belongs to a layer that has not begun (§5.3.2).
     scripted = server(sasl=sasl_server(), sasl_required=True)
     scripted.peer.write(SASL)
     said(scripted)

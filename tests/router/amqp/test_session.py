@@ -1,4 +1,4 @@
-"""Sessions: begin and end, handles, and what is answered with `end` (§2.5, §2.7.2, §2.7.8)."""
+"""Sessions: begin and end, handles, and errors that end them (§2.5, §2.7.2, §2.7.8)."""
 
 import pytest
 
@@ -144,7 +144,7 @@ def test_a_session_given_up_before_the_peer_answered_keeps_its_channel_until_the
 
 
 def test_a_channel_that_we_ended_is_not_used_again_before_the_peer_ended_its_own() -> None:
-    # There are peers that answer on channels of the same numbers: the one they would answer on is still in use.
+    # Some peers answer on the channel of the same number, which is still in use on their side.
     scripted = mapped()
     first = scripted.session()
     first.end()
@@ -182,7 +182,7 @@ def test_a_channel_may_be_used_again_as_soon_as_it_is_free() -> None:
     assert heard == [End, Begin, Attach, End, Begin]
 
 
-# What the peer does wrong.
+# Errors of the peer.
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_breaks_a_session_ends_it_with_the_reason(performative: Performativ
 
 
 def test_a_handle_above_the_handle_max_closes_the_connection() -> None:
-    # §2.7.2: framing-error at the connection, whichever frame it stands in.
+    # §2.7.2: a framing-error of the connection, in any frame.
     for performative in (attached(Role.SENDER, handle=8), transferred(handle=8), flow(handle=8), Detach(handle=8)):
         scripted = mapped(handle_max=7)
         scripted.peer.write(performative)

@@ -19,7 +19,7 @@ from tests.support.peers.scripted_session import mapped
 
 
 def delivered(number: int, *, links: int = 1) -> tuple[Scripted, list[Delivery]]:
-    """Deliveries 0.. of the peer's, dealt out to its links, all live here."""
+    """Receive live deliveries with the ids 0.., by turns on the peer's links."""
     scripted = mapped()
     for handle in range(links):
         scripted.peer.write(attached(Role.SENDER, f"a{handle}", handle=handle))
@@ -118,7 +118,7 @@ def test_after_an_end_nothing_is_said() -> None:
     dispose(deliveries[0], ACCEPTED_STATE, settled=True)
     scripted.peer.write(End())
     dispose(deliveries[1], ACCEPTED_STATE, settled=True)
-    # The one from before may be said before our end, the one from behind it never.
+    # The first disposition may precede our end; the one after the peer's end is never sent.
     heard = [each.performative for each in scripted.peer.hear()]
     assert heard == [Disposition(role=Role.RECEIVER, first=0, settled=True, state=Accepted()), End()]
 

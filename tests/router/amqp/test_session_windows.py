@@ -1,4 +1,4 @@
-"""Session windows: transfers that may be in flight, and the flows that say so (§2.5.6, §2.7.4)."""
+"""Session windows: transfers that may be in flight, and the flows that announce them (§2.5.6, §2.7.4)."""
 
 from itertools import repeat
 
@@ -131,7 +131,7 @@ def test_a_peer_that_has_not_seen_our_begin_counts_from_where_we_began() -> None
 
 
 def test_the_transfers_that_a_peer_numbers_otherwise_cost_and_give_it_no_window() -> None:
-    # §2.5.6: next-incoming-id is what the flow says, so we count as the peer does from there.
+    # §2.5.6: next-incoming-id is set from the flow, so we count as the peer does from then on.
     scripted = mapped(attach=attached(Role.SENDER), credit=100, window=3)
     scripted.peer.write(transferred(0), flow(next_outgoing_id=500))
     scripted.peer.write(transferred(1), flow(next_outgoing_id=2**32 - 5), transferred(2))

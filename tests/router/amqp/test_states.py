@@ -40,7 +40,7 @@ RECEIVES = {"H": {Step.RECEIVED_HEADER}, "O": {Step.RECEIVED_OPEN}, "*": {Step.R
 
 ROWS = [line.split() for line in FIGURE.strip().splitlines()]
 
-#: Ours answers an open before it reads on, and takes no notice of what comes before its own header is out.
+#: Our endpoint answers an open before it reads on, and reads no frame before its own header is sent.
 LEFT_OUT = {("HDR_RCVD", Step.RECEIVED_OPEN), ("OPEN_RCVD", Step.RECEIVED_CLOSE)}
 
 

@@ -7,5 +7,5 @@ from tests.support.worlds.kernels import Kernels, both
 
 @pytest.fixture(scope="session")
 def kernels() -> Kernels:
-    """The source as it is, and compiled."""
+    """Return the pure and the compiled kernel."""
     return both()

@@ -17,7 +17,7 @@ REST: Final = transfer(-1, None, b"5678", more=True, message_format=-1)
 
 
 def waiting_router() -> Router:
-    """One that has relayed the begin of a large delivery, and a while later has its next frame to relay."""
+    """Return a router that has relayed the begin of a large delivery, 200 ms before the next frame."""
     router = Router(bound)
     router.source.number, router.sink.number = 1, 2
     router.source.patient = router.sink.patient = True
@@ -28,14 +28,14 @@ def waiting_router() -> Router:
 
 
 def taken(router: Router) -> int:
-    """Have what there is to be written taken. Returns: octets."""
+    """Take the output. Returns: its octets."""
     octets = len(router.sink.out)
     router.sink.out = bytearray()
     return octets
 
 
 def is_left(router: Router, frame: bytes = REST) -> bool:
-    """Whether nothing of the next frame is done, since the output is to be written first."""
+    """Return whether the next frame stays unread, because the output must be written first."""
     before = router.state()
     router.source.waits_for = None
     at = relay_frames(router.source, frame, 0, len(frame))
@@ -48,7 +48,7 @@ def is_left(router: Router, frame: bytes = REST) -> bool:
 
 
 def waited(router: Router, seconds: float, payload: bytes) -> bool:
-    """Whether the next frame is left for so long; then its window opens, and it is relayed."""
+    """Return whether the next frame waits for this time, and is relayed after its window has opened."""
     frame = transfer(-1, None, payload, more=True, message_format=-1)
     router.sink_session.remote_incoming_window = 0
     assert is_left(router, frame)
@@ -65,7 +65,7 @@ def waited(router: Router, seconds: float, payload: bytes) -> bool:
 def test_what_nobody_has_tried_to_write_is_written_first() -> None:
     router = waiting_router()
     router.sink.backlog = len(router.sink.out) - 1
-    router.flow.small_at = router.flow.now  # that costs nobody anything
+    router.flow.small_at = router.flow.now  # a small delivery came just now
     assert is_left(router)
     assert taken(router)
     assert not is_left(router)

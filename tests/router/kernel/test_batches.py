@@ -19,7 +19,7 @@ class Client(NamedTuple):
 
 
 def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
-    """A connection with a session at channel 0 and two links that the fast path serves."""
+    """Return a connection with a session on channel 0 and two links with the fast path."""
     wire = kernel.KernelConnection()
     wire.is_open = True
     wire.max_frame_size = 1000
@@ -39,7 +39,7 @@ def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
 
 
 def transfer(number: int, payload: bytes = b"payload", handle: int = HANDLE, **fields: Any) -> bytes:
-    """A frame of a delivery."""
+    """Return a frame of a delivery."""
     frame = bound.TransferFrame(handle)
     frame.delivery_id = number
     frame.delivery_tag = b"%d" % number
@@ -51,7 +51,7 @@ def transfer(number: int, payload: bytes = b"payload", handle: int = HANDLE, **f
 
 
 def gathered(kernel: ModuleType, data: bytes, at: Client) -> tuple[int, list[bytes], list[bytes]]:
-    """How far it went, and what it took: tags and payloads."""
+    """Receive a batch. Returns: the end of the frames that were taken, and their tags and payloads."""
     batch = at.wire.batch
     end = kernel.relay_frames(at.wire, data, 0, len(data))
     return end, [delivery.tag for delivery in batch.deliveries], list(batch.payloads)
@@ -67,7 +67,7 @@ def test_whole_deliveries_are_taken_and_counted() -> None:
     assert [delivery.message_format for delivery in at.wire.batch.deliveries] == [0, 0, 7]
     assert all(delivery.complete and delivery.link is link for delivery in at.wire.batch.deliveries)
     assert (link.link_credit, link.delivery_count, link.deliveries, link.octets) == (7, 3, 3, 301)
-    assert list(link.unsettled) == [b"0", b"2"]  # what is settled is nobody's to decide
+    assert list(link.unsettled) == [b"0", b"2"]  # settled deliveries are not unsettled
     assert list(link.session.incoming.deliveries) == [0, 2]
     assert (link.session.next_incoming_id, link.session.held) == (3, 3)
 
@@ -81,7 +81,7 @@ def test_whole_deliveries_are_taken_and_counted() -> None:
         transfer(3, handle=UNKNOWN),
         transfer(0),  # an id that is in use
         transfer(3, delivery_tag=b"2"),  # a tag that is in use
-        transfer(3, b"x" * 980)[:4] + b"\x02\x00\x00\x05" + b"x" * 980,  # no session at that channel
+        transfer(3, b"x" * 980)[:4] + b"\x02\x00\x00\x05" + b"x" * 980,  # no session on that channel
         b"\x00\x00\x00\x08\x02\x00\x00\x00",
         b"\x00\x00\x07\xff\x02\x00\x00\x00" + b"x" * 2040,
         b"garbage that is no frame",

@@ -13,7 +13,7 @@ import pytest
 from amqpmesh.router.kernel import binding
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0  # seconds; each is a process, and takes less than one
+PATIENCE = 60.0  # seconds for a process, which takes less than one
 
 TELL = """
 from amqpmesh.router import kernel
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiled() -> Path:
-    """The compiled kernel of this checkout."""
+    """Return the compiled kernel of this checkout."""
     file = binding.compiled_file()
     if file is None or not binding.is_of_source(file):
         pytest.skip("NOT TESTED, missing: a compiled kernel of this source (make .venv/kernel)")
@@ -47,7 +47,7 @@ def compiled() -> Path:
 
 
 def ran(tree: Path, *arguments: str, wanted: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A process of that checkout."""
+    """Run Python in a checkout."""
     env = {name: value for name, value in os.environ.items() if name != "AMQPMESH_KERNEL"}
     if wanted is not None:
         env["AMQPMESH_KERNEL"] = wanted
@@ -57,13 +57,13 @@ def ran(tree: Path, *arguments: str, wanted: str | None = None) -> subprocess.Co
 
 
 def told(tree: Path, wanted: str | None = None) -> tuple[str, str]:
-    """What a process says that it has bound, and the last line that it says on standard error."""
+    """Return the kernel that a process has bound, and the last line of its standard error."""
     done = ran(tree.parents[2], "-c", TELL, wanted=wanted)
     return done.stdout.strip(), (done.stderr.splitlines() or [""])[-1]
 
 
 def beside(tree: Path) -> Path:
-    """Where a compiled kernel lies."""
+    """Return the path of a compiled kernel."""
     return tree / f"_compiled{EXTENSION_SUFFIXES[0]}"
 
 
@@ -125,12 +125,12 @@ def test_a_kernel_that_is_wanted_and_not_there_is_an_error(
 
 
 def test_each_part_imports_only_parts_before_it() -> None:
-    """At run time: classes of different parts refer to each other, so their types are imported for the type checker."""
+    """Imports for the type checker alone do not count: classes of different parts refer to each other."""
     for at, part in enumerate(binding.ORDER):
         tree = ast.parse(Path(binding.part_file(part)).read_text())
         imported = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
         ours = [module.removeprefix(f"{binding.PACKAGE}.") for module in imported if binding.PACKAGE in module]
-        assert set(ours) <= {*binding.ORDER[:at], binding.PACKAGE}, part  # the package: for `uncompiled`
+        assert set(ours) <= {*binding.ORDER[:at], binding.PACKAGE}, part  # the package, for `uncompiled`
 
 
 def test_every_module_of_the_kernel_is_a_part() -> None:

@@ -25,7 +25,7 @@ STATES = st.sampled_from(
     ]
 )
 
-#: The bytes of a head, an ordinary frame, and neither: hostile ones are made of them.
+#: Octets of a head, of an ordinary frame, and of neither, from which hostile octets are made.
 SAMPLES = [
     bytes.fromhex("005314c00a0543 5201 a00161 43 41") + b"payload",
     bytes.fromhex("005314c0100b 43 43 a00161 43 42 42 40 40 42 42 42"),
@@ -41,7 +41,7 @@ SAMPLES = [
 
 @st.composite
 def hostile(draw: st.DrawFn) -> bytes:
-    """Bytes that are nearly well formed, or not at all."""
+    """Draw octets that are nearly well-formed, or not at all."""
     data = draw(st.sampled_from(SAMPLES))
     return draw(st.one_of(st.just(data), wire.mutated(data), st.binary(max_size=24)))
 
@@ -77,7 +77,7 @@ def test_values_are_skipped_and_descriptors_read(kernels: Kernels, data: bytes, 
 
 @pytest.mark.parametrize(("data", "error"), [(None, TypeError), (b"\xa0", IndexError)])
 def test_memory_that_is_not_the_message_is_never_read(kernels: Kernels, data: bytes, error: type[Exception]) -> None:
-    """Whatever a caller does wrong: what is read is checked, where it is compiled, too."""
+    """The compiled kernel checks its reads, too, whatever a caller passes."""
     for kernel in kernels:
         with pytest.raises(error):
             kernel.skip(data, 0, 2**16)
@@ -124,7 +124,7 @@ STEPS = st.one_of(
 
 
 class Session:
-    """A session with a link each way, of one of the kernels."""
+    """A session of one kernel, with a link in each direction."""
 
     def __init__(self, kernel: ModuleType, start: int, window: int, max_message_size: int) -> None:
         self.kernel = kernel

@@ -189,7 +189,7 @@ def test_dispositions_are_joined_and_nothing_else_changes(
     said = []
     delivery_id = base
     for receiver, step, settled, state in sayings:
-        # Mostly the next id, as a receiver that answers in order says it; sometimes the same, or a gap.
+        # Mostly the next id, as from a receiver that answers in order; sometimes the same, or a gap.
         delivery_id = serial_add(delivery_id, min(step, 2) if step != 3 else 1)
         said.append((receiver, delivery_id, settled, state))
         flow.dispose(receiver, delivery_id, settled, state)
@@ -268,7 +268,7 @@ def test_nothing_is_said_of_a_delivery_that_was_never_sent() -> None:
 def test_what_an_abandoned_link_had_from_before_is_nobody_elses() -> None:
     flow = session(M - 1)
     link, other = sending_link(flow), sending_link(flow)
-    kept = Delivery(link, b"kept", 0, False, False)  # of a link that was here before: it has no id of this session
+    kept = Delivery(link, b"kept", 0, False, False)  # of an earlier link: it has no id in this session
     link.unsettled[kept.tag] = kept
     last = sent(other)
     assert (kept.delivery_id, last.delivery_id) == (-1, M - 1)

@@ -82,7 +82,7 @@ def test_to_find_nothing_that_is_spoken_of_is_work_too() -> None:
 
 
 def _is_refused(router: Router, data: bytes) -> None:
-    """It is left as if it had not been looked at."""
+    """Check that the router leaves a frame, and changes nothing."""
     before = router.state()
     assert relay_frames(router.source, data, 0, len(data)) == 0
     assert router.state() == before
@@ -158,7 +158,7 @@ def test_an_outcome_is_passed_up_and_settled_on_both_sides(state: bytes, settled
     assert (up.receiver, up.first, up.last, up.settled, up.state) == (True, 5, 5, True, state)
     assert len(router.sink_session.dispositions) == (0 if settled else 1)
     assert router.is_empty
-    # Nobody is moved by what is said of it once more.
+    # A repeated disposition has no effect.
     assert relay_frames(router.sink, said, 0, len(said)) == len(said)
     assert router.is_empty
 
@@ -182,7 +182,7 @@ def test_a_key_is_made_where_the_way_through_the_mesh_begins() -> None:
     router.relay(transfer(0, b"t", PAYLOAD))
     router.relay(transfer(1, b"u", PAYLOAD, settled=1))
     keys = [b"prefix" + number.to_bytes(6, "big") + b"\x03" for number in (1, 2)]
-    # Where mode second is not in force, the lane is told so.
+    # A lane learns that mode second is not in force.
     assert bytes(router.sink.out) == (
         transfer(0, keys[0], PAYLOAD, settled=-1, second=0) + transfer(1, keys[1], PAYLOAD, settled=1, second=0)
     )
@@ -357,7 +357,7 @@ def test_what_is_expanded_is_the_delivery_at_the_stage_where_it_is(stage: str, f
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Frames, some of which are none."""
+    """Draw a stream of frames, some of them malformed."""
     parts = draw(st.lists(frames() | st.sampled_from(FRAMES).flatmap(mutated) | st.binary(max_size=20), max_size=8))
     return b"".join(parts)
 

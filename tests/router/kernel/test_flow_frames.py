@@ -38,7 +38,7 @@ FLAGS: Final = st.one_of(st.just(wire.NULL), st.booleans().flatmap(wire.booleans
 
 @st.composite
 def flows(draw: st.DrawFn) -> bytes:
-    """A flow as a peer may write it: any encodings, any fields, in full or cut short."""
+    """Draw a flow in any encoding a peer may use: any fields, in full or cut short."""
     fields: list[st.SearchStrategy[bytes] | None] = [
         MAYBE,
         UINTS,
@@ -61,7 +61,7 @@ def _read(data: bytes) -> object:
 
 
 def _decoded(data: bytes) -> object:
-    """Return what the generic decoder makes of it; None if it is malformed, or has properties."""
+    """Read a flow by the generic decoder; None: it is malformed, or has properties."""
     try:
         said, end = decode_performative(data)
     except ProtocolError:
@@ -179,7 +179,7 @@ def test_a_flow_is_written_as_the_encoder_would(
 
 
 def _consumer(**changes: Any) -> Router:
-    """A router whose consumer's link the kernel knows by the handle 5; it has 3 of its credit left."""
+    """Return a router with a consumer's link on the fast path, handle 5, with 3 credits left."""
     router = Router(bound)
     link = router.outgoing[0]
     link.delivery_count, link.link_credit = 7, 3

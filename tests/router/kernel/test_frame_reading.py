@@ -52,7 +52,7 @@ STATES: dict[str, DeliveryState] = {
 
 @st.composite
 def encoded_states(draw: st.DrawFn) -> bytes:
-    """A delivery state, as a peer may write it."""
+    """Draw a delivery state in any encoding a peer may use."""
     flag, other = (draw(st.booleans().flatmap(wire.booleans)) for _ in range(2))
     states: list[tuple[int, str, list[bytes]]] = [
         (0x24, "amqp:accepted:list", []),
@@ -67,7 +67,7 @@ def encoded_states(draw: st.DrawFn) -> bytes:
 
 
 def maybe(field: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Absent half the time: as null."""
+    """Draw null half of the time."""
     return st.one_of(st.just(wire.NULL), field)
 
 
@@ -76,7 +76,7 @@ FLAGS = maybe(st.booleans().flatmap(wire.booleans))
 
 @st.composite
 def transfers(draw: st.DrawFn) -> bytes:
-    """A transfer as a peer may write it: any encodings, any fields, in full or cut short."""
+    """Draw a transfer in any encoding a peer may use: any fields, in full or cut short."""
     rare = draw(st.booleans())
     fields: list[st.SearchStrategy[bytes] | None] = [
         NUMBERS.flatmap(wire.uints),
@@ -96,7 +96,7 @@ def transfers(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def dispositions(draw: st.DrawFn) -> bytes:
-    """A disposition as a peer may write it."""
+    """Draw a disposition in any encoding a peer may use."""
     fields: list[st.SearchStrategy[bytes] | None] = [
         st.booleans().flatmap(wire.booleans),
         NUMBERS.flatmap(wire.uints),
@@ -118,7 +118,7 @@ def skimmed_transfer(data: bytes) -> tuple[Fields, int] | None:
 
 
 def decoded_transfer(data: bytes) -> tuple[Fields, int] | None:
-    """What the generic decoder makes of it; None if it is malformed or something else."""
+    """Read a transfer by the generic decoder; None: it is malformed, or another frame."""
     try:
         performative, payload_at = decode_performative(data)
     except ProtocolError:
@@ -162,7 +162,7 @@ def test_a_damaged_disposition_is_handed_on_or_read_alike(data: bytes) -> None:
 
 
 def list8(code: int, *fields: str) -> bytes:
-    """A composite in its usual shape, its fields in hexadecimal."""
+    """Return a composite in its usual shape. Args: fields: in hexadecimal."""
     body = bytes.fromhex(" ".join(fields))
     return bytes((0x00, 0x53, code, 0xC0, len(body) + 1, len(fields))) + body
 

@@ -16,7 +16,7 @@ CHANNELS = st.sampled_from([0, 1, 255, 256, 65_535])
 
 
 def annotated(size: int) -> Modified:
-    """A state that takes `size` octets, more or less."""
+    """Return a state of about `size` octets."""
     return Modified(message_annotations={Symbol("x-opt-k"): "v" * size})
 
 
@@ -24,14 +24,14 @@ STATES: st.SearchStrategy[DeliveryState | None] = st.one_of(
     st.none(),
     st.just(Accepted()),
     st.just(Rejected(error=Error(condition=AmqpCondition.NOT_ALLOWED, description="d" * 70_000))),
-    # The list grows from one octet of size to four somewhere here, whatever else is in it.
+    # In this range the size field of the list grows from one octet to four.
     st.integers(170, 260).map(annotated),
 )
 
 
 @st.composite
 def transfers(draw: st.DrawFn) -> Transfer:
-    """Every combination of fields."""
+    """Draw a transfer with any combination of fields."""
     return Transfer(
         handle=draw(NUMBERS),
         delivery_id=draw(st.none() | NUMBERS),
@@ -91,7 +91,7 @@ def test_in_full_nulls_stand_for_the_trailing_defaults(transfer: Transfer, chann
 
 @given(transfers(), st.binary(min_size=1, max_size=60), st.integers(1, 70))
 def test_a_transfer_takes_what_fits_and_says_that_more_comes(transfer: Transfer, payload: bytes, spare: int) -> None:
-    # Saying `more` can make the list five nulls longer, and too long for a size of one octet.
+    # `more` can make the list five nulls longer, and too long for a size of one octet.
     limit = 8 + len(encode_composite(transfer)) + 11 + spare
     out = bytearray()
     taken = write_transfer(out, 0, frame_of(transfer), payload, limit)

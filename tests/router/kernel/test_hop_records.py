@@ -27,7 +27,7 @@ def recorder(kernel: Any, units: int = 30) -> tuple[Any, array[int]]:
 
 
 def numbers(most: int, *some: int) -> st.SearchStrategy[int]:
-    """From 0 to `most`, and those around which another unit is needed."""
+    """Draw numbers from 0 to `most`, often those around which another unit is needed."""
     return st.one_of(st.sampled_from([0, *(each + more for each in some for more in (-1, 0))]), st.integers(0, most))
 
 
@@ -115,7 +115,7 @@ def test_only_what_is_rare_takes_another_unit(kernels: Kernels) -> None:
         assert used == [2, 1, 2, 2, 2]
         found.give(array("Q", bytes(schema.UNIT_OCTETS * 30)))
         store(found, 1, bytes(14))
-        assert found.used == 2 * schema.UNIT_WORDS  # each block explains itself
+        assert found.used == 2 * schema.UNIT_WORDS  # each block begins with a key unit
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**32))

@@ -1,4 +1,4 @@
-"""Ledgers: look-up of live deliveries by any delivery-ids, in space for no more than these."""
+"""Ledgers: look-up of live deliveries by delivery-id, in memory for little more than these."""
 
 from typing import Final
 
@@ -10,8 +10,8 @@ from amqpmesh.router.kernel import Delivery, KernelLink, KernelSession, Ledger, 
 
 M: Final = 2**32
 
-#: What happens: a delivery whose id is so far from that of the one before, and whether one ends, counted from the
-#: oldest (0, 1, ...) or from the newest (-1, ...).
+#: Steps: the distance of a new delivery's id from the one before; the delivery that ends, counted from the oldest
+#: (0, 1, ...) or from the newest (-1, ...); None: none ends.
 STEPS: Final = st.lists(
     st.tuples(
         st.sampled_from([1, 1, 1, 1, 1, 2, 7, 8, 9, 16, 17, 100, 5_000, 2**31 - 1, 2**31, M - 1, M - 20]),
@@ -36,13 +36,13 @@ def deliveries(count: int) -> list[Delivery]:
 def test_it_holds_what_was_put_there_and_not_removed(
     base: int, steps: list[tuple[int, int | None]], compacts: int
 ) -> None:
-    """Args: compacts: after each so many steps; 0: never."""
+    """Args: compacts: the number of steps after which the ledger is compacted; 0: never."""
     ledger = Ledger()
     live: dict[int, Delivery] = {}
     at = base
     for new, (step, ends) in zip(deliveries(len(steps)), steps, strict=True):
         at = serial_add(at, step)
-        if at not in live:  # else it is refused before anybody puts it there
+        if at not in live:  # a duplicate is refused before it is put there
             assert ledger.find(at) is None
             ledger.put(at, new)
             live[at] = new
@@ -92,7 +92,7 @@ def test_another_takes_the_place_of_one_of_the_same_id() -> None:
     first, second, third, fourth = deliveries(4)
     ledger.put(0, first)
     ledger.put(5_000, second)
-    for each, new in ((5_000, third), (0, fourth)):  # in a slot, and beside
+    for each, new in ((5_000, third), (0, fourth)):  # in a slot, and beside the slots
         ledger.put(each, new)
         assert (len(ledger), ledger.find(each)) == (2, new)
 

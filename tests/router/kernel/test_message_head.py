@@ -1,4 +1,4 @@
-"""Heads of messages, found by skipping: whole or in pieces, in any encoding, with any octets."""
+"""Heads of messages: whole or in pieces, in any encoding, with any octets."""
 
 import time
 from contextlib import suppress

@@ -35,7 +35,7 @@ LAST: Final = transfer(-1, None, b"9abc", message_format=-1)
 
 
 def _written(data: bytes) -> list[tuple[bool, bytes]]:
-    """The transfers in it: whether more follow, and their payload."""
+    """Return the transfers in some octets: `more`, and the payload."""
     transfers = []
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Session windows and credit: honest peers never overstep or stall, others change nothing."""
+"""Session windows and credit: honest peers never overstep or stall, illegal frames change nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ STARTS = st.sampled_from([0, 1, 2**31 - 2, M - 3, M - 1])
 
 
 class HonestSender(RuleBasedStateMachine):
-    """A peer that sends what it may, our session that takes it, and a wire with both directions late (§2.5.6)."""
+    """A peer that keeps to its window, our session, and a wire with delays in both directions (§2.5.6)."""
 
     @initialize(window_size=st.integers(1, 9), start=STARTS)
     def begin(self, window_size: int, start: int) -> None:
         self.session = KernelSession(window_size)
         self.session.channel = 0
         self.link = KernelLink(self.session, False, None, {})
-        # The peer's begin has come, ours is on its way.
+        # The peer's begin has come, ours is on the wire.
         self.peer_next_id = start
         self.session.next_incoming_id = start
         self.peer_window = 0
@@ -56,7 +56,7 @@ class HonestSender(RuleBasedStateMachine):
         self.announce()
 
     def announce(self) -> None:
-        # `announce` first: it is in force from the moment it is asked for.
+        # The window is in force from the call of `announce` on.
         window = self.session.announce()
         self.flows.append((self.session.next_incoming_id, window))
 
@@ -95,7 +95,7 @@ class HonestSender(RuleBasedStateMachine):
 
     @rule()
     def we_announce_unasked(self) -> None:
-        """For a link's credit, or because the peer asked for it."""
+        """Announce the window with a link's credit, or because the peer asked."""
         self.announce()
 
     @precondition(lambda self: self.flows)
@@ -208,7 +208,7 @@ def receiving_link(session: KernelSession) -> KernelLink:
 
 
 def snapshot(value: object, seen: tuple[object, ...] = ()) -> object:
-    """Everything that can be reached from a kernel object, as plain values."""
+    """Return everything reachable from a kernel object, as plain values."""
     if any(value is each for each in seen):
         return "..."
     seen = (*seen, value)
@@ -220,7 +220,7 @@ def snapshot(value: object, seen: tuple[object, ...] = ()) -> object:
 
 
 def a_link_in_use(*, middle: bool) -> KernelLink:
-    """Window 10, credit 100; delivery 5 with tag `used` is unsettled; the next is in the middle of its frames."""
+    """Return a link with window 10, credit 100, and delivery 5, tag `used`, unsettled. Args: middle: 6 has begun."""
     link = receiving_link(receiving_session(10))
     receive_transfer(link, TransferFrame(0, 5, b"used", 0), 10)
     if middle:
@@ -407,7 +407,7 @@ def sending_link(window: int, *, start: int = 0) -> KernelLink:
 
 
 def frames_in(out: bytearray) -> list[tuple[int, Transfer, bytes]]:
-    """The frames written: size, transfer, payload."""
+    """Return the frames in some octets: size, transfer, payload."""
     frames = []
     at = 0
     while at < len(out):

@@ -40,7 +40,7 @@ FIELDS = [field.name for field in fields(Message)]
 
 
 def same(one: Message, other: Message) -> bool:
-    """Whether two messages are one to the standard, too, which tells types apart that Python does not."""
+    """Return whether two messages are equal, AMQP types included, which Python does not compare."""
     return all(identical(getattr(one, name), getattr(other, name)) for name in FIELDS)
 
 
@@ -296,7 +296,7 @@ REFUSED: list[tuple[str, Any]] = [
 def test_a_value_that_does_not_fit_is_our_callers_fault_and_the_field_is_named(name: str, value: Any) -> None:
     with pytest.raises(CommandError) as raised:
         Message(b"", **{name: value}).encode()
-    assert name in str(raised.value).replace("-", "_")  # the standard's spelling, or ours
+    assert name in str(raised.value).replace("-", "_")  # in the standard's spelling, or in ours
 
 
 ITSELF: list[Any] = []
@@ -378,7 +378,7 @@ def test_bodies_of_two_kinds_are_none(body: tuple[Section, ...]) -> None:
 
 
 def many(code: int, count: int, octets: bytes) -> bytes:
-    """An amqp-value of a compound or an array: its code, its count, what it holds."""
+    """Encode an amqp-value of a compound or an array, with this code, count and content."""
     return b"\x00\x53\x77" + bytes((code,)) + (len(octets) + 4).to_bytes(4) + count.to_bytes(4) + octets
 
 

@@ -25,7 +25,7 @@ SECTION_MAX = 4096
 
 
 def read(payload: bytes, cuts: list[int]) -> Message | None:
-    """The message as it is read in these pieces; None: it is none."""
+    """Read a message in pieces; None: it is no message."""
     parts = Parts(SECTION_MAX)
     body = bytearray()
     ends = sorted(min(cut, len(payload)) for cut in cuts)
@@ -45,7 +45,7 @@ def read(payload: bytes, cuts: list[int]) -> Message | None:
 
 
 def whole(payload: bytes) -> Message | None:
-    """The same, of one piece, its data sections joined."""
+    """Decode a message at once, with its data sections joined; None: it is no message."""
     try:
         message = Message.decode(payload)
     except ProtocolError:
@@ -126,7 +126,7 @@ def test_the_head_is_there_before_the_body() -> None:
     payload = Message(bytes(1000), subject="s", application_properties={"a": 1}).encode()
     start = payload.index(b"\x00\x53\x75")
     assert not list(parts.feed(payload[:start]))
-    assert parts.head is None  # more may be said
+    assert parts.head is None  # the head may have more sections
     assert not list(parts.feed(payload[start : start + 8]))
     assert parts.head is not None
     assert (parts.head.subject, parts.head.body) == ("s", None)
@@ -165,4 +165,4 @@ def test_a_body_may_be_of_any_size_and_nothing_of_it_is_kept() -> None:
     list(parts.feed(payload))
     for _ in range(1000):
         assert b"".join(parts.feed(bytes(10_000))) == bytes(10_000)
-    assert not parts._buffer  # what it keeps cannot be seen otherwise
+    assert not parts._buffer  # no public name shows it

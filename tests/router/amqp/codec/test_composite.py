@@ -1,4 +1,4 @@
-"""Class declarations as described lists (§1.3, §1.4), by a composite of our own and the standard's book."""
+"""Composites declared as classes (§1.3, §1.4): one of our own, and the standard's book."""
 
 from enum import Enum
 from typing import Any
@@ -63,7 +63,7 @@ class Book:
 
 @composite("example:empty:list", 0xF1)
 class Empty:
-    """No field."""
+    """A composite without fields."""
 
 
 @composite("example:shelf:list", 0xF2)

@@ -29,7 +29,7 @@ KNOWN = [
 
 
 def same_number(one: Decimal, other: Decimal) -> bool:
-    """Digits, exponent and sign, not the value alone: 1.0 is not 1.00 here."""
+    """Return whether two numbers have the same digits, exponent and sign: 1.0 is not 1.00 here."""
     return str(one) == str(other)
 
 
@@ -61,9 +61,9 @@ def test_any_bits_are_some_number_whose_encoding_is_canonical(cls: type[Decimal3
 
 
 def test_a_coefficient_that_is_not_canonical_is_zero() -> None:
-    assert Decimal32(0x6CB89680).to_decimal() == 0  # 10**7, one more than seven digits hold
+    assert Decimal32(0x6CB89680).to_decimal() == 0  # 10**7 has more than seven digits
     assert Decimal128(0x60000000000000000000000000000001).to_decimal() == 0
-    assert Decimal32(0x7C0FFFFF).to_decimal().is_qnan()  # a payload of more digits than a NaN has
+    assert Decimal32(0x7C0FFFFF).to_decimal().is_qnan()  # a payload with too many digits for a NaN
 
 
 def test_zeros_move_between_digits_and_exponent_where_the_number_would_not_fit() -> None:

@@ -1,4 +1,4 @@
-"""Maps whose keys Python would confuse (§1.6.23)."""
+"""Maps with keys that a dict cannot hold or tell apart (§1.6.23)."""
 
 from typing import Any
 from uuid import UUID
@@ -75,7 +75,7 @@ def test_order_and_type_count_when_maps_are_compared() -> None:
 
 
 def test_keys_chosen_to_collide_cost_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All these have one hash, which is no secret: a dict would compare every two of them, two million pairs."""
+    """All keys have one hash, which a peer can compute: a dict would compare each pair, two million in all."""
     keys = [UUID(int=number * (2**61 - 1)) for number in range(2_000)]
     assert len(set(map(hash, keys))) == 1
     octets = encode(PairMap((key, None) for key in keys))
@@ -102,6 +102,6 @@ def test_a_map_in_the_key_of_a_map_and_so_on_is_read_in_one_go() -> None:
     value: Any = None
     for _ in range(MAX_DEPTH):
         value = PairMap([(value, None)])
-    read = decode_exactly(encode(value))  # twice the work at each level would not end
+    read = decode_exactly(encode(value))  # twice the work at each level would take for ever
     assert identical(read, value)
     assert read == value

@@ -1,4 +1,4 @@
-"""Values that know their type (§1.6): ranges, rounding, and equality."""
+"""Values that carry their AMQP type (§1.6): ranges, rounding, and equality."""
 
 import pytest
 

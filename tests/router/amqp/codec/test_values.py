@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.codec.values import MAX_ARRAY_OF_NOTHING, MAX_DEPTH, d
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from tests.support.data.values import identical, values
 
-# Every encoding of §1.6, the most compact of a value first.
+# Every encoding of §1.6; the most compact encoding of a value comes first.
 ENCODINGS: list[tuple[Any, list[str]]] = [
     (None, ["40"]),
     (True, ["41", "56 01"]),
@@ -127,7 +127,7 @@ def test_a_value_shares_no_memory_with_its_buffer() -> None:
     value = decode_exactly(memoryview(data))
     data[:] = bytes(len(data))
     assert value == [b"abc", "abc", Symbol("abc"), UUID(int=5)]
-    data.clear()  # a buffer that is still exported could not shrink
+    data.clear()  # fails if the buffer is still exported
 
 
 def test_a_failed_decoding_does_not_hold_on_to_a_bytearray() -> None:
@@ -146,7 +146,7 @@ def test_a_truncated_value_is_a_decode_error(value: Any, data: st.DataObject) ->
 
 
 def nested(depth: int, inner: str = "40") -> bytes:
-    """A list in a list in a list..."""
+    """Return lists nested in each other."""
     octets = bytes.fromhex(inner)
     for _ in range(depth):
         octets = b"\xd0" + (len(octets) + 4).to_bytes(4, "big") + b"\0\0\0\1" + octets
@@ -255,12 +255,12 @@ def test_elements_without_octets_are_read_up_to_a_limit() -> None:
     ["45", "c1 01 00", "e0 02 ff 40", "e0 02 08 45", "e0 02 00 45", "a3 00", "00 40 40", "74 00 00 00 00", "c0 01 00"],
 )
 def test_memory_is_a_small_multiple_of_the_octets(unit: str) -> None:
-    """The worst that 64 KiB can cost: a multiple of them, whatever their counts claim."""
+    """64 KiB take a small multiple of their size in memory, whatever their counts claim."""
     octets = bytes.fromhex(unit)
     body = octets * (65_536 // len(octets))
     count = 65_536 // len(octets)
     data = b"\xd0" + (len(body) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + body
-    decode(data)  # what is made once and kept is not counted
+    decode(data)  # fills caches, which do not count
     tracemalloc.start()
     try:
         value = decode_exactly(data)

@@ -1,4 +1,4 @@
-"""Values and octets with proton as the other side."""
+"""Values and octets, compared with proton's codec."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ def flat(element: Primitive) -> st.SearchStrategy[Array]:
     return st.builds(Array, st.just(element), st.lists(SCALARS[element], max_size=4), described)
 
 
-# Left out is what proton 0.40 does not have: arrays of null, arrays described twice; and what it loses count of inside
-# a list: a described value that is described again.
+# Without values that proton 0.40 does not support: arrays of null, arrays described twice, and described values that are
+# described again inside a list.
 flat_arrays = st.deferred(lambda: st.one_of(*(flat(element) for element in SCALARS if element is not Primitive.NULL)))
 values = st.recursive(
     st.one_of(scalars, flat_arrays, st.builds(Described, descriptors, scalars)),

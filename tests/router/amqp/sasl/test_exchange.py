@@ -1,4 +1,4 @@
-"""The SASL exchange in frames: both roles of ours with each other, with proton, and with peers that break the rules."""
+"""The SASL exchange in frames: our client with our server, and with peers that break the rules."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ WITH_PASSWORD = ALL[1:4]
 
 
 def exchange(server: SaslServer, client: SaslClient) -> list[bytes]:
-    """Let the two talk until they are silent; all the bodies they sent."""
+    """Run an exchange to its end. Returns: all frame bodies, in order."""
     assert client.start() == []
     to_client, said = server.start(), list[bytes]()
     to_server = list[bytes]()
@@ -51,7 +51,7 @@ def the_outcome(bodies: Sequence[bytes]) -> SaslOutcome:
     return decode_composite(SaslOutcome, body)[0]
 
 
-# Two of ours
+# Our client with our server
 
 
 @pytest.mark.parametrize("mechanism", ALL)
@@ -122,13 +122,13 @@ def test_a_client_is_let_in_or_says_beforehand_that_it_cannot_ask(mechanism: str
         return
     exchange(server, client)
     assert server.outcome is client.outcome
-    # PLAIN's client leaves it to the server to prepare names, and so to refuse them.
+    # With PLAIN the server prepares names, so the server refuses this one.
     if not server.succeeded:
         assert mechanism == "PLAIN"
         assert server.reason.startswith(("a user name or password that SASLprep refuses", "an empty user name"))
 
 
-# What is chosen
+# The choice of a mechanism
 
 
 def test_the_client_chooses_what_it_likes_best_of_what_is_offered() -> None:
@@ -236,7 +236,7 @@ def test_where_there_may_be_nothing_to_say_nothing_is_asked(mechanism: str, firs
 
 
 def scram_until_proof() -> tuple[SaslClient, bytes]:
-    """A client that waits for the server's proof, and that proof."""
+    """Return a client that waits for the server's proof, and the proof."""
     server, client = SaslServer(["SCRAM-SHA-256"], Users()), SaslClient(["SCRAM-SHA-256"], "ada", "lovelace")
     client.start()
     bodies = server.start()
@@ -297,7 +297,7 @@ def test_a_client_tells_what_the_server_said(code: SaslCode) -> None:
 
 
 class BrokenError(Exception):
-    """What an authenticator fails with."""
+    """A fault of an authenticator."""
 
 
 class Broken(Users):

@@ -15,7 +15,7 @@ def proton_transport(mode: int, mechanisms: str) -> proton.Transport:
 
 
 def bodies_of(transport: proton.Transport) -> list[bytes]:
-    """What proton sends now: the bodies of its SASL frames; its protocol headers are passed over."""
+    """Take the output of proton. Returns: the bodies of its SASL frames, without protocol headers."""
     data = b""
     while (pending := transport.pending()) > 0:
         data += transport.peek(pending) or b""
@@ -79,7 +79,7 @@ def test_a_proton_client_comes_in_with_a_certificate(user: str | None) -> None:
 
 def test_a_proton_client_without_a_certificate_is_not_led_into_external() -> None:
     transport = proton.Transport(proton.Transport.CLIENT)
-    transport.sasl()  # whatever proton likes best of what is offered
+    transport.sasl()  # proton chooses its favourite of the offered mechanisms
     transport.bind(proton.Connection())
     bodies_of(transport)
     transport.push(b"AMQP\x03\x01\x00\x00")

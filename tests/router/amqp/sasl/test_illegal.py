@@ -1,4 +1,4 @@
-"""SASL peers that break the rules: one error or one outcome, and nobody is let in."""
+"""SASL peers that break the rules: one error or one outcome, and no authentication."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -52,7 +52,7 @@ def client_after(*bodies: bytes) -> SaslClient:
 @pytest.mark.parametrize(
     ("receive", "body"),
     [
-        (SaslServer(ALL, Users()).receive, init("ANONYMOUS")),  # not even asked yet
+        (SaslServer(ALL, Users()).receive, init("ANONYMOUS")),  # before the first frame of the server
         (started().receive, response(b"")),
         (after(started(), init("PLAIN")).receive, init("PLAIN", b"\0ada\0lovelace")),
         (after(started(), init("ANONYMOUS")).receive, init("ANONYMOUS")),
@@ -101,7 +101,7 @@ def test_what_is_no_sasl_frame_is_refused(body: bytes, condition: Symbol) -> Non
     error = refused(server.receive, body)
     assert error.condition == condition
     assert "secret" not in str(error)
-    # It is not listened to again.
+    # Later frames are refused, too.
     assert refused(server.receive, init("ANONYMOUS")).condition == AmqpCondition.ILLEGAL_STATE
     assert not server.done
 
@@ -170,7 +170,7 @@ def test_whatever_a_peer_sends_an_exchange_ends_in_one_way(said: list[bytes]) ->
     client.start()
     for receive in (server.receive, client.receive):
         answers = 0
-        with suppress(ProtocolError):  # nothing else comes out
+        with suppress(ProtocolError):  # no other exception
             for body in said:
                 answers += len(receive(memoryview(body)))
         assert answers <= 3

@@ -30,7 +30,7 @@ SCRAM = ("SCRAM-SHA-1", "SCRAM-SHA-256")
 
 @dataclass
 class Users:
-    """An authenticator that knows passwords."""
+    """An authenticator with passwords in clear."""
 
     passwords: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 def working(conversation: Generator[T | Work, bytes, R]) -> Generator[T, bytes, R]:
-    """The same conversation, with its work done at once."""
+    """Run a conversation, and do its work at once."""
     try:
         said = next(conversation)
         while True:
@@ -70,19 +70,19 @@ def working(conversation: Generator[T | Work, bytes, R]) -> Generator[T, bytes, 
 
 
 def client_of(mechanism: str, side: ClientSide) -> Generator[Turn, bytes, None]:
-    """A client's conversation."""
+    """Begin a client's conversation."""
     return working(MECHANISMS[mechanism].client(mechanism, side))
 
 
 def server(mechanism: str, users: Users = ADA, external_user: str | None = None) -> Generator[bytes, bytes, Success]:
-    """A server's conversation that has made its first, empty challenge."""
+    """Begin a server's conversation, up to its first, empty challenge."""
     conversation = working(MECHANISMS[mechanism].server(mechanism, ServerSide(users, external_user)))
     assert next(conversation) == b""
     return conversation
 
 
 def verdict(conversation: Generator[bytes, bytes, Success], response: bytes) -> Success:
-    """What the server concludes from the last response."""
+    """Send the last response to a server. Returns: its success."""
     with pytest.raises(StopIteration) as end:
         conversation.send(response)
     success = end.value.value
@@ -91,11 +91,11 @@ def verdict(conversation: Generator[bytes, bytes, Success], response: bytes) -> 
 
 
 def talk(mechanism: str, users: Users, side: ClientSide, external_user: str | None = None) -> Success:
-    """A whole conversation of our client with our server; both must be satisfied."""
+    """Run a whole conversation of our client with our server; both must succeed."""
     conversation = server(mechanism, users, external_user)
     client = client_of(mechanism, side)
     turn = next(client)
-    for _ in range(3):  # no mechanism here takes more rounds
+    for _ in range(3):  # no mechanism here has more rounds
         try:
             challenge = conversation.send(turn.response)
         except StopIteration as end:
@@ -144,7 +144,7 @@ def test_plain_lets_in_a_user_with_the_right_password(response: bytes) -> None:
     [
         b"\0ada\0byron",
         b"\0bob\0lovelace",
-        b"bob\0ada\0lovelace",  # to act for somebody else is not granted
+        b"bob\0ada\0lovelace",  # acting for another user is not permitted
         b"\0ada\0",
         b"\0\0lovelace",
         b"\0\0",
@@ -158,7 +158,7 @@ def test_plain_lets_in_a_user_with_the_right_password(response: bytes) -> None:
         b"\xff\0ada\0lovelace",
         b"\x01\0ada\0lovelace",
         b"\0ada\x07\0lovelace",  # SASLprep refuses control characters
-        b"\0\xc2\xad\0lovelace",  # a soft hyphen is mapped to nothing: no name is left
+        b"\0\xc2\xad\0lovelace",  # a soft hyphen is removed: the name is empty
     ],
 )
 def test_plain_refuses_everything_else(response: bytes) -> None:
@@ -300,7 +300,7 @@ def test_scram_refuses_a_malformed_first_message(mechanism: str, response: bytes
         b"c=biws,r={r},p=AAAA",
         b"c=biws,r={r},p=\xc3\xa9",
         b"c=biws,r=abc,p={p}",
-        b"c=eSws,r={r},p={p}",  # another header than the first message had
+        b"c=eSws,r={r},p={p}",  # another header than in the first message
         b"c=!,r={r},p={p}",
         b"e=other-error",
         b"\xff",
@@ -350,7 +350,7 @@ def test_a_scram_client_lets_no_server_choose_how_long_it_calculates(mechanism: 
     [
         b"",
         b"r=other,s=QSXCR+Q6sek8bf92,i=4096",
-        b"r={r},s=QSXCR+Q6sek8bf92,i=4096",  # the server has added nothing of its own
+        b"r={r},s=QSXCR+Q6sek8bf92,i=4096",  # the server has added nothing to the nonce
         b"r={r}x,s=QSXCR+Q6sek8bf92,i=1",
         b"r={r}x,s=QSXCR+Q6sek8bf92,i=-4096",
         b"r={r}x,s=,i=4096",
@@ -395,7 +395,7 @@ def test_unknown_users_are_shown_the_iterations_that_known_ones_have_each_the_sa
 
 
 class BrokenError(Exception):
-    """What an authenticator fails with."""
+    """A fault of an authenticator."""
 
 
 class Broken(Users):
@@ -415,7 +415,7 @@ def test_what_an_authenticator_raises_is_not_taken_for_the_peers_fault(mechanism
 
 
 def prepared(text: str) -> str | None:
-    """The text as both ends will see it, None if SASLprep refuses it."""
+    """Prepare a text as a server does; None: SASLprep refuses it."""
     users = Users()
     try:
         server("SCRAM-SHA-1", users).send(b"n,,n=" + text.replace("=", "=3D").replace(",", "=2C").encode() + b",r=abc")

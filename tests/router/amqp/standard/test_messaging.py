@@ -1,4 +1,4 @@
-"""Sections, termini and node properties (part 3), and part 4's types."""
+"""Sections, termini and node properties (part 3), and the types of part 4."""
 
 from typing import Any
 from uuid import UUID

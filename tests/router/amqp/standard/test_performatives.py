@@ -1,4 +1,4 @@
-"""The nine frame bodies (§2.7): defaults, mandatory fields, what is written in full."""
+"""The nine frame bodies (§2.7): defaults, mandatory fields, full and compact encodings."""
 
 from dataclasses import replace
 from typing import Any
@@ -170,7 +170,7 @@ def test_a_performative_is_the_same_after_a_round_trip(name: str, data: st.DataO
     again, end = decode_performative(octets + payload)
     assert end == len(octets)
     assert type(again) is type(performative)
-    # Compared as written: a NaN among the properties is not equal to itself.
+    # The encodings are compared: a NaN among the properties is not equal to itself.
     assert encode_performative(again) == octets
 
 

@@ -1,4 +1,4 @@
-"""An annotated message as its sections (§3.2)."""
+"""An annotated message, split into its sections (§3.2)."""
 
 import pytest
 
