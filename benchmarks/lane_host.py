@@ -71,7 +71,9 @@ async def back(router: Router, count: int, before: set[int]) -> float:
 
 def lanes(router: Router) -> Iterator[OutgoingLink]:
     """Those that leave a router. What `statistics` says of ten thousand takes too long to be asked for often."""
-    return (each for record in router._started().context.connections for each in record.outgoing if each.lane is not None)
+    return (
+        each for record in router._started().context.connections for each in record.outgoing if each.lane is not None
+    )
 
 
 async def host(options: argparse.Namespace) -> None:

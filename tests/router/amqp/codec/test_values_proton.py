@@ -16,8 +16,8 @@ def flat(element: Primitive) -> st.SearchStrategy[Array]:
     return st.builds(Array, st.just(element), st.lists(SCALARS[element], max_size=4), described)
 
 
-# Without values that proton 0.40 does not support: arrays of null, arrays described twice, and described values that are
-# described again inside a list.
+# Without values that proton 0.40 does not support: arrays of null, arrays described twice, and, inside a list, values
+# that are described twice.
 flat_arrays = st.deferred(lambda: st.one_of(*(flat(element) for element in SCALARS if element is not Primitive.NULL)))
 values = st.recursive(
     st.one_of(scalars, flat_arrays, st.builds(Described, descriptors, scalars)),
