@@ -182,20 +182,20 @@ class Context:
 
     def end_detached(self, link: Link) -> None:
         """Let go of a link that was detached without being closed, if its last delivery is settled."""
-        if link in link.connection.lingering and not has_unsettled(link):
+        if link in link.connection.detached_unsettled and not has_unsettled(link):
             self.forget_detached(link)
             self.keep_count(link)
 
     def forget_detached(self, link: Link) -> bool:
         """Let go of a link that was detached without being closed. Returns: whether it was such a link."""
         record = link.connection
-        count = record.lingering.pop(link, None)
+        count = record.detached_unsettled.pop(link, None)
         if count is None:
             return False
         if isinstance(link, OutgoingLink):
-            held = record.held.pop(link.address, 0) - count
+            held = record.unsettled_after_detach.pop(link.address, 0) - count
             if held > 0:
-                record.held[link.address] = held
+                record.unsettled_after_detach[link.address] = held
             self.relieved.setdefault(record, set()).add(link.address)
         return True
 

@@ -424,7 +424,7 @@ class Core:
         there = len(records) + sum(
             sum(len(session.links) for session in each.engine.channels.sessions)
             if each.lost
-            else len(each.incoming) + len(each.outgoing) + len(each.lingering)
+            else len(each.incoming) + len(each.outgoing) + len(each.detached_unsettled)
             for each in records
         )
         return self._numbers + self.context.links_made - there, there

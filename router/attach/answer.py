@@ -101,7 +101,7 @@ class Attaching:
                 link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
                 link.detach(closed=False)
                 return
-            if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
+            if len(record.incoming) + len(record.outgoing) + len(record.detached_unsettled) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
             holders = [
                 each.connection for each in self._context.link_names.having(key) if each.connection is not record

@@ -101,7 +101,7 @@ def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach
 
 def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | OutgoingLink]:
     """What was attached as this link before."""
-    return [each for each in record.lingering if each.link.name == link.name and each.link.role is link.role]
+    return [each for each in record.detached_unsettled if each.link.name == link.name and each.link.role is link.role]
 
 
 def _live(record: ConnectionRecord, link: Link) -> dict[bytes, Delivery]:

@@ -102,7 +102,9 @@ def _decide(context: Context, address: Address) -> None:
     if address.is_multicast or node.is_multicast or distribution not in _ORDER:
         return
     ready = list(node.creditors)
-    if not ready or any(each.cost != ready[0].cost or each.connection.held.get(node) for each in ready):
+    if not ready or any(
+        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) for each in ready
+    ):
         return
     if node.lane is None and any(each.lane is not None for each in ready):
         return  # consumers at other routers of what is served here: what goes there begins its way here

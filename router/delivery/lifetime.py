@@ -45,7 +45,7 @@ def uncount(context: Context, leg: Leg) -> None:
         assert isinstance(outgoing, OutgoingLink)
         leg.counted = False
         outgoing.outstanding -= 1
-        if outgoing in outgoing.connection.lingering:
+        if outgoing in outgoing.connection.detached_unsettled:
             recount(context, outgoing)
         if outgoing.outstanding + 1 >= outgoing.max_unsettled:
             context.touch_outgoing(outgoing)
@@ -81,10 +81,12 @@ def close_if_done(context: Context, relay: Relay) -> None:
 def recount(context: Context, outgoing: OutgoingLink) -> None:
     """Fewer deliveries may be unsettled on a link that was detached without being closed."""
     record = outgoing.connection
-    before = record.lingering.get(outgoing)
+    before = record.detached_unsettled.get(outgoing)
     if before is not None:
-        record.lingering[outgoing] = outgoing.outstanding
-        record.held[outgoing.address] = record.held.get(outgoing.address, 0) + outgoing.outstanding - before
+        record.detached_unsettled[outgoing] = outgoing.outstanding
+        record.unsettled_after_detach[outgoing.address] = (
+            record.unsettled_after_detach.get(outgoing.address, 0) + outgoing.outstanding - before
+        )
         context.end_detached(outgoing)
 
 

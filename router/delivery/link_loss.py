@@ -72,7 +72,7 @@ def connection_gone(context: Context, record: ConnectionRecord) -> None:
     for session in record.engine.channels.sessions:
         session.flow_state.channel = -1  # nothing leaves by its links, though they are not all let go of at once
     context.leaving[record] = None
-    links = _over(context, [*record.outgoing, *record.lingering, *record.incoming])
+    links = _over(context, [*record.outgoing, *record.detached_unsettled, *record.incoming])
     context.chores.do(_leave(context, record, links))
 
 
@@ -86,7 +86,7 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
 def session_over(context: Context, record: ConnectionRecord, session: Session) -> None:
     """A session is over, and with it all links in it."""
     # Those that we send on first: then nothing tries to send on them what others leave behind.
-    tables = (record.outgoing, record.lingering, record.incoming)
+    tables = (record.outgoing, record.detached_unsettled, record.incoming)
     links = [each for table in tables for each in table if each.link.session is session]
     for each in links:
         if isinstance(each, OutgoingLink) and each.lane is not None:
@@ -116,7 +116,7 @@ def suspend(context: Context, record: ConnectionRecord, taken: IncomingLink | Ou
     if isinstance(taken, OutgoingLink):
         context.chores.do(end_backlog(context, taken))
     if has_unsettled(taken):
-        record.lingering[taken] = 0
+        record.detached_unsettled[taken] = 0
         if isinstance(taken, OutgoingLink):
             taken.max_unsettled = 0  # the core looks at it whenever something on it is settled
             recount(context, taken)

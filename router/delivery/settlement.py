@@ -153,7 +153,7 @@ def _sender_settled(context: Context, relay: Relay, delivery: Delivery) -> None:
     source = relay.source
     assert isinstance(source, IncomingLink)
     if relay.answered:
-        source.owed -= 1
+        source.awaiting_settlement -= 1
     relay.incoming = None
     relay.settled = True
     drop_kept(context, relay)

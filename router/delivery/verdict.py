@@ -63,10 +63,10 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
         relay.answered = True
         dispose(incoming, permitted, False)
         _shorten(relay)
-        source.owed += 1
+        source.awaiting_settlement += 1
         limit = source.connection.limits.max_owed
         # On a lane it is many senders who owe, each of them bounded where it is attached.
-        if source.owed > limit and source.lane is None:
+        if source.awaiting_settlement > limit and source.lane is None:
             error = Error(
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
                 description=f"more than {limit} deliveries have an outcome and are not settled by their sender",

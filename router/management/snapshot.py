@@ -90,9 +90,9 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
             connections.append(_connection(record))
-        for taken in (*record.incoming, *record.outgoing, *record.lingering):
+        for taken in (*record.incoming, *record.outgoing, *record.detached_unsettled):
             yield
-            if not (taken in record.incoming or taken in record.outgoing or taken in record.lingering):
+            if not (taken in record.incoming or taken in record.outgoing or taken in record.detached_unsettled):
                 continue
             used_address = count(taken)
             if record.lost:
@@ -177,7 +177,7 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
         remote_idle_time_out=announced / 1000 if announced else None,
         max_frame_size=engine.remote_max_frame_size,
         sessions=sum(1 for _ in engine.channels.sessions),
-        links=0 if record.lost else len(record.incoming) + len(record.outgoing) + len(record.lingering),
+        links=0 if record.lost else len(record.incoming) + len(record.outgoing) + len(record.detached_unsettled),
         octets_in=record.octets_in,
         octets_out=record.octets_out,
         unwritten=record.unwritten,

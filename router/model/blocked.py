@@ -60,7 +60,7 @@ def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
         return Reason.RECEIVER_UNREAD
     if link.session.flow_state.remote_incoming_window <= 0:
         return Reason.RECEIVER_WINDOW
-    unsettled = outgoing.outstanding + connection.held.get(outgoing.address, 0)
+    unsettled = outgoing.outstanding + connection.unsettled_after_detach.get(outgoing.address, 0)
     return Reason.RECEIVER_UNSETTLED if unsettled >= outgoing.max_unsettled else None
 
 

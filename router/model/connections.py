@@ -36,13 +36,12 @@ class ConnectionRecord:
         "cost",
         "counted",
         "cut",
+        "detached_unsettled",
         "doubtful",
         "engine",
-        "held",
         "host",
         "incoming",
         "limits",
-        "lingering",
         "listener",
         "login",
         "lost",
@@ -62,6 +61,7 @@ class ConnectionRecord:
         "tls_requested",
         "trace_frames",
         "unfinished",
+        "unsettled_after_detach",
     )
 
     def __init__(
@@ -142,11 +142,11 @@ class ConnectionRecord:
         self.unfinished: Iterator[Event] | None = None
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
-        #: Deliveries that those have unsettled, by address.
-        self.held: dict[Address, int] = {}
-        #: Detached without being closed: their deliveries live until the session ends (§2.7.6). And how many of each
-        #: count in `held`.
-        self.lingering: dict[IncomingLink | OutgoingLink, int] = {}
+        #: The number of unsettled deliveries on links of `detached_unsettled`, by node.
+        self.unsettled_after_detach: dict[Address, int] = {}
+        #: Links that were detached without being closed: their deliveries live until the session ends (§2.7.6). Each
+        #: has the number of its deliveries that count in `unsettled_after_detach`.
+        self.detached_unsettled: dict[IncomingLink | OutgoingLink, int] = {}
 
         self.limit_output(config.output_backlog)
 

@@ -139,13 +139,13 @@ class IncomingLink:
         return None if at < 0 else at
 
     @property
-    def owed(self) -> int:
+    def awaiting_settlement(self) -> int:
         """Deliveries of mode second that it was told the outcome of, and has not settled."""
         return self.link.flow_state.outstanding
 
-    @owed.setter
-    def owed(self, owed: int) -> None:
-        self.link.flow_state.outstanding = owed
+    @awaiting_settlement.setter
+    def awaiting_settlement(self, count: int) -> None:
+        self.link.flow_state.outstanding = count
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""
@@ -308,7 +308,7 @@ class OutgoingLink:
             self.current is None
             and flow_state.link_credit > 0
             and flow_state.session.remote_incoming_window > 0
-            and self.outstanding + self.connection.held.get(self.address, 0) < self.max_unsettled
+            and self.outstanding + self.connection.unsettled_after_detach.get(self.address, 0) < self.max_unsettled
             and not self.is_held_up
             and not flow_state.ended
         )
@@ -324,7 +324,7 @@ class OutgoingLink:
             or (self.current is not None and self.current.chunks)
         ):
             return 0
-        unsettled = self.outstanding + self.connection.held.get(self.address, 0)
+        unsettled = self.outstanding + self.connection.unsettled_after_detach.get(self.address, 0)
         return max(0, min(flow_state.link_credit, self.max_unsettled - unsettled))
 
     @property

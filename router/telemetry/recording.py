@@ -319,7 +319,9 @@ class Recording:
 
     def counts(self, record: ConnectionRecord) -> None:
         """Record the counters of a connection's links that have changed since the last record."""
-        self._writer.take(Kind.COUNTS, [*self._counts((*record.incoming, *record.outgoing, *record.lingering))])
+        self._writer.take(
+            Kind.COUNTS, [*self._counts((*record.incoming, *record.outgoing, *record.detached_unsettled))]
+        )
 
     def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
         """Record the final counters of an ended link."""

@@ -393,7 +393,7 @@ def test_a_link_detached_without_closing_is_forgotten_when_its_deliveries_are_se
         network.run()
     assert network.core.context.in_flight == 0
     record = consumer.record if side == "consumer" else producer.record
-    assert not record.lingering, f"{len(record.lingering)} links linger without a delivery"
+    assert not record.detached_unsettled, f"{len(record.detached_unsettled)} links linger without a delivery"
 
 
 def test_nothing_is_said_of_the_deliveries_of_a_link_that_its_peer_closed_with_an_error() -> None:

@@ -308,7 +308,12 @@ class World:
             "links": [
                 each
                 for record in records(self, router)
-                for each in (*record.incoming, *record.outgoing, *record.lingering, *record.held)
+                for each in (
+                    *record.incoming,
+                    *record.outgoing,
+                    *record.detached_unsettled,
+                    *record.unsettled_after_detach,
+                )
             ],
         }
         return {key: value for key, value in left.items() if value}
