@@ -20,7 +20,7 @@ Names = dict[str, Any]
 
 
 class Service(NamedTuple):
-    """A program, how what serves in it is called, and a good request with the answer that is due."""
+    """A program, the name of its serving function, and a good request with the expected reply."""
 
     text: str
     name: str
@@ -30,7 +30,7 @@ class Service(NamedTuple):
 
 
 def shown(page: str, serving: str) -> str:
-    """The program of a page in which that stands."""
+    """Return the program of a page that contains the text `serving`."""
     (text,) = (block.text for block in blocks(page, "python") if serving in block.text)
     return text
 
@@ -48,7 +48,7 @@ SERVICES = {
 
 
 def names_of(text: str, roads: Roads) -> Names:
-    """What a program defines; its `connect` leads over these roads."""
+    """Return the names that a program defines. Its `connect` uses these roads."""
     names: Names = {"__name__": "example"}
     exec(compile(text.replace("\ntrio.run(main)\n", "\n"), "example", "exec"), names)
     names["connect"] = lambda _url, **settings: roads.connect(**settings)
@@ -93,7 +93,7 @@ async def test_no_job_ends_or_stops_the_pool(nursery: trio.Nursery, autojump_clo
 
 
 async def posted(names: Names, quotes: Requester, method: str, *parts: bytes) -> tuple[int, bytes]:
-    """What the web service of the gateway answers to an HTTP request."""
+    """Return the HTTP response of the gateway's web service to a request."""
     coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts] + [{"type": "http.request"}]
     said: dict[str, Any] = {}
 

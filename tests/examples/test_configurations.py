@@ -28,7 +28,7 @@ def test_every_configuration_is_tried() -> None:
 
 
 class Running:
-    """A router with one of the configurations."""
+    """A router that runs one of the configurations."""
 
     def __init__(self, daemon: Daemon, config: Path) -> None:
         self.folder = config.parent
@@ -36,21 +36,21 @@ class Running:
         for _ in range(config.read_text(encoding="utf-8").count("[[listener]]")):
             found = re.search(r"(amqps?)://127\.0\.0\.1(:\d+)", daemon.said("listening"))
             assert found
-            self.urls.append(f"{found[1]}://localhost{found[2]}")  # the name that the certificate has
+            self.urls.append(f"{found[1]}://localhost{found[2]}")  # the name in the certificate
 
     def file(self, name: str) -> Path:
-        """A file beside the configuration."""
+        """Return the path of a file beside the configuration."""
         return self.folder / name
 
     def connection(self, **credentials: str) -> Connection:
-        """A client of ours, of the first listener."""
+        """Return a connection of our client to the first listener."""
         certificate = credentials.pop("certificate", None)
         files = {"certificate": f"{certificate}.pem", "key": f"{certificate}.key"} if certificate else {}
         paths = {name: self.file(file) for name, file in files.items()}
         return connect(self.urls[0], trust=self.file("ca.pem"), **paths, **credentials)
 
     def proton(self, **credentials: str) -> BlockingConnection:
-        """A client of proton's, of the first listener. Raises: ConnectionException: it was not let in."""
+        """Connect a proton client to the first listener. Raises: ConnectionException: the router refused the login."""
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(str(self.file("ca.pem")))
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
@@ -64,7 +64,7 @@ Run = Callable[[str], AbstractContextManager[Running]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run a router of one of the files, with certificates, and alice among the users."""
+    """Run a router with one of the files, with certificates, and with alice among the users."""
     folder = on_loopback(tmp_path_factory.mktemp("examples") / "router")
     env = environment(folder.parent / "bin")
     for command in (["./certificates.sh", "localhost", "--", "alice"], ["amqpmesh", "user", "add", "alice"]):
@@ -137,7 +137,7 @@ async def test_this_machines_tools_are_asked_nothing(run: Run) -> None:
 
 @pytest.fixture
 def _cyrus(request: pytest.FixtureRequest) -> None:
-    """Proton speaks SCRAM where it was built with Cyrus SASL."""
+    """Skip a password test unless proton was built with Cyrus SASL, which it needs for SCRAM."""
     if "password" in request.getfixturevalue("credentials") and not SASL.extended():
         pytest.skip("NOT TESTED, missing: a python-qpid-proton with Cyrus SASL (built with libsasl2-dev)")
 

@@ -71,7 +71,7 @@ def test_a_slow_pool_slows_its_producer(start: Programs) -> None:
         assert found, line
         workers, rate, ahead, waits = map(int, found.groups())
         assert rate <= workers / 0.05  # each job takes 50 ms
-        assert ahead <= 11  # the receiver's credit, and the one that the router has at hand
+        assert ahead <= 11  # the receiver's credit, and one delivery that the router holds
         assert waits
         figures.append((workers, rate))
     assert [workers for workers, _ in figures] == [2, 8]
@@ -79,7 +79,7 @@ def test_a_slow_pool_slows_its_producer(start: Programs) -> None:
 
 
 def post(url: str, body: str | None) -> tuple[int, str]:
-    """The status and the body of a response. Args: body: None: it is a GET."""
+    """Return the status and the body of a response. Args: body: of a POST; None: send a GET."""
     request = urllib.request.Request(url, data=body.encode() if body is not None else None)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:

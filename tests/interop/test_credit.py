@@ -65,7 +65,7 @@ def test_a_sender_never_sends_more_than_the_receiver_gave_credit_for(family, rou
 
 @both
 def test_a_sender_that_counts_any_credit_as_credit_outlives_receivers_that_come_and_go(family, router, client):
-    # Credit below what is sent already would be less than none to proton and rhea, and is not 0: they would go on.
+    # For proton and rhea, credit below the number of sent messages is negative and not 0: they would keep sending.
     sender = client(f"{family}_send", router.url, "--address", "moods", messages=[TEXT] * 2000)
     received = 0
     for credit in (100, 1, 200, 3, 50):

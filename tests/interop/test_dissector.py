@@ -1,7 +1,7 @@
-"""All that the router writes, read by Wireshark's AMQP dissector, which shares nothing with this project.
+"""All bytes that the router writes, read by Wireshark's AMQP dissector, which shares no code with this project.
 
-The bytes are recorded by a proxy between clients and router and written as a capture file: capturing on the interface
-needs rights that a build server does not give, and loses packets when the machine is busy.
+A proxy between clients and router records the bytes, and they are written as a capture file. Capturing on the interface
+needs rights that a build server does not give, and loses packets on a busy machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PERFORMATIVES = dict(
 
 
 class Recording:
-    """A proxy in front of a router that keeps, per connection, what went which way, in order."""
+    """A proxy in front of a router that keeps the bytes of each connection, with their direction, in order."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -75,11 +75,11 @@ class Recording:
                             continue
                         to.shutdown(socket.SHUT_WR)
                     except OSError:
-                        pass  # the other side is gone already
+                        pass  # the other side has closed already
                     selector.unregister(key.fileobj)
 
     def finish(self) -> None:
-        """No more connections; those that are there have ended."""
+        """Accept no more connections, and wait until the present ones have ended."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
@@ -88,7 +88,7 @@ class Recording:
 
 
 def capture(connections: list[list[tuple[bool, bytes]]]) -> bytes:
-    """A capture file (pcap, raw IPv4) of these connections, one after the other."""
+    """Return a capture file (pcap, raw IPv4) of these connections, one after the other."""
     packets = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)]
     clock = 0
 
@@ -120,7 +120,7 @@ def capture(connections: list[list[tuple[bool, bytes]]]) -> bytes:
 
 @pytest.fixture
 def tshark(required_in_ci, tmp_path):
-    """`tshark(connections, filter, field...)`: the lines that it prints about the AMQP in them."""
+    """Yield `tshark(connections, filter, field...)`: it returns the lines that tshark prints about the AMQP in them."""
     program = shutil.which("tshark")
     if program is None:
         required_in_ci("tshark")
@@ -141,9 +141,10 @@ WRONG = "_ws.malformed || _ws.expert.severity == 8388608"  # the second is Wires
 
 
 def a_session_of_everything(url, client):
-    """Clients of three makes, every outcome, a drain, a node of one's own, a refusal.
+    """Run clients of three makes: every outcome, a drain, a dynamic node, a refusal.
 
-    No message of several frames: the dissector does not put them together, and takes what goes on for what begins.
+    No message has several frames: the dissector does not join them, and takes a continuation for the beginning of a
+    message.
     """
     outcomes = [
         {"outcome": "accepted"},
@@ -181,14 +182,14 @@ def test_the_dissector_finds_no_malformed_frame_in_a_session_of_everything(route
         for number in line.split(",")
         if number
     )
-    # The proof that it read them at all.
+    # This proves that the dissector has read them.
     assert seen.keys() >= set(PERFORMATIVES.values()), seen
     assert seen[PERFORMATIVES["open"]] == len(recording.connections)
 
 
 def test_the_dissector_does_find_a_malformed_frame(tshark):
     header = b"AMQP\x00\x01\x00\x00"
-    # An open whose list says that it has more octets than the frame.
+    # An open whose list claims more octets than the frame has.
     body = b"\x00\x53\x10\xc0\xff\x02\xa1\x01a"
     frame = struct.pack(">IBBH", 8 + len(body), 2, 0, 0) + body
     assert tshark([[(TO_ROUTER, header), (FROM_ROUTER, header), (FROM_ROUTER, frame)]], WRONG) != []

@@ -25,7 +25,7 @@ pairs = pytest.mark.parametrize(
 
 
 def test_clients_with_a_short_idle_time_out_stay_while_nothing_flows(start_router, client):
-    # The one real wait of this suite: three and a half times the time-outs of both sides.
+    # The only real wait of these tests: three and a half times the time-outs of both sides.
     families = ("proton", "rhea")
     router = start_router(IDLE)
     receivers = [
@@ -80,7 +80,7 @@ def test_a_receiver_goes_on_when_a_producer_was_killed_between_messages(router, 
 def test_a_receiver_that_freezes_is_given_up_after_the_idle_time_out(family, start_router, client):
     router = start_router(IDLE)
     receiver = client(f"{family}_receive", router.url, "--address", "frozen", "--outcomes", HOLD)
-    # A proton client announces nothing by itself; the sender must send empty frames to stay.
+    # A proton client announces no time-out by itself; the sender must send empty frames to stay connected.
     sender = client("proton_send", router.url, "--address", "frozen", messages=[TEXT])
     receiver.expect("message")
     receiver.kill(signal.SIGSTOP)

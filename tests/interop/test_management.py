@@ -1,4 +1,4 @@
-"""`$management`, asked by a client that knows nothing of this router but AMQP Management."""
+"""`$management`, queried by a client that knows only AMQP Management, and nothing of this router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of two families at different routers of a mesh: three processes, which trust each other by certificates."""
+"""Clients of two families at different routers of a mesh: three processes that trust each other by certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
-    """A folder with what `amqpmesh ca` makes for routers A, B and C."""
+    """Return a folder with the files that `amqpmesh ca` makes for routers A, B and C."""
     folder = tmp_path_factory.mktemp("authority")
 
     def ca(*arguments):
@@ -38,7 +38,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def line(start_shared_router, authority):
-    """A, B and C in a line; B connects to neither, both connect to it."""
+    """Start A, B and C in a line. B connects to neither; both connect to B."""
 
     def start(router, *connectors):
         config = f"""
@@ -68,7 +68,7 @@ distribution = "multicast"
 
 
 def await_each_other(url, router):
-    """Until the router at a URL knows another one: before that, a name there is not found."""
+    """Wait until the router at a URL knows another one: before that, it does not find addresses there."""
     command = [sys.executable, "-m", "amqpmesh", "status", router, "--url", url]
     give_up_at = monotonic() + 20
     while subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, check=False).returncode:
@@ -148,7 +148,7 @@ def test_a_multicast_reaches_receivers_at_every_router(family, line, client):
 
 
 def addressed(to):
-    """A message for an anonymous sender."""
+    """Return a message for an anonymous sender."""
     return {"sections": [[0x73, ["list", [["null"], ["null"], ["string", to]]]], *TEXT["sections"]]}
 
 

@@ -1,8 +1,7 @@
-"""Faults between routers that are processes, as clients of other makes notice them.
+"""Faults between routers that are processes, as clients of other makes see them.
 
-After each fault routes converge, every delivery has an outcome that is true, nothing is lost that was accepted, nothing
-comes twice, and nothing is left in any table. How fast is measured elsewhere; here a time that is waited for is bounded
-by what a busy machine takes.
+After each fault routes converge. Every delivery has a true outcome, no accepted message is lost, none arrives twice,
+and no table keeps anything. Other tests measure the speed; here each time limit is that of a busy machine.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tests.support.processes.faulty_path import Strait
 pytestmark = pytest.mark.interop
 
 PACE = 0.005  # seconds from one message to the next
-ENDLESS = 30_000  # messages: more than a test takes time for
+ENDLESS = 30_000  # messages: more than are sent in the time of a test
 LASTS = 120.0  # seconds that a client of these tests may take
-SOON = 10.0  # seconds for what takes a tenth of one on a machine that does nothing else
+SOON = 10.0  # seconds for steps that take a tenth of a second on an idle machine
 HOLD = 1.0
 TABLE = f"hello = 0.25\nhold = {HOLD}\nlane_idle = 0.5\n"
 families = pytest.mark.parametrize("family", ["proton", "rhea"])
@@ -33,7 +32,7 @@ families = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
-    """A folder with what `amqpmesh ca` makes for routers A to J."""
+    """Return a folder with the files that `amqpmesh ca` makes for routers A to J."""
     folder = tmp_path_factory.mktemp("authority")
 
     def ca(*arguments):
@@ -48,7 +47,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture
 def routers(authority):
-    """A mesh whose routers trust each other by certificates; whoever was not killed ends in good order."""
+    """Start a mesh whose routers trust each other by certificates. Those not killed must end in good order."""
 
     def settings(router):
         files = f'certificate = "{router}.pem"\nkey = "{router}.key"\ntrust = "mesh-ca.pem"\n'
@@ -66,7 +65,7 @@ def routers(authority):
 
 @pytest.fixture
 def strait():
-    """`strait(url)`: a way to that listener on which things go wrong; its URL is `way_of`."""
+    """Yield `strait(url)`: it starts a faulty path to that listener; its URL is `way_of`."""
     made = []
 
     def make(url):
@@ -79,7 +78,7 @@ def strait():
 
 
 def by(strait):
-    """The URL of a listener of the mesh that a strait leads to."""
+    """Return the URL of a listener of the mesh behind a faulty path."""
     return f"amqps://127.0.0.1:{strait.port}"
 
 
@@ -99,7 +98,7 @@ class Traffic:
             self.receiver.expect("message")
 
     def conclude(self):
-        """End it, wait for every outcome, and compare with what came. Returns: how often the sender was told what."""
+        """End it, wait for every outcome, and compare with the messages that arrived. Returns: the counted outcomes."""
         self.flow(5)
         self.sender.kill(signal.SIGTERM)
         self.sender.finish()
@@ -119,7 +118,7 @@ class Traffic:
 
 
 def emptied(routers, *ids):
-    """Wait until no client's link, no delivery and no lane is left in any of these."""
+    """Wait until none of these routers has a client's link, a delivery or a lane."""
     for each in [routers[name] for name in ids or routers.routers]:
 
         def is_empty(router=each):
@@ -127,14 +126,14 @@ def emptied(routers, *ids):
             own = {each["number"] for each in told["connection"] if each["container_id"] not in routers.routers}
             links = [link for link in told["link"] if link["connection"] not in own | {0}]
             whole = told["router"][0]
-            # What asks is a client itself: a connection, its links, and a delivery that is answered now.
+            # The query itself is a client: a connection, its links, and a delivery that is being answered.
             return len(own) <= 1 and not links and not told["lane"] and whole["relays"] <= 1 and not whole["buffered"]
 
         await_that(is_empty, f"something is left in {each.id}", 2 * SOON)
 
 
 def up(router, *neighbours):
-    """Whether these are its neighbours, and are up."""
+    """Return whether these routers are its neighbours, and are up."""
     return {each["router"] for each in router.entities()["neighbour"] if each["up"]} == set(neighbours)
 
 
@@ -216,7 +215,7 @@ def test_a_router_that_freezes_for_a_moment_costs_nothing(routers, client):
 
 
 def crossing(routers, strait):
-    """From A by B to C, or directly. From A to B the only way is a strait."""
+    """Start A, B and C, with routes from A by B to C and directly. The only path from A to B is a faulty one."""
     c = routers.add("C")
     b = routers.add("B", (c.mesh_url, 1))
     way = strait(b.mesh_url)

@@ -1,4 +1,4 @@
-"""Addresses that are not just names of a link: dynamic nodes, and each message by its `to` (§3.5.3, §3.2.4)."""
+"""Addresses that are more than the name of a link: dynamic nodes, and the `to` of each message (§3.5.3, §3.2.4)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_request_is_answered_to_a_dynamic_node(asking, answering, router, clie
 
 @both
 def test_two_dynamic_nodes_have_two_addresses(family, router, client):
-    # Both stay until the end: with a node goes its senders' link.
+    # Both stay until the end: the links of a node's senders end with the node.
     receivers = [client(f"{family}_receive", router.url, "--dynamic", "--count", "0") for _ in range(2)]
     addresses = [receiver.expect("attached")["address"] for receiver in receivers]
     assert all(addresses)
@@ -77,7 +77,7 @@ def test_a_message_to_a_dynamic_node_that_is_gone_is_not_accepted(router, client
     owner.kill()
     sender = client("proton_send", router.url, messages=[text("too late", to=address)])
     sender.finish()
-    # Rejected if the router knew by then; modified if the message was on its way to a socket nobody reads any more.
+    # Rejected if the router knew by then; modified if the message was on its way to a socket that is no longer read.
     assert sender.of("outcome")[0]["outcome"] in ("rejected", "modified")
 
 
@@ -160,13 +160,13 @@ def test_a_copy_receiver_sees_what_another_one_consumes(family, router, client):
     reader.finish()
     consumer.finish()
     assert len(reader.of("message")) == len(consumer.of("message")) == 3
-    # What the copy's reader thinks of it is not the sender's business.
+    # The outcome of a copy (distribution-mode copy) does not concern the sender.
     assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 3
 
 
 @both
 def test_two_connections_of_one_container_both_have_a_link_to_an_address(family, router, client):
-    # Proton names links after container and address: each of these has the name of the other's.
+    # Proton names links after container and address: both clients give their links the same name.
     named = ["--address", "q", "--container-id", "same"]
     receivers = [client(f"{family}_receive", router.url, *named, "--count", "1", "--credit", "1") for _ in range(2)]
     for receiver in receivers:

@@ -39,11 +39,11 @@ pairs = pytest.mark.parametrize(
 )
 
 
-# rhea writes the keys of an error's info as strings; they reach the sender as what the standard has, symbols.
+# rhea writes the keys of an error's info as strings; they reach the sender as symbols, as in the standard.
 
 
 def told(event: dict[str, Any]) -> dict[str, Any]:
-    """An outcome event without what only describes the event, and without fields that say nothing."""
+    """Return an outcome event without the fields that only describe the event, and without empty fields."""
     fields = {key: value for key, value in event.items() if key not in ("event", "index", "settled")}
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -82,7 +82,7 @@ def test_in_mode_second_the_sender_settles_before_the_receiver(sending, receivin
     sender.finish()
     receiver.finish()
     assert sender.of("attached")[0]["receiver_settle_mode"] == 1
-    # The outcome arrives unsettled; the client settles, and only then the receiver hears of settlement.
+    # The outcome arrives unsettled. The client settles, and only then does the receiver get the settlement.
     assert [(event["settled"], told(event)) for event in sender.of("outcome")] == [(False, outcome)] * 3
     assert len(receiver.of("settled")) == 3
 

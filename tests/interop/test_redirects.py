@@ -1,4 +1,4 @@
-"""Redirects to clients of other makes, and ours that follow them (§2.8.16, §2.8.18)."""
+"""Redirects to clients of other makes, and our clients that follow theirs (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def elsewhere(start_router):
 
 
 def plain(typed):
-    """A map of `values.to_json`, with Python's values; its keys are symbols."""
+    """Return a map of `values.to_json` with Python's values; its keys are symbols."""
     kind, pairs = typed
     assert kind == "map"
     assert all(key[0] == "symbol" for key, _ in pairs)
@@ -67,7 +67,7 @@ def test_a_message_of_an_anonymous_sender_of_proton_is_rejected_with_where(elsew
     program.finish()
     [outcome] = program.of("outcome")
     assert (outcome["outcome"], outcome["condition"]) == ("rejected", "amqp:link:redirect")
-    # What a link would be told, and which message it is about.
+    # The redirect that a link would get, and the message that it concerns.
     assert plain(outcome["info"]) == PLACE | {"address": "there", "delivery-tag": b"tag-0".hex()}
 
 
@@ -100,7 +100,7 @@ async def test_the_library_is_told_all_of_it_by_a_router_in_another_process(else
 
 @pytest.fixture
 def listener(program):
-    """`listener("proton", *arguments, messages=[...])`: a container that listens, at `.url`."""
+    """Yield `listener("proton", *arguments, messages=[...])`: it starts a container that listens, at `.url`."""
 
     def start(family, *arguments, messages=None):
         peer = program(f"{family}_listen", *arguments, messages=messages)
@@ -111,7 +111,7 @@ def listener(program):
 
 
 def place_of(there, **more):
-    """What a peer says that sends us to another one."""
+    """Return the fields of a redirect to another peer, in JSON."""
     return json.dumps(
         {"hostname": "b.example", "network-host": "127.0.0.1", "port": int(there.url.rpartition(":")[2]), **more}
     )

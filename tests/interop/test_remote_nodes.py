@@ -1,4 +1,4 @@
-"""Nodes of other containers, to which a router goes in place of its clients."""
+"""Nodes of other containers that a router connects to in place of its clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIVEN = {"sections": [[0x77, ["string", "from there"]]]}
 
 
 def elsewhere(url, **more):
-    """A router whose `elsewhere` is the node `there` at that URL."""
+    """Start a router whose `elsewhere` table has the node `there` at that URL."""
     port = int(url.rpartition(":")[2])
     redirect = RedirectConfig(network_host="127.0.0.1", port=port, follow="router", **{"address": "there", **more})
     return Router(id="A", addresses=(AddressConfig(pattern="elsewhere", redirect=redirect),), drain=0.5)
@@ -32,7 +32,7 @@ both = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 @pytest.fixture
 def listener(program):
-    """`listener("proton", *arguments, messages=[...])`: a container that listens, at `.url`."""
+    """Yield `listener("proton", *arguments, messages=[...])`: it starts a container that listens, at `.url`."""
 
     def start(family, *arguments, messages=None):
         peer = program(f"{family}_listen", *arguments, messages=messages)

@@ -105,8 +105,8 @@ HEADS = {
         [APPLICATION_PROPERTIES, ["map", [[["string", f"p{n}"], value] for n, value in enumerate(SIMPLE)]]]
     ],
 }
-# What only rhea's API writes: several body sections, and a footer - which it puts before the body, with strings for
-# keys. A router that minded either would break its users.
+# Only rhea's API writes several body sections and a footer. It puts the footer before the body, with strings as
+# keys. A router that refused either would break its users.
 RHEA_ONLY = {
     "three data sections": [[DATA, ["binary", octets]] for octets in ("00", "", "ff01")],
     "two sequences": [[SEQUENCE, ["list", [["uint", str(n)]]]] for n in (1, 2)],
@@ -130,7 +130,7 @@ DEFAULTS = {HEADER: [["boolean", False], ["ubyte", "4"], ["null"], ["boolean", F
 
 
 def normal(sections):
-    """The sections without what says nothing: empty ones, a null body, null fields at a list's end, header defaults."""
+    """Return the sections without empty ones, a null body, null fields at a list's end, and header defaults."""
     found = []
     for code, value in sections:
         if code in (HEADER, PROPERTIES):
@@ -145,13 +145,13 @@ def normal(sections):
         if code <= APPLICATION_PROPERTIES and not value[1]:
             continue
         if [code, value] == [VALUE, ["null"]]:
-            continue  # proton writes no body at all for it
+            continue  # proton writes no body for it
         found.append([code, value])
     return found
 
 
 def without_ttl(sections):
-    """The sections, and the ttl that the header had."""
+    """Return the sections without the header's ttl, and that ttl."""
     ttl = None
     found = []
     for code, value in sections:

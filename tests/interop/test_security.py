@@ -15,7 +15,7 @@ SCRAM = ["SCRAM-SHA-1", "SCRAM-SHA-256"]
 
 @pytest.fixture
 def secure(start_router, credentials, users):
-    """The URL of a router that wants to know everybody: by password or by certificate."""
+    """Start a router that requires a login by password or certificate, and return its URL."""
     router = start_router(f"""
         [router]
         id = "A"
@@ -39,7 +39,7 @@ def trust(credentials):
 
 
 def relay(family, url, client, *arguments):
-    """One message between two clients with the same credentials."""
+    """Send one message between two clients with the same credentials."""
     receiver = client(f"{family}_receive", url, "--address", "secret", *arguments)
     sender = client(f"{family}_send", url, "--address", "secret", *arguments, messages=[TEXT])
     sender.finish()
@@ -53,7 +53,7 @@ def password(mechanism, secret="correct horse"):
 
 @pytest.fixture
 def needs_cyrus(request):
-    """Proton speaks SCRAM where it was built with Cyrus SASL; rhea's clients do in any case."""
+    """Skip SCRAM with proton unless it was built with Cyrus SASL; rhea's clients always have SCRAM."""
     if not SASL.extended():
         request.getfixturevalue("required_in_ci")("a python-qpid-proton with Cyrus SASL (built with libsasl2-dev)")
 

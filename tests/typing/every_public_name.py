@@ -1,6 +1,6 @@
-"""A program that uses every public name; checked strictly against the installed package, and run.
+"""A program that uses every public name, checked strictly against the installed package, and run.
 
-Its first half is the library's example: a service within the process, and a client.
+Its first half is an example of the library: a service within the process, and a client.
 """
 
 from __future__ import annotations
@@ -116,22 +116,22 @@ from amqpmesh import (
 
 
 def price(body: object) -> bytes:
-    """What it costs."""
+    """Return the price of an order."""
     return b"0.93 " + body if isinstance(body, bytes) else b"?"
 
 
 def spam(message: Message) -> bool:
-    """Whether nobody wants it."""
+    """Return whether an order is spam."""
     return bool(message.body == b"spam")
 
 
 def work(message: Message) -> None:
-    """What there is to do."""
+    """Do the work of a job."""
     assert isinstance(message.body, bytes)
 
 
 async def quotes(router: Router) -> None:
-    """A service on an in-process link."""
+    """Run a service on an in-process link."""
     async with router.receiver("quotes", credit=20) as requests:
         async for delivery in requests:
             async with delivery as message:
@@ -139,7 +139,7 @@ async def quotes(router: Router) -> None:
 
 
 async def collect(connection: Connection, ready: trio.Event, number: int) -> None:
-    """So many orders."""
+    """Collect so many orders."""
     async with connection.receiver("orders", credit=100, buffer=2**20) as incoming:
         ready.set()
         async for delivery in incoming:
@@ -154,7 +154,7 @@ async def collect(connection: Connection, ready: trio.Event, number: int) -> Non
 
 
 async def example() -> None:
-    """A router, its service, and a client."""
+    """Run a router, its service, and a client."""
     async with Router(id="gateway", listeners=["amqp://127.0.0.1:0"]) as router, trio.open_nursery() as nursery:
         nursery.start_soon(quotes, router)
         async with connect(router.listeners[0].url, reconnect=True) as connection:
@@ -186,7 +186,7 @@ async def example() -> None:
 
 
 def explain(outcome: Outcome) -> str:
-    """What became of a message."""
+    """Return the outcome of a message, in words."""
     match outcome:
         case Accepted():
             return "accepted"
@@ -201,7 +201,7 @@ def explain(outcome: Outcome) -> str:
 
 
 def told(error: AmqpMeshError) -> str:
-    """What went wrong, the most special first."""
+    """Return the error, in words; the most specific class is checked first."""
     match error:
         case RejectedError() | ReleasedError() | ModifiedError():
             return f"{explain(error.outcome)} {error.error}"
@@ -225,7 +225,7 @@ def told(error: AmqpMeshError) -> str:
 
 
 def every_type() -> Message:
-    """A message of every AMQP type that Python does not have."""
+    """Return a message with a value of every AMQP type that Python lacks."""
     numbers = [UByte(1), UShort(2), UInt(3), ULong(4), Byte(-1), Short(-2), Int(-3), Long(-4), Float(1.5), 2.5]
     decimals = [kind.from_decimal(Decimal("1.5")) for kind in (Decimal32, Decimal64, Decimal128)]
     others = [Char("a"), Timestamp(0), Symbol("s"), Described(Symbol("d"), 1), Array(Primitive.UINT, [UInt(1)])]
@@ -233,7 +233,7 @@ def every_type() -> Message:
 
 
 def bodies() -> Iterator[Message]:
-    """Bodies that are no single value."""
+    """Yield messages with several body sections, or with a section class as the body."""
     yield Message((Data(value=b"a"), Data(value=b"b")))
     yield Message(AmqpSequence(value=[1, "two"]))
     yield Message(AmqpValue(value=b"octets"))
@@ -241,7 +241,7 @@ def bodies() -> Iterator[Message]:
 
 
 def configuration(folder: Path) -> RouterConfig:
-    """All that can be said."""
+    """Return a configuration with every table."""
     tls = TlsConfig(certificate=folder / "router.pem", key=folder / "router.key")
     public = ListenerConfig(
         url="amqps://0.0.0.0:0", sasl=("SCRAM-SHA-256",), users=folder / "users.toml", tls=tls, max_frame_size=2**14
@@ -282,7 +282,7 @@ def configuration(folder: Path) -> RouterConfig:
 
 
 def shown(statistics: Statistics) -> Iterator[str]:
-    """A line for everything there is."""
+    """Yield a line for each entity."""
     whole: RouterStatistics = statistics.router
     yield f"{whole.id} {whole.relays} {counted(whole)}"
     listener: ListenerStatistics
@@ -332,18 +332,18 @@ def shown(statistics: Statistics) -> Iterator[str]:
 
 
 def counted(outcomes: Outcomes) -> str:
-    """How deliveries ended."""
+    """Return the number of deliveries of each outcome."""
     return f"{outcomes.accepted} {outcomes.rejected} {outcomes.released} {outcomes.modified} {outcomes.presettled}"
 
 
 async def send_one(sender: Sender, message: Message) -> Sent:
-    """Pipelined."""
+    """Send without waiting for the outcome."""
     sent: Sent = await sender.transfer(message)
     return sent
 
 
 async def receive_one(receiver: Receiver) -> Delivery:
-    """By hand."""
+    """Receive one delivery with credit given by the program."""
     receiver.flow(1)
     delivery: Delivery = await receiver.receive()
     await receiver.drain()
@@ -351,20 +351,20 @@ async def receive_one(receiver: Receiver) -> Delivery:
 
 
 async def parts() -> AsyncIterator[bytes]:
-    """Of a large body."""
+    """Yield the parts of a large body."""
     for _ in range(2):
         yield bytes(2**16)
 
 
 async def ask(requester: Requester, question: str) -> Message | None:
-    """Or None, if nobody answers in time."""
+    """Return the reply, or None if none comes in time."""
     with trio.move_on_after(0.05):
         return await requester.request(Message(question, subject="?"))
     return None
 
 
 async def others() -> None:
-    """What the example does not show."""
+    """Use the names that the example does not use."""
     async with Router(
         RouterConfig(id="B", addresses=(AddressConfig(pattern="news", distribution=Distribution.MULTICAST),))
     ) as router:
@@ -410,7 +410,7 @@ async def others() -> None:
 
 
 def main() -> None:
-    """All of it."""
+    """Run everything."""
     print(__version__)
     trio.run(example)
     trio.run(others)

@@ -1,4 +1,4 @@
-"""The installation of `make run`, as a strict type checker finds it."""
+"""The editable installation of `make run`, as a strict type checker sees it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = (
     "README.md",
     "LICENSE",
 )
-PATIENCE = 300.0  # seconds: an environment is made, and packages are fetched
+PATIENCE = 300.0  # seconds: it creates an environment and installs packages
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_a_strict_type_checker_takes_a_program_beside_the_checkout(tmp_path: Pat
         else:
             shutil.copy(ROOT / name, checkout / name)
     make = ["make", "-s", ".venv/base", f"PYTHON={sys.executable}"]
-    env = {**os.environ, "CFLAGS": "-O0"}  # nobody waits for the kernel's optimizer here
+    env = {**os.environ, "CFLAGS": "-O0"}  # no optimization: this test needs no fast kernel
     subprocess.run(make, cwd=checkout, env=env, check=True, timeout=PATIENCE)
 
     (programs / "right.py").write_text("from amqpmesh import Message\n\nMessage('hi').subject\n")

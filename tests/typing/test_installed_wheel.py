@@ -1,4 +1,4 @@
-"""The wheel, whose public names a strict type checker knows."""
+"""The wheel, and its public names for a strict type checker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOURCES = (
 
 
 def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
-    """What a program prints. Raises: AssertionError: it ended otherwise than well; with what it said."""
+    """Return the output of a program. Raises: AssertionError: it failed; with its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AMQPMESH")} | environment
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=env, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -40,13 +40,13 @@ def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
 
 
 def installed(folder: Path, **building: str) -> Path:
-    """The interpreter of an environment that has the wheel; what the package needs it has from this one.
+    """Return the interpreter of an environment with the wheel. Its dependencies come from this environment.
 
     Args: building: variables of the environment in which the wheel is built.
     """
     source, environment = folder / "source", folder / "environment"
     source.mkdir()
-    for name in SOURCES:  # a copy, since a build leaves things behind
+    for name in SOURCES:  # a copy, since a build leaves files behind
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
@@ -66,8 +66,8 @@ def installed(folder: Path, **building: str) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has the wheel as people install it."""
-    return installed(tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")  # nobody waits for the kernel here
+    """Return the interpreter of an environment with the wheel as users install it."""
+    return installed(tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")  # no optimization: this test needs no fast kernel
 
 
 def test_the_program_uses_every_public_name() -> None:
@@ -81,7 +81,7 @@ def test_a_strict_type_checker_takes_a_program_that_uses_every_public_name(pytho
     strict = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", tmp_path / "cache")
     said = run(*strict, "--python-executable", python, tmp_path / PROGRAM.name, cwd=tmp_path)
     assert "Success: no issues found in 1 source file" in said
-    # It would have said so if a name were not what it is.
+    # The type checker reports every name of another type.
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import amqpmesh\nreveal_type(amqpmesh.connect)\namqpmesh.Message(ttl='soon')\n")
     with pytest.raises(AssertionError, match="incompatible type") as raised:

@@ -1,37 +1,37 @@
-"""A broker of another make, private to the test run: a process in a temporary folder, on loopback only.
+"""A broker of another make for this test run only: a process in a temporary folder, on loopback.
 
-RabbitMQ 3.x, as Debian packages it, with its AMQP 1.0 plugin (version 4 has other addresses and other faults). One node
-serves the whole run; a test that kills it starts it again, on the same ports and with the same data.
+It is RabbitMQ 3.x, as Debian packages it, with its AMQP 1.0 plugin (version 4 has other addresses and other faults).
+One node serves the whole run. A test that kills it starts it again, on the same ports and with the same data.
 
-What this broker does that others do not, as seen with proton 0.40 and with our client:
+This broker differs from others in the following ways, as seen with proton 0.40 and with our client:
 
-- Addresses: `/queue/NAME` and `NAME` declare a queue, which ends with the broker unless the terminus is `durable`;
-  `/amq/queue/NAME` wants one that is there - but a sender to one that is not is attached, and its messages are
-  *accepted and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`: an exchange that is not there ends the session.
-- A receiver is refused where there is no queue. When its queue is deleted, its session falls silent at once, and the
-  connection is aborted after three seconds; a sender alone hears nothing, and its messages are accepted and dropped.
-- A receiver that was given no credit is not answered when it detaches, unless with the session. It may be the single
-  active consumer of a queue, and nobody else has messages then.
-- What it does not like ends the session, not the link: a node that is not there (not-found), dynamic nodes, the
+- Addresses: `/queue/NAME` and `NAME` declare a queue, which ends with the broker unless the terminus is `durable`.
+  `/amq/queue/NAME` needs an existing queue. But a sender to a missing queue is attached, and its messages are *accepted
+  and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`: a missing exchange ends the session.
+- A receiver is refused if there is no queue. When its queue is deleted, its session falls silent at once, and the
+  connection is aborted after three seconds. A sender alone is told nothing, and its messages are accepted and dropped.
+- If a receiver never got credit, its `detach` is not answered before the session ends. It may be the single active
+  consumer of a queue; then no other receiver gets messages.
+- A refusal ends the session with all its links, not only the link: a missing node (not-found), dynamic nodes, the
   anonymous terminus, `rcv-settle-mode` second (not-implemented), a `user-id` that is not the connection's user
-  (precondition-failed). All links of that session go with it.
-- A refused password is answered after three seconds.
-- A drain on a classic queue ends the session with internal-error. On a quorum queue the `flow` that says "drained"
-  comes *before* the deliveries that were on their way: only the delivery-count tells when all have come.
-  A second drain on a link it answers without counting what was given back; after a `flow` with the same credit twice
-  it sends twice as many, and some more than it may whenever a `flow` crosses deliveries that are on their way.
-- Its sources do not have the outcome `modified`, as their attach says; it ends the session (invalid-field). `rejected`
-  drops the message, or dead-letters it; `released` puts it back. No delivery-count is kept: what comes again shows in
-  `first-acquirer` alone.
-- It does not know aborted transfers: one ends the session (internal-error).
-- Sections are kept, body types too; a message without a body comes back with an empty data section, header and
-  properties are always there. Some values make the connection fall silent, without a close: an amqp-value that is a
-  list of two elements or more, arrays of binary, uuid, or integers in their short encodings. So does a queue that
-  refuses for its length.
+  (precondition-failed).
+- A wrong password is refused after three seconds.
+- A drain on a classic queue ends the session with internal-error. On a quorum queue the `flow` that answers a drain
+  comes *before* the deliveries that were on their way: only the delivery-count tells when all have arrived. It answers
+  a second drain on a link without counting returned deliveries. After two `flow` frames with the same credit it sends
+  twice as many deliveries. It sends more than its credit whenever a `flow` crosses deliveries.
+- Its sources lack the outcome `modified`, as their attach says; it ends the session (invalid-field). `rejected` drops
+  the message, or dead-letters it; `released` puts it back. It keeps no delivery-count: a redelivery shows only in
+  `first-acquirer`.
+- It does not support aborted transfers: one ends the session (internal-error).
+- It keeps sections and body types. A message without a body comes back with an empty data section, and always with
+  header and properties. Some values make the connection fall silent, without a close: an amqp-value that is a list of
+  two elements or more, and arrays of binary, uuid, or integers in their short encodings. So does a queue that refuses
+  messages because it is full.
 - Its channels have the numbers of ours, and the `begin` of a session may come before the `end` of the one before it.
-- What was acknowledged within the last moment before it is killed comes again from a classic queue.
-- Its `flow` for a new link has no delivery-count. Of its own idle-time-out it waits six times as long before it closes;
-  for a client's below a second it sends no heartbeats at all.
+- After it is killed, messages that were acknowledged in the last moment come again from a classic queue.
+- Its `flow` for a new link has no delivery-count. It closes an idle connection only after six times its own
+  idle-time-out. For a client's idle-time-out below a second it sends no heartbeats at all.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ import pytest
 from tests.interop.conftest import PATIENCE, Credentials, Lines
 
 INSTALLED = Path("/usr/lib/rabbitmq/lib")
-#: Seconds until it is up, on two cores that do other things, too: five to ten were seen.
+#: Seconds until it is up, on two busy cores: five to ten were measured.
 STARTING = 60.0
 
 USER, PASSWORD = "alice", "correct horse"
-#: Who comes without a name.
+#: The user of connections without a login.
 NOBODY = "nobody"
 
-#: What the router's links to the broker drain, and feed.
+#: Queues that the router's links receive from, and send to.
 _LINKED: dict[str, dict[str, str]] = {"drained": {}, "drained-quorum": {"x-queue-type": "quorum"}, "fed": {}}
-#: What breaks in a test: each has queues like those to itself, as what comes again is to be nobody else's.
+#: Faults of tests: each has such queues of its own, since redelivered messages must not reach other tests.
 BREAKING = ("connection", "broker")
 
 QUEUES = {
@@ -73,7 +73,7 @@ QUEUES = {
 
 
 class RabbitMQ:
-    """A node of RabbitMQ: no Erlang distribution, so neither epmd nor a port of its own for it; no other plugin."""
+    """A node of RabbitMQ without Erlang distribution, so without epmd and its port, and with one plugin only."""
 
     def __init__(self, server: Path, folder: Path, credentials: Credentials) -> None:
         self._script = server / "sbin" / "rabbitmq-server"
@@ -100,7 +100,7 @@ class RabbitMQ:
         }
         (self._folder / "definitions.json").write_text(json.dumps(definitions))
         (self._folder / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
-        (self._folder / "rabbitmq-env.conf").touch()  # in the place of the system's
+        (self._folder / "rabbitmq-env.conf").touch()  # replaces the system's file
         (self._folder / "rabbitmq.conf").write_text(f"""
             listeners.tcp.1 = 127.0.0.1:{port}
             listeners.ssl.1 = 127.0.0.1:{tls_port}
@@ -115,9 +115,9 @@ class RabbitMQ:
         """)
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
-        # Without distribution nobody can reach the node but over AMQP. It insists on a port of an epmd all the same; as
-        # it starts programs to have one, what keeps epmd from being started is in the environment, not in arguments.
+        """Start it, and return when it accepts connections."""
+        # Without distribution the node can be reached only over AMQP. It still wants the port of an epmd. It starts
+        # programs to get one, so the setting that prevents epmd is in the environment, not in arguments.
         no_distribution = "-dist_listen false -start_epmd false -erl_epmd_port 1"
         environment = {
             "PATH": os.environ["PATH"],
@@ -155,7 +155,7 @@ class RabbitMQ:
         raise AssertionError("RabbitMQ ended:\n" + "\n".join(self._log.seen))
 
     def kill(self) -> None:
-        """End it without a word to its clients. What it wrote to disk stays."""
+        """Kill it. Its clients get no farewell, and its data on disk stays."""
         self._process.kill()
         self._process.wait(PATIENCE)
         self._log.join()
@@ -169,7 +169,7 @@ def _free_port() -> int:
 
 @pytest.fixture(scope="session")
 def rabbitmq(required_in_ci, credentials, tmp_path_factory) -> Iterator[RabbitMQ]:
-    """The broker: `url` takes anybody, and `USER` with `PASSWORD`; `tls_url` is the same under TLS."""
+    """Start the broker: `url` admits any user, and `USER` with `PASSWORD`; `tls_url` is the same under TLS."""
     servers = sorted(INSTALLED.glob("rabbitmq_server-3.*"))
     if not servers:
         required_in_ci("rabbitmq-server 3 (Debian's package)")
@@ -180,5 +180,5 @@ def rabbitmq(required_in_ci, credentials, tmp_path_factory) -> Iterator[RabbitMQ
 
 @pytest.fixture
 def queue(request) -> str:
-    """The name of a queue that no other test has."""
+    """Return the name of a queue that no other test has."""
     return str(request.node.name)

@@ -1,4 +1,4 @@
-"""Declaring and deleting queues of RabbitMQ over AMQP 0-9-1, since AMQP 1.0 has no words for it."""
+"""Declaration and deletion of RabbitMQ's queues over AMQP 0-9-1, since AMQP 1.0 has no frames for it."""
 
 import socket
 import struct
@@ -30,17 +30,17 @@ class Declaring:
         self._expect(CHANNEL_OPEN_OK)
 
     def declare(self, queue: str) -> None:
-        """Have a durable classic queue."""
+        """Declare a durable classic queue."""
         self._say(1, DECLARE, b"\0\0" + _short(queue) + DURABLE + NOTHING)
         self._expect(DECLARE_OK)
 
     def delete(self, queue: str) -> None:
-        """Have it no more, with what is in it."""
+        """Delete a queue with its messages."""
         self._say(1, DELETE, b"\0\0" + _short(queue) + b"\0")
         self._expect(DELETE_OK)
 
     def close(self) -> None:
-        """Without a farewell."""
+        """Close the socket without a farewell."""
         self._socket.close()
 
     def _say(self, channel: int, method: tuple[int, int], arguments: bytes) -> None:

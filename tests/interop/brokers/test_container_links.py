@@ -1,4 +1,4 @@
-"""A mesh beside RabbitMQ: queues feed addresses and are fed from them, at least once, whatever breaks."""
+"""A mesh beside RabbitMQ: links from queues to addresses and back, at least once, whatever fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.interop
 
 
 def links_for(drained, fed):
-    """Links that drain and feed these queues."""
+    """Return links that receive from these queues and send to them."""
     return (
         *(LinkConfig(connector="broker", source=queue, address="incoming") for queue in drained),
         LinkConfig(connector="broker", target=fed, address="outgoing"),
@@ -55,13 +55,13 @@ class Wires:
         self._streams = []
 
     async def open(self, endpoint):
-        """As a router's `open_stream`."""
+        """Open a connection, as a router's `open_stream`."""
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         self._streams.append(stream)
         return stream
 
     def cut(self):
-        """All that are open."""
+        """Cut all open connections."""
         for stream in self._streams:
             if stream.socket.fileno() != -1:
                 stream.socket.shutdown(socket.SHUT_RDWR)
@@ -83,7 +83,7 @@ async def until_attached(router):
 
 @asynccontextmanager
 async def mesh(rabbitmq, *links, wires=None):
-    """Routers A, which has links to the broker, and B, where clients are."""
+    """Start routers A, which has links to the broker, and B, which has the clients."""
     broker = ConnectorConfig(url=rabbitmq.url, name="broker", role="container")
     listener = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh")
     async with (
@@ -113,7 +113,7 @@ async def fill(rabbitmq, queue, bodies):
 
 
 async def left_in(rabbitmq, queue):
-    """The bodies of all that waits there, which is empty afterwards."""
+    """Take all messages that wait there, and return their bodies."""
     async with connect(rabbitmq.url) as connection, connection.receiver(queue) as receiver:
         await fill(rabbitmq, queue, ["the last one"])
         bodies = Counter()
@@ -135,7 +135,7 @@ async def test_what_the_broker_hears_is_what_the_receiver_said(rabbitmq):
             first["accepted"].accept()
             first["rejected"].reject("amqp:not-allowed", "spam")
             first["released"].release()
-            first["failed"].modify(delivery_failed=True)  # which this broker does not know: it puts it back
+            first["failed"].modify(delivery_failed=True)  # an outcome that this broker lacks: it puts the message back
             again = Counter()
             for _ in range(2):
                 async with await receiver.receive() as message:
@@ -275,12 +275,12 @@ async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
     left = await left_in(rabbitmq, fed)
     assert set(left) == set(outgoing)
     assert all(times <= 1 + failed[body] for body, times in left.items())
-    for queue in drained:  # what was in doubt at the end, if the broker had not heard of it
+    for queue in drained:  # messages in doubt at the end, if their outcomes had not reached the broker
         assert set(await left_in(rabbitmq, queue)) <= set(expected[queue])
 
 
 async def test_a_queue_that_is_to_last_is_asked_for_as_such(rabbitmq):
-    # A name without a path declares a queue, which lasts if the terminus does.
+    # A name without a path declares a queue, which is durable if the terminus is.
     lasting = LinkConfig(
         connector="broker",
         source="/queue/lasting-by-link",
@@ -304,7 +304,7 @@ async def test_a_queue_that_is_to_last_is_asked_for_as_such(rabbitmq):
 
 @asynccontextmanager
 async def led_to(rabbitmq):
-    """Routers A, of which some addresses are the broker's queues by name, and B, which knows nothing of that."""
+    """Start routers A, some of whose addresses are the broker's queues by name, and B, without such addresses."""
     port = int(rabbitmq.url.rpartition(":")[2])
     queues = AddressConfig(
         pattern="/amq/queue/#", redirect=RedirectConfig(network_host="127.0.0.1", port=port, follow="router")
@@ -342,7 +342,7 @@ async def test_a_router_goes_to_the_broker_in_the_place_of_its_clients_and_of_it
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take, here)
                 nursery.start_soon(take, there)
-                with trio.move_on_after(15):  # so that what is wrong then says what came, and where the rest is
+                with trio.move_on_after(15):  # then the assertions below show what arrived, and where the rest is
                     await until(lambda: received.total() >= 40)
                 stands = (near.statistics(), far.statistics())
                 nursery.cancel_scope.cancel()

@@ -42,7 +42,7 @@ BY_PASSWORD = {"user": USER, "password": PASSWORD}
 
 
 async def take(receiver, count):
-    """So many messages, accepted."""
+    """Receive and accept so many messages."""
     messages = []
     for _ in range(count):
         async with await receiver.receive() as message:
@@ -51,7 +51,7 @@ async def take(receiver, count):
 
 
 async def left_in(connection, address):
-    """The bodies of what waits at an address, which is empty afterwards."""
+    """Take all messages that wait at an address, and return their bodies."""
     async with connection.sender(address) as sender, connection.receiver(address) as receiver:
         await sender.send("the last one")
         bodies = []
@@ -68,7 +68,7 @@ async def left_in(connection, address):
 async def test_with_a_password_under_tls(rabbitmq, credentials, queue):
     async with connect(rabbitmq.tls_url, trust=credentials.trust, **BY_PASSWORD) as connection:
         async with connection.sender(queue) as sender:
-            await sender.send(Message(b"by alice", user_id=USER.encode()))  # the broker looks whether that is so
+            await sender.send(Message(b"by alice", user_id=USER.encode()))  # the broker checks this
         async with connection.receiver(queue) as receiver:
             [message] = await take(receiver, 1)
         assert message.user_id == USER.encode()
@@ -83,7 +83,7 @@ async def test_without_a_name(rabbitmq, queue):
 
 
 async def test_a_wrong_password_is_told_and_not_tried_again_while_a_silent_connection_stays(rabbitmq, queue):
-    # The one real wait: a connection that said nothing would be closed after six seconds.
+    # The only real wait: the broker closes a silent connection after six seconds.
     async with connect(rabbitmq.url, idle_time_out=2.0) as connection, connection.sender(queue) as sender:
         silent_since = trio.current_time()
         assert connection.peer.idle_time_out == 1000
@@ -123,7 +123,7 @@ async def test_what_the_broker_does_with_each_outcome(rabbitmq, queue):
             assert accepted.accept()
             assert rejected.reject("amqp:not-allowed", "spam", {"why": 1})
             with pytest.raises(CommandError):
-                released.modify(delivery_failed=True)  # the source does not have it
+                released.modify(delivery_failed=True)  # the source lacks this outcome
             assert released.release()
             with pytest.raises(ZeroDivisionError):
                 async with failed:
@@ -157,7 +157,7 @@ async def test_what_was_not_decided_comes_again_to_the_next_receiver(rabbitmq, q
         async with connection.receiver(queue, credit=10) as receiver:
             decided = await take(receiver, 3)
             for _ in range(3):
-                await receiver.receive()  # and leave with it
+                await receiver.receive()  # taken, and not decided when the receiver is left
         again = await left_in(connection, queue)
     assert [message.body for message in decided] == ["0", "1", "2"]
     assert sorted(map(int, again)) == list(range(3, 20))
@@ -313,7 +313,7 @@ async def test_answers_go_to_a_queue_of_the_callers(rabbitmq, queue):
 
 
 async def test_a_drain_brings_what_there_is(rabbitmq):
-    # Once per link: this broker does not count what it gave back in a second drain.
+    # Once per link: in a second drain this broker does not count returned deliveries.
     async with connect(rabbitmq.url) as connection:
         async with connection.sender("/amq/queue/quorum") as sender:
             await sender.send(b"1")
@@ -352,7 +352,7 @@ async def test_links_live_on_when_the_broker_is_killed_and_comes_back(rabbitmq):
                 await trio.sleep(0)
         assert lost.message.body == "not decided"
         assert not lost.accept()
-        # With nobody there it waits, and goes on by itself.
+        # Without the broker it waits, and then continues by itself.
         nursery.start_soon(send, sender, "meanwhile")
         await trio.to_thread.run_sync(rabbitmq.start)
         bodies = set()
@@ -362,6 +362,6 @@ async def test_links_live_on_when_the_broker_is_killed_and_comes_back(rabbitmq):
         await send(sender, "afterwards")
         while "afterwards" not in bodies:
             bodies |= {message.body for message in await take(receiver, 1)}
-    # Whether the broker heard of a decision just before its end, nobody knows: at least once.
+    # A decision just before the broker's end may not have reached it: at least once.
     assert bodies - {"decided"} == {"not decided", "not seen", "meanwhile", "afterwards"}
     assert outcomes == ["decided", "not decided", "not seen", "meanwhile", "afterwards"]

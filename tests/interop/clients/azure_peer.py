@@ -14,18 +14,18 @@ from azure.eventhub._pyamqp import client
 from azure.eventhub._pyamqp.authentication import SASLPlainAuth
 from azure.eventhub._pyamqp.sasl import SASLAnonymousCredential
 
-# The stack has no types.
+# The stack has no type hints.
 SendClient: Any = client.SendClient
 ReceiveClient: Any = client.ReceiveClient
 
 
 def say(event: str, **fields: Any) -> None:
-    """One line of JSON on stdout: what the tests read."""
+    """Print one line of JSON, for the tests to read."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The options that every Azure client takes."""
+    """Return a parser with the options of all Azure clients."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--url", required=True, help="amqp://host:port or amqps://host:port")
     parser.add_argument("--address", required=True)
@@ -37,15 +37,15 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of SendClient and ReceiveClient, `hostname` among them."""
-    # The stack blocks here and there without a time-out: the whole process gets one.
+    """Return the keyword arguments of SendClient and ReceiveClient, `hostname` among them."""
+    # Some calls of the stack block without a time-out: the whole process gets one.
     faulthandler.dump_traceback_later(options.timeout, exit=True, file=sys.stderr)
     url = urlsplit(options.url)
     auth: Any
     if options.user:
         auth = SASLPlainAuth(options.user, options.password)
     else:
-        # Only connections to its own service have a class for this.
+        # The stack has a class for this only for its own service.
         auth = SimpleNamespace(sasl=SASLAnonymousCredential(), auth_type="AUTH_SASL_ANONYMOUS")
     common: dict[str, Any] = {"hostname": url.netloc, "auth": auth, "socket_timeout": 0.05}
     if url.scheme == "amqps":

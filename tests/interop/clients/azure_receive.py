@@ -1,4 +1,4 @@
-"""Receive messages and settle each with the outcome asked for, as the clients of Azure's services do."""
+"""Receive messages, and settle each with the requested outcome, as the clients of Azure's services do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from azure_peer import ReceiveClient, arguments, say, settings
 
 
 def plain(value: Any) -> Any:
-    """Text and numbers as they are, octets in hexadecimal; this stack gives strings and binary alike as octets."""
+    """Return text and numbers as they are, and octets in hexadecimal; strings and binary are both octets here."""
     match value:
         case bytes():
             return value.hex()
@@ -47,7 +47,7 @@ def main() -> None:
     )
     client.open()
     for index in range(options.count):
-        # Public methods drop the delivery-id; Azure's own messaging library reads this queue too.
+        # Public methods drop the delivery-id; Azure's own messaging library reads this queue, too.
         while client._received_messages.empty():
             client.do_work(batch=1)
         frame, message = client._received_messages.get()

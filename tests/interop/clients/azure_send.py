@@ -28,7 +28,7 @@ def main() -> None:
     options = arguments(__doc__).parse_args()
     client = SendClient(
         target=options.address,
-        # Its default is second, but it never settles: what its own service would do for it has to be asked for.
+        # The stack's default is second, but it never settles: its own service does that for it. So set mode first.
         receive_settle_mode=ReceiverSettleMode.First,
         **settings(options),
     )

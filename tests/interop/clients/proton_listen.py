@@ -1,14 +1,15 @@
-"""A container that accepts connections, as users of proton write one, and reports what its peer does.
+"""A container that accepts connections, as users of proton write one, and reports its peer's actions.
 
-What it does with a link is decided by its address:
+The address of a link, or the body of a message, selects what it does:
 
-- a link from the peer to any address: takes messages with `--credit`, reports each, answers with `--outcomes` in turn;
-- a link to the peer from any address: sends the messages given on stdin, as `proton_send.py`, reports every outcome;
-- `missing`: refused with not-found; a dynamic source is given an address;
-- a message with a reply-to that was given so is answered: its body in capitals, its correlation-id;
-- a message `detach`, `end` or `close`: that is done, with an error;
-- with `--elsewhere INFO`, in JSON, links to and from `elsewhere` are redirected there; with `--moved INFO`, whoever
-  comes.
+- a link from the peer to any address: it receives messages with `--credit`, reports each, and applies `--outcomes` in
+  turn;
+- a link to the peer from any address: it sends the messages given on stdin, as `proton_send.py`, and reports every
+  outcome;
+- `missing`: it refuses the link with not-found; a dynamic source gets an address;
+- a message whose reply-to is such an address gets a reply: its body in capitals, with its correlation-id;
+- a message `detach`, `end` or `close`: it does that, with an error;
+- with `--elsewhere INFO`, in JSON, it redirects links to and from `elsewhere`; with `--moved INFO`, every connection.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from proton_send import message_of, outcome_of
 
 
 class Listening(MessagingHandler):
-    """Serves whoever comes, until it is ended."""
+    """A container that serves every connection, until it is killed."""
 
     def __init__(self, options: argparse.Namespace, documents: list[dict[str, Any]]) -> None:
         super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
@@ -39,14 +40,14 @@ class Listening(MessagingHandler):
         self.outcomes: list[dict[str, Any]] = json.loads(options.outcomes)
         self.count = 0
         self.parts: dict[Link, list[bytes]] = {}
-        #: What each link to the peer has still to send, and whose outcomes it waits for.
+        #: The messages that each link to the peer has still to send, and the number of outcomes that it waits for.
         self.waiting: dict[Link, deque[tuple[int, dict[str, Any]]]] = {}
         self.unsettled: dict[tuple[str, str], int] = {}
         self.replies: dict[str, Link] = {}
 
     def on_start(self, event: Any) -> None:
         acceptor = event.container.listen("127.0.0.1:0")
-        # proton keeps the socket to itself, and with it the port that was chosen.
+        # proton has no public way to the socket, and so to the port that was chosen.
         port = acceptor._selectable._delegate.getsockname()[1]
         say("listening", url=f"amqp://127.0.0.1:{port}")
 
@@ -168,7 +169,7 @@ class Listening(MessagingHandler):
 
 
 def info(text: str) -> dict[symbol, Any]:
-    """The info of an error, of what stands in the arguments."""
+    """Return the info of an error, from JSON."""
     told = {symbol(key): value for key, value in json.loads(text).items()}
     return {key: int32(value) if isinstance(value, int) else value for key, value in told.items()}
 

@@ -1,4 +1,4 @@
-"""Asks a management node through proton's own `SyncRequestResponse`, as tools for other routers do.
+"""Query a management node through proton's own `SyncRequestResponse`, as tools for other routers do.
 
 Each line of standard input is a request: {"properties": {...}, "body": {...}}.
 """

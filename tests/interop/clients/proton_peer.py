@@ -1,4 +1,4 @@
-"""Common parts of the proton clients: arguments, connecting, reporting, and an end in bounded time."""
+"""Common parts of the proton clients: arguments, connecting, reporting, and an end in limited time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from proton.reactor import Container
 
 
 def say(event: str, **fields: Any) -> None:
-    """One line of JSON on stdout: what the tests read."""
+    """Print one line of JSON, for the tests to read."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The options that every proton client takes."""
+    """Return a parser with the options of all proton clients."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--url", required=True, help="amqp://host:port or amqps://host:port")
     parser.add_argument("--address", help="of the link; a sender without one is anonymous")
@@ -37,7 +37,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 class Peer(MessagingHandler):
-    """A client with one connection; anything unexpected ends it with status 1."""
+    """A client with one connection. Any unexpected event ends it with status 1."""
 
     def __init__(self, options: argparse.Namespace, *, prefetch: int = 0) -> None:
         super().__init__(prefetch=prefetch, auto_accept=False, auto_settle=False, peer_close_is_error=True)
@@ -46,7 +46,7 @@ class Peer(MessagingHandler):
         self.failure: str | None = "the container stopped early"
 
     def run(self) -> None:
-        """Until done; the exit status tells."""
+        """Run until done. Returns: the exit status."""
         Container(self).run()
         if self.failure is not None:
             say("failed", error=self.failure)
@@ -62,7 +62,7 @@ class Peer(MessagingHandler):
             extra["sasl_enabled"] = False
         elif options.mechanism:
             extra["allowed_mechs"] = options.mechanism
-            # The router refuses what is insecure; a client that refused it first would test nothing.
+            # The router refuses insecure logins; a client that refused them first would test nothing.
             extra["allow_insecure_mechs"] = True
         if options.user:
             extra |= {"user": options.user, "password": options.password}
@@ -87,14 +87,14 @@ class Peer(MessagingHandler):
         say("opened", container=event.connection.remote_container, user=self.options.user)
 
     def done(self) -> None:
-        """All went as asked: close."""
+        """Close the connection: all went as requested."""
         self.failure = None
         self.connection.close()
 
     def fail(self, reason: str) -> None:
-        """Report and stop at once."""
+        """Report an error, and stop at once."""
         say("failed", error=reason)
-        # The reactor may be anywhere; nothing is left to be said to the peer.
+        # The reactor may be in any state; nothing more is sent to the peer.
         sys.stdout.flush()
         sys.exit(1)
 
@@ -115,7 +115,7 @@ class Peer(MessagingHandler):
             self.fail("the peer closed the transport")
 
     def on_connection_remote_close(self, event: Any) -> None:
-        # proton keeps this condition to itself, for those who let it reconnect.
+        # proton hides this condition, for programs that let it reconnect.
         condition = event.connection.remote_condition
         if condition is not None and condition.name == "amqp:connection:forced":
             self._endpoint_failed("connection", event.connection)
@@ -140,5 +140,5 @@ class Peer(MessagingHandler):
 
 
 def symbol_keys(fields: dict[Any, Any]) -> dict[Any, Any]:
-    """`fields` with its keys as symbols."""
+    """Return `fields` with its keys as symbols."""
     return {symbol(key): value for key, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Receive messages, answer each with the outcome asked for, and report what came."""
+"""Receive messages, answer each with the requested outcome, and report each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proton_peer import Peer, arguments, say, symbol_keys
 
 
 class Modes(LinkOption):
-    """The settle mode and the distribution mode asked for."""
+    """The requested settle mode and distribution mode."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -27,7 +27,7 @@ class Modes(LinkOption):
 
 
 class Receiving(Peer):
-    """Receives `--count` messages; ends when each is settled, unless its outcome is `hold`."""
+    """A client that receives `--count` messages. It ends when each is settled, unless its outcome is `hold`."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options, prefetch=0 if options.drain or options.credit == 0 else options.credit)

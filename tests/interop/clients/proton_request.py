@@ -1,4 +1,4 @@
-"""Requests through proton's own `SyncRequestResponse`: a dynamic node to reply to, an anonymous or a named sender."""
+"""Requests through proton's own `SyncRequestResponse`: a dynamic node for replies, an anonymous or a named sender."""
 
 from __future__ import annotations
 

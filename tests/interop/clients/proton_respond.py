@@ -1,4 +1,4 @@
-"""Answer requests: each body in capitals, to its reply-to, by an anonymous sender on the same connection."""
+"""Reply to requests: each body in capitals, to its reply-to, over an anonymous sender on the same connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proton_peer import Peer, arguments, say
 
 
 class Responding(Peer):
-    """Accepts a request when its answer is on its way; ends when `--count` answers are settled."""
+    """A service that accepts a request when its reply is sent. It ends when `--count` replies are settled."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options, prefetch=10)

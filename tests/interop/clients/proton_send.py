@@ -1,8 +1,8 @@
 """Send the messages given on stdin, one JSON document per line, and report every outcome.
 
 A line is `{"sections": [[code, typed value], ...]}` (see values.py), or `{"size": octets, "seed": "..."}` for a data
-section of pseudo-random content. Each passes through proton's `Message`, as any user's would. On SIGTERM nothing more
-is sent; it ends when what was has its outcome.
+section of pseudo-random content. Each message passes through proton's `Message`, as those of any user do. After SIGTERM
+it sends nothing more, and ends when every sent message has its outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROPERTIES = (
 
 
 def message_of(document: dict[str, Any]) -> Message:
-    """The user's message for a line of input."""
+    """Return the user's message for a line of input."""
     if "size" in document:
         content = hashlib.shake_128(document["seed"].encode()).digest(document["size"])
         return Message(content, inferred=True, address=document.get("to"))
@@ -63,7 +63,7 @@ def message_of(document: dict[str, Any]) -> Message:
 
 
 def outcome_of(delivery: Delivery) -> dict[str, Any]:
-    """The peer's state of a delivery, with all its fields."""
+    """Return the peer's state of a delivery, with all its fields."""
     remote = delivery.remote
     names: dict[int, str] = {
         Delivery.ACCEPTED: "accepted",
@@ -88,7 +88,7 @@ def outcome_of(delivery: Delivery) -> dict[str, Any]:
 
 
 class Modes(LinkOption):
-    """The settle modes asked for."""
+    """The requested settle modes."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -101,7 +101,7 @@ class Modes(LinkOption):
 
 
 class Sending(Peer):
-    """Sends as credit comes, ends when all are settled."""
+    """A client that sends as credit allows. It ends when all messages are settled."""
 
     def __init__(self, options: argparse.Namespace, documents: list[dict[str, Any]]) -> None:
         super().__init__(options)
@@ -137,7 +137,7 @@ class Sending(Peer):
             encoded = message_of(document).encode()
             delivery = self.sender.delivery(f"tag-{index}")
             if self.options.partial:
-                # The last octet never comes: whoever started us ends us here.
+                # The last octet is never sent: the test kills this process here.
                 self.sender.stream(encoded[: self.options.partial])
                 say("partial", octets=self.options.partial)
                 return
@@ -172,7 +172,7 @@ class Sending(Peer):
 
 
 class Release(Handler):
-    """A timer's handler: the sender begins to send, or sends its next."""
+    """A timer's handler: the sender starts to send, or sends its next message."""
 
     def __init__(self, sending: Sending) -> None:
         self.sending = sending

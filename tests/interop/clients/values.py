@@ -45,8 +45,8 @@ _ARRAY_TYPES = {
 _ARRAY_NAMES = {code: name for name, code in _ARRAY_TYPES.items()}
 
 
-def to_json(value: Any) -> Typed:  # one row per type: it is a table
-    """What proton decoded, as typed JSON."""
+def to_json(value: Any) -> Typed:  # one row per type, as a table
+    """Return a value that proton decoded as typed JSON."""
     match value:
         case None:
             return ["null"]
@@ -89,7 +89,7 @@ def to_json(value: Any) -> Typed:  # one row per type: it is a table
 
 
 def from_json(typed: Typed) -> Any:
-    """What proton encodes as this typed JSON."""
+    """Return the value that proton encodes as this typed JSON."""
     match typed:
         case ["null"]:
             return None
@@ -133,7 +133,7 @@ def from_json(typed: Typed) -> Any:
 
 
 def sections(encoded: bytes) -> list[Typed]:
-    """The sections of an encoded message, in the order of the wire: `[[descriptor code, value], ...]`."""
+    """Return the sections of an encoded message, in the order of the wire: `[[descriptor code, value], ...]`."""
     found = []
     data = Data()
     while encoded:
