@@ -2,8 +2,7 @@
 
 `mesh-ca.key` is the authority's key. `mesh-ca.pem` is for routers to trust: its certificate, and its revocations.
 `mesh-ca.issued.pem` holds the issued certificates: the valid ones, and the last one of each router. A router's own
-files
-are `ID.pem` and `ID.key`. Only their owner can read the key files, at any time.
+files are `ID.pem` and `ID.key`. Only their owner can read the key files, at any time.
 """
 
 import fcntl

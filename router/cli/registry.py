@@ -26,8 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "completion": "print a completion script for the shell",
 }
 """The commands with their help. Each is a module in `commands` whose `declare` adds its arguments; only the called one
-is
-imported.
+is imported.
 """
 
 

@@ -25,10 +25,8 @@ class Traffic:
     """A number of messages, each sent until it is accepted, and checked on arrival.
 
     A message that was not accepted is sent again: a killed router loses the state of its deliveries. A duplicate may
-    arrive
-    only of a message whose outcome is unknown; any other duplicate is irregular. The receiver recognizes duplicates by
-    their
-    message-id (§3.2.4), and its application gets only the first.
+    arrive only of a message whose outcome is unknown; any other duplicate is irregular. The receiver recognizes
+    duplicates by their message-id (§3.2.4), and its application gets only the first.
     """
 
     def __init__(self, count: int) -> None:

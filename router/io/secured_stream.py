@@ -32,8 +32,7 @@ class TlsStream(DirectStream):
     """TLS in memory, over a `TcpStream`. It can be used without waiting; `trio.SSLStream` needs a task that waits.
 
     As in https, the end of the stream counts as the end of TLS: many peers just close the socket, and AMQP's own
-    `close`
-    says whether anything is missing. Only one task at a time may use it.
+    `close` says whether anything is missing. Only one task at a time may use it.
     """
 
     def __init__(

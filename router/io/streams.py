@@ -26,8 +26,7 @@ UNSENT = 2**19
 
 NEARBY = 0.002
 """Seconds of a round trip up to which a neighbour is nearby. A distant neighbour needs more octets under way for the
-same
-rate, and waiting is a smaller part of its total latency: there the system sizes the buffers.
+same rate, and waiting is a smaller part of its total latency: there the system sizes the buffers.
 """
 
 #: Linux only: other systems have none of these, or use other names.

@@ -1,8 +1,7 @@
 """The router's log: one event a line, `TIME LEVEL event key=value ...`, or the same as JSON.
 
 The router logs through `EventLog`, which configures nothing: an embedded router leaves its process's logging alone.
-Only
-the command line calls `configure`.
+Only the command line calls `configure`.
 """
 
 import json
@@ -37,8 +36,7 @@ class EventLog:
     """A logger of events with fields; `bind` adds fields to all its lines.
 
     Events are constant phrases (`link attached`); variable parts, and all data of a peer, are fields. Fields of value
-    None are
-    left out. Message bodies and secrets are never logged.
+    None are left out. Message bodies and secrets are never logged.
     """
 
     __slots__ = ("_bound", "_logger")
@@ -150,12 +148,9 @@ class RepeatFilter(logging.Filter):
     """A filter that passes one event of one peer once in `interval`; the next one has the number of those `suppressed`.
 
     Only records with a field `peer` are counted: a peer can cause them at will, and must not fill a disk. Records with
-    a
-    field `connector` are not counted, since connectors pause longer and longer; records on logins neither. Only peer
-    and event
-    decide, so a peer cannot evade the filter by varying another field. Events of `OF_ROUTERS` are counted by `router`
-    and
-    `reason`, of which there are few.
+    a field `connector` are not counted, since connectors pause longer and longer; records on logins neither. Only peer
+    and event decide, so a peer cannot evade the filter by varying another field. Events of `OF_ROUTERS` are counted by
+    `router` and `reason`, of which there are few.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,7 @@
 """The frames of a connection as log lines, one for each frame: `trace_frames`.
 
 The tracer reads the same octets beside the engine. The engine does not know of it, and without tracing it costs
-nothing. A
-line has all fields that are set, but no octets of messages or SASL exchanges: only their number.
+nothing. A line has all fields that are set, but no octets of messages or SASL exchanges: only their number.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ async def change_states(router: str, changes: Iterable[Change], ask: Ask) -> lis
     """Return the current state of some changes at their router.
 
     Raises: ReroutingError: a neighbour is missing, has several connections, or has a cost other than before and after
-        the
-        change.
+        the change.
     """
     there = await _neighbours(router, ask)
     return [_state_of(change, there) for change in changes]

@@ -54,8 +54,7 @@ class CertifiedMembership(Membership):
 
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
         """Return the reason why a peer is not the router that it claims to be; None: it is. Args: certificate: DER;
-        None: it
-        has none.
+        None: it has none.
         """
         return _refusal(certificate, router, self._trust.router_of)
 

@@ -107,8 +107,7 @@ class Connector:
         certified: str | None = None,
     ) -> None:
         """Args: transport: makes the transport of each connection. certified: the name that certificates must have;
-        None: the
-        host, or the domain, of the URL.
+        None: the host, or the domain, of the URL.
         """
         self.config = config
         self.credentials = credentials

@@ -142,8 +142,7 @@ class Driver:
         """Write the core's output until there is no more.
 
         Args: seconds: of work, by the stopwatch, after which new output is left for the next call: while one large
-            delivery
-            is written in parts, other connections wait.
+            delivery is written in parts, other connections wait.
         Returns: True if output is left; then call again soon.
         """
         ready = self._ready

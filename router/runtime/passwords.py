@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 30.0
 """Seconds that a check waits for other checks of the same user and host, or of the same host. Nothing is read from the
-peer
-meanwhile, so a lost peer goes unnoticed.
+peer meanwhile, so a lost peer goes unnoticed.
 """
 
 K = TypeVar("K", bound="Hashable")
@@ -31,8 +30,7 @@ class Passwords:
     """The password checks of a router's clients.
 
     Attributes: `delayed`: connections that wait because of earlier wrong passwords, by the name of their listener. They
-        do
-        not count towards a listener's `connections` meanwhile.
+        do not count towards a listener's `connections` meanwhile.
     """
 
     def __init__(self, config: RouterConfig) -> None:

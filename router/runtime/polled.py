@@ -19,8 +19,7 @@ each time, page by page: messages of 1 MiB then cost half as much again.
 
 LARGEST_READ_IN_MESH: Final = 2**18
 """The same for a router of a mesh. Large deliveries leave to a neighbour in smaller pieces, so larger reads save
-little, and
-others wait longer.
+little, and others wait longer.
 """
 
 UNREAD: Final = 2**23
@@ -33,8 +32,7 @@ PART_OF_UNREAD: Final = 8
 
 SMALL_READS: Final = 8
 """Reads in a row of less than half of the maximum, after which the maximum is halved. Traffic in waves is then read
-wave by
-wave, with its ends in between.
+wave by wave, with its ends in between.
 """
 
 

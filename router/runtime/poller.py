@@ -32,14 +32,12 @@ ROUNDS: Final = 4
 
 HEAVY_PART: Final = 3
 """The time that heavy sockets, with much to read or write, may take in a turn, as a multiple of that of all others.
-Heavy
-sockets that got no time come first in the next turn, after new ones that are not heavy.
+Heavy sockets that got no time come first in the next turn, after new ones that are not heavy.
 """
 
 TOGETHER: Final = 0.0001
 """Seconds of work before its output is written. Until then several small batches share their writes, which cost more
-than
-the batches.
+than the batches.
 """
 
 

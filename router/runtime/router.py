@@ -69,10 +69,8 @@ class Router(LinkFactory):
     """A router, from `async with` until its end: it relays between its peers.
 
     It changes nothing of the process: no signals, no configuration of logging, no environment. Errors of the body are
-    raised
-    unchanged, and background errors never cancel the body. Leaving drains, unless the body was cancelled: then peers
-    get a
-    `close` as far as that needs no waiting.
+    raised unchanged, and background errors never cancel the body. Leaving drains, unless the body was cancelled: then
+    peers get a `close` as far as that needs no waiting.
     """
 
     def __init__(
@@ -98,8 +96,7 @@ class Router(LinkFactory):
             backoff: the pauses of connectors between attempts.
             epoch: of this life of the router in its mesh, greater than the last; None: from the wall clock.
             settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they override `config`, and
-            also
-            hold for the listeners given as URLs and for `serve_stream`.
+            also hold for the listeners given as URLs and for `serve_stream`.
         Raises: ConfigError: a value or a file is not valid. TypeError: there is no such setting.
         """
         if isinstance(config, Path):
@@ -224,8 +221,7 @@ class Router(LinkFactory):
         close.
 
         Idle clients do not prolong it. Peers have a second to answer; then every connection is closed. After the call
-        nothing is
-        accepted any more, even if it is cancelled; a second call does no harm.
+        nothing is accepted any more, even if it is cancelled; a second call does no harm.
 
         Returns: True if everything was settled in time.
         """
@@ -253,8 +249,7 @@ class Router(LinkFactory):
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
         """Read users and certificates again, for new connections. Open connections stay, except those to routers of the
-        mesh that
-        are not trusted any more.
+        mesh that are not trusted any more.
 
         Args: config: the new configuration, to be compared with the current one.
         Returns: the keys that differ: they need a restart.
@@ -283,8 +278,7 @@ class Router(LinkFactory):
         Args: listener: the listener whose rules hold; None: one without logins. With `amqps`, TLS comes first.
             host: the name of the peer's side, for logs, and to tell peers without a name apart.
         Raises: CommandError: the router was not started, or accepts no more connections. ConfigError: the listener's
-            files are
-            not valid. No error of the peer is raised.
+            files are not valid. No error of the peer is raised.
         """
         self._started()
         if not self._accepting:

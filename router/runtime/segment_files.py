@@ -23,8 +23,7 @@ class SegmentFiles:
     """The segment files of one life of a router.
 
     Every method may raise OSError; the octets that a failed write left of a block are removed. A missing directory is
-    created
-    with each segment.
+    created with each segment.
     """
 
     def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
@@ -165,8 +164,7 @@ class SegmentFiles:
 
     def _let_go(self) -> None:
         """Drop the links that no further segment explains. Also called if a segment could not be opened: links come and
-        go while a
-        disk fails for days.
+        go while a disk fails for days.
         """
         # Deliveries that were in flight when a link went are recorded in the segment of that time or, at the latest, in
         # the next.
@@ -221,8 +219,7 @@ def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[t
     """Encode map records as bodies of blocks of at most the readers' maximum: peers choose names, and their length.
 
     Yields: for each body the index of its first record, the number of records, and the octets. A record that is too
-        large
-        even alone is left out.
+        large even alone is left out.
     """
     for at in range(0, len(records), most):
         some = records[at : at + most]

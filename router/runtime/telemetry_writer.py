@@ -1,9 +1,8 @@
 """A router's telemetry on its way to the disk: a thread writes, and the event loop never waits for it.
 
 The loop fills blocks of hop records, and the thread empties them. If the thread is too slow, no block is free, and
-records
-are lost and counted. A failing disk, or a directory that cannot be created, is logged now and then and tried again: it
-never stops the router from relaying.
+records are lost and counted. A failing disk, or a directory that cannot be created, is logged now and then and tried
+again: it never stops the router from relaying.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ log = event_log.EventLog("amqpmesh.io")
 LEAST_SLICE = 8 * 2**10
 MOST_SLICE = 2**20
 """Octets passed to the core between two readings of the clock. The slice starts at `LEAST_SLICE`: some milliseconds of
-small
-messages if the kernel is not compiled. It grows while slices take far less time.
+small messages if the kernel is not compiled. It grows while slices take far less time.
 """
 
 BACKLOG_LIMIT = 4 * 2**20
@@ -48,8 +47,7 @@ class Transport(ABC):
         self, driver: Driver, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
     ) -> None:
         """Args: stream: the caller closes it once `run` has returned. credentials: of the listener; None: the router
-        opened the
-        connection.
+        opened the connection.
         """
         self._driver = driver
         self._record = record
@@ -263,8 +261,7 @@ class Transport(ABC):
         """Limit the octets that wait on the way to a neighbour, but not below what must be under way at full rate.
 
         Large and small deliveries of all clients share a connection to a neighbour. Small ones overtake large ones only
-        before
-        they are written, so little should wait after that.
+        before they are written, so little should wait after that.
         """
         record, tcp = self._record, self._tcp
         if tcp is None:

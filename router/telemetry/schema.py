@@ -4,8 +4,7 @@ A *hop record* is one delivery as one router saw it: received on one link, and s
 when nothing more about the delivery can follow at this router. Recording costs mostly octets, so a record is a unit of
 four little-endian 64-bit words, and rare or large values are in extra units beside it; `PACKED` has the place of each
 number. Records contain numbers of links; link records of the segment explain them. All other kinds are rare, and are
-maps
-(`segments` has the file format).
+maps (`segments` has the file format).
 
 A redelivered message has a new key for each attempt; the record of its ingress router has the key of the first.
 """
@@ -81,8 +80,7 @@ class Unit(IntEnum):
     """A hop record."""
     KEY = 0x80
     """The first octets of the keys of the following records, and the upper bits of their counters and times, until the
-    next such
-    unit. Each block begins with one.
+    next such unit. Each block begins with one.
     """
     WIDE = 0xC0
     """Rare values of the record before it, and the upper bits of its large numbers."""
@@ -122,11 +120,9 @@ PACKED: Final = {
 
 Without a wide unit `attempt` is 1, and the other values of that unit are 0. `incoming` and `outgoing` are numbers of
 links; 0: there is none. `address` is the number of the link record with the address; 0: the incoming link's record has
-it.
-`first` is the counter in the first attempt's key; 0: this is the first. `condition` is the number of the link record
-with
-the condition of a rejection; 0: it was not rejected, or without a condition. A number that is too large for its bits is
-stored as the largest that fits.
+it. `first` is the counter in the first attempt's key; 0: this is the first. `condition` is the number of the link
+record with the condition of a rejection; 0: it was not rejected, or without a condition. A number that is too large for
+its bits is stored as the largest that fits.
 """
 
 

@@ -5,11 +5,9 @@ A block is a head of 32 octets and a body:
     magic (4) kind (1) zeros (3) octets of the body (4) records (4) sum of the body (4) first (8) sum of these (4)
 
 all little-endian; the sums are CRC-32. `first` is the number of the block's first record among all records of its kind
-in
-this life of the router, lost ones included: a gap shows how many were lost. The body of hop records is their units; of
-all
-other kinds a msgpack array of maps (`telemetry`). Readers skip a damaged block: they find the next one by its magic and
-its sum.
+in this life of the router, lost ones included: a gap shows how many were lost. The body of hop records is their units;
+of all other kinds a msgpack array of maps (`telemetry`). Readers skip a damaged block: they find the next one by its
+magic and its sum.
 
 An open segment's name ends in `.open`; closing renames it. The first block names the router.
 """

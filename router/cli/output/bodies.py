@@ -3,8 +3,7 @@
 JSON has fewer types than AMQP: numbers of all widths are numbers, symbols and UUIDs strings, timestamps milliseconds
 since 1970. Binary is a string if it is UTF-8, else `{"base64": "..."}`; a described value is
 `{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string such as "nan". Keys that are not strings
-become
-their JSON as a string; a map with two equal keys after that becomes a list of pairs.
+become their JSON as a string; a map with two equal keys after that becomes a list of pairs.
 """
 
 import base64

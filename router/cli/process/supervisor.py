@@ -1,10 +1,8 @@
 """A supervisor of one router in several processes: it starts workers, passes signals on, and restarts those that die.
 
 The supervisor relays nothing. It reserves the ports, forks the workers, and waits for signals and for messages of
-workers.
-It has no thread and never enters Trio, so a fork copies a consistent state at any time. A worker that is restarted runs
-the
-same code and configuration as the first ones.
+workers. It has no thread and never enters Trio, so a fork copies a consistent state at any time. A worker that is
+restarted runs the same code and configuration as the first ones.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 END_NOW: Final = signal.SIGQUIT
 """The signal that ends a worker at once. A second SIGTERM does not: a service manager may send SIGTERM to each process,
-and
-the supervisor passes on its own.
+and the supervisor passes on its own.
 """
 
 READY: Final = b"R"

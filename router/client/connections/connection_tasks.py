@@ -43,8 +43,7 @@ class ConnectionTasks:
         ended: Callable[[ConnectionClosedError], None],
     ) -> None:
         """Args: tracer: logs the frames; None: they are not logged. unanswered: the error message if the peer closes
-        the
-        stream before its first byte. opened, ended: called at most once each.
+        the stream before its first byte. opened, ended: called at most once each.
         """
         self._stream = stream
         self._tracer = tracer
