@@ -200,13 +200,14 @@ def _row(name: str, counts: list[int]) -> str:
 
 def _shortcomings(sections: tuple[Section, ...]) -> Iterator[str]:
     missing = [
-        f"- [{clause.id}]({_chapter(section)}#{_slug(section)}) ({clause.keyword.value}) {clause.answer}"
+        f"- [{clause.id}]({_chapter(section)}#{_slug(section)}) ({clause.keyword.value}) {clause.asks}\\\n"
+        f"  **Now:** {clause.answer}"
         for section in sections
         for clause in section.clauses
         if clause.verdict is Verdict.NOT_YET
     ]
     if missing:
-        yield "\n".join(["## Not yet", "", "All missing parts.", "", *missing, ""])
+        yield "\n".join(["## Not yet", "", "The clauses that do not hold yet, and what happens now.", "", *missing, ""])
 
 
 def _entry(clause: Clause) -> str:
