@@ -51,11 +51,11 @@ class AmqpBatchReader(DataSourceReader):
                 enough = ROWS if left is None else min(ROWS, left)
                 if not intake.wait(options["quiet"], deadline, enough=enough):
                     break
-                bulk = intake.take(enough, OCTETS)
-                yield batch(carried(bulk.payloads, bulk.deliveries), self._shape, epoch="", first=first)
-                intake.accept(bulk)
-                first += len(bulk)
-                left = None if left is None else left - len(bulk)
+                taken = intake.take(enough, OCTETS)
+                yield batch(carried(taken.payloads, taken.deliveries), self._shape, epoch="", first=first)
+                intake.accept(taken)
+                first += len(taken)
+                left = None if left is None else left - len(taken)
                 # Where messages come faster than rows are made of them, something always waits.
                 if time.monotonic() >= deadline:
                     break

@@ -112,9 +112,9 @@ class Intake:
         """
         return self._call(lambda receiver: receiver.take(count, octets))
 
-    def accept(self, bulk: Batch) -> bool:
+    def accept(self, taken: Batch) -> bool:
         """They were processed. Returns: whether the peer is told: not, if their link is gone. Raises: as `take`."""
-        return self._call(lambda receiver: receiver.accept(bulk))
+        return self._call(lambda receiver: receiver.accept(taken))
 
     def wait(self, quiet: float, deadline: float, *, enough: int) -> int:
         """Wait until `enough` deliveries can be taken, nothing has come for `quiet` seconds, no more can come, or it is

@@ -53,12 +53,12 @@ class Told:
     """Deliveries that Spark was told of, from `first` on, and that are not accepted yet."""
 
     first: int
-    bulk: Batch
+    taken: Batch
 
     @property
     def end(self) -> int:
         """Where the next ones begin."""
-        return self.first + len(self.bulk)
+        return self.first + len(self.taken)
 
 
 class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -110,11 +110,11 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options["maxRowsPerBatch"]
         if self._deadline is not None and not self._wait(intake, count):
             return start
-        bulk = intake.take(count, self._options["maxBytesPerBatch"])
-        if not len(bulk):
+        taken = intake.take(count, self._options["maxBytesPerBatch"])
+        if not len(taken):
             return start
-        self._told.append(Told(self._end, bulk))
-        self._end += len(bulk)
+        self._told.append(Told(self._end, taken))
+        self._end += len(taken)
         return self._offset(self._end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -132,8 +132,8 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = max(begin, told.first), min(stop, told.end)
             if first < last:
                 cut = slice(first - told.first, last - told.first)
-                payloads += told.bulk.payloads[cut]
-                deliveries += told.bulk.deliveries[cut]
+                payloads += told.taken.payloads[cut]
+                deliveries += told.taken.deliveries[cut]
         rows = len(payloads)
         if rows != max(0, stop - begin):
             raise RuntimeError(f"{rows} deliveries are here of {begin} to {stop}: others were accepted already")
@@ -202,9 +202,9 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             told = self._told[0]
             if told.end <= end:
                 self._told.popleft()
-                part = told.bulk
+                part = told.taken
             else:
-                part = told.bulk.cut(end - told.first)
+                part = told.taken.cut(end - told.first)
                 told.first = end
             self._started().accept(part)
 

@@ -60,13 +60,13 @@ class BatchReceiver(PublicLink[BatchLink]):
         """Take up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size."""
         return self._link.take(count, octets)
 
-    def accept(self, bulk: Batch) -> bool:
+    def accept(self, batch: Batch) -> bool:
         """Accept the deliveries (§3.4.2). Returns: whether the peer is told; False if their link is gone."""
-        return self._link.decide(bulk, ACCEPTED_STATE)
+        return self._link.decide(batch, ACCEPTED_STATE)
 
-    def release(self, bulk: Batch) -> bool:
+    def release(self, batch: Batch) -> bool:
         """Release the deliveries, for another receiver to process (§3.4.4). Returns: as `accept`."""
-        return self._link.decide(bulk, RELEASED_STATE)
+        return self._link.decide(batch, RELEASED_STATE)
 
 
 def batch_receiver(

@@ -131,17 +131,17 @@ class BatchLink(RedirectedLink):
             total -= len(payloads[number])
         return self._came.cut(number)
 
-    def decide(self, bulk: Batch, state: bytes) -> bool:
+    def decide(self, batch: Batch, state: bytes) -> bool:
         """Settle deliveries that were taken, each at most once.
 
         Returns: whether the peer is told; False if the link that received them is gone.
         """
-        told = bulk.link is not None and bulk.link is self._link and self.is_attached
+        told = batch.link is not None and batch.link is self._link and self.is_attached
         if told:
-            for delivery in bulk.deliveries:
+            for delivery in batch.deliveries:
                 kernel.dispose(delivery, state, True)
-        self._octets -= sum(map(len, bulk.payloads))
-        self._undecided -= len(bulk)
+        self._octets -= sum(map(len, batch.payloads))
+        self._undecided -= len(batch)
         self._open_window()
         self._replenish()
         return told

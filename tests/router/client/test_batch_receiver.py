@@ -21,7 +21,7 @@ from tests.support.peers.scripted_server import Counterpart, Far
 PLENTY = 2**20
 
 
-def bulk(connection: Connection, credit: int = 100, memory: int = PLENTY, most: int | None = None) -> BatchReceiver:
+def batches(connection: Connection, credit: int = 100, memory: int = PLENTY, most: int | None = None) -> BatchReceiver:
     return batch_receiver(connection, "q", credit=credit, memory=memory, most=most)
 
 
@@ -38,7 +38,7 @@ async def test_deliveries_are_taken_in_order_and_accepted_in_one_range(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection) as incoming:
+    async with far.connect() as connection, batches(connection) as incoming:
         await wait_all_tasks_blocked()
         payloads = data(*range(10))
         await send(far.links[0], payloads)
@@ -61,7 +61,7 @@ async def test_large_deliveries_come_in_frames_among_small_ones(
     async with Router() as router:
         roads = Roads(nursery)
         roads.lead_to(router)
-        async with roads.connect() as connection, bulk(connection) as incoming, router.sender("q") as sender:
+        async with roads.connect() as connection, batches(connection) as incoming, router.sender("q") as sender:
             payloads = data(1, 300_000, 2, 100_000, 0)
             for payload in payloads:
                 await sender.transfer_payload(payload)
@@ -75,7 +75,7 @@ async def test_large_deliveries_come_in_frames_among_small_ones(
 
 async def test_octets_bound_what_is_taken_but_one_is_always(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection) as incoming:
+    async with far.connect() as connection, batches(connection) as incoming:
         await wait_all_tasks_blocked()
         await send(far.links[0], data(100, 100, 500, 10))
         await wait_all_tasks_blocked()
@@ -86,7 +86,7 @@ async def test_credit_is_given_in_steps_and_not_beyond_what_is_not_decided(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection, credit=STEP + 10) as incoming:
+    async with far.connect() as connection, batches(connection, credit=STEP + 10) as incoming:
         await wait_all_tasks_blocked()
         link = far.links[0]
         assert link.limit == STEP
@@ -104,7 +104,7 @@ async def test_credit_is_given_in_steps_and_not_beyond_what_is_not_decided(
 
 async def test_beyond_its_memory_no_credit_is_given(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection, credit=4, memory=1000) as incoming:
+    async with far.connect() as connection, batches(connection, credit=4, memory=1000) as incoming:
         await wait_all_tasks_blocked()
         link = far.links[0]
         await send(link, data(600, 600, 10, 10))
@@ -118,7 +118,7 @@ async def test_beyond_its_memory_no_credit_is_given(nursery: trio.Nursery, autoj
 
 async def test_no_more_come_than_are_wanted(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection, most=3) as incoming:
+    async with far.connect() as connection, batches(connection, most=3) as incoming:
         await wait_all_tasks_blocked()
         await send(far.links[0], data(1, 2, 3))
         await wait_all_tasks_blocked()
@@ -132,7 +132,7 @@ async def test_leaving_releases_all_that_is_not_decided(nursery: trio.Nursery, a
         roads = Roads(nursery)
         roads.lead_to(router)
         async with roads.connect() as connection, router.sender("q") as sender:
-            async with bulk(connection) as incoming:
+            async with batches(connection) as incoming:
                 sent = [await sender.transfer(b"x") for _ in range(5)]
                 while incoming.waiting < 5:
                     await trio.sleep(0.01)
@@ -151,7 +151,7 @@ async def test_what_came_over_a_lost_connection_cannot_be_decided_and_comes_agai
         roads.lead_to(router)
         async with (
             roads.connect(reconnect=True) as connection,
-            bulk(connection) as incoming,
+            batches(connection) as incoming,
             router.sender("q") as sender,
         ):
             for body in (b"a", b"b"):
@@ -174,7 +174,7 @@ async def test_what_came_over_a_lost_connection_cannot_be_decided_and_comes_agai
 
 async def test_what_its_sender_has_settled_is_here_for_good(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, bulk(connection) as incoming:
+    async with far.connect() as connection, batches(connection) as incoming:
         await wait_all_tasks_blocked()
         await send(far.links[0], data(1, 2), settled=True)
         await wait_all_tasks_blocked()
@@ -199,8 +199,8 @@ async def test_without_credit_there_is_none(nursery: trio.Nursery, autojump_cloc
     far = Counterpart(nursery)
     async with far.connect() as connection:
         with pytest.raises(CommandError, match="without credit nothing can come"):
-            bulk(connection, credit=0)
-        async with bulk(connection) as incoming:
+            batches(connection, credit=0)
+        async with batches(connection) as incoming:
             assert incoming.is_attached
         with pytest.raises(CommandError, match="was left"):
             incoming.check()
