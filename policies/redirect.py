@@ -143,7 +143,7 @@ class Following:
         Raises: NotFollowedError: a host is not allowed, the same place was met before in this row, or it is too long.
         """
         if redirect == Redirect():
-            raise NotFollowedError("it does not say where")
+            raise NotFollowedError("it names no place")
         for host in (redirect.hostname, redirect.network_host):
             if host is not None and not self.allows(host):
                 raise NotFollowedError(f"the host {_shown(host)} is not allowed")
@@ -153,7 +153,7 @@ class Following:
         if _key(place, address) in before:
             raise NotFollowedError(f"redirects lead in a circle, back to {place.described}")
         if len(before) > self.limit:
-            raise NotFollowedError(f"it is one more than the {self.limit} in a row that are followed")
+            raise NotFollowedError(f"it is more than the {self.limit} in a row that are followed")
         return Stop(place, address, before)
 
 

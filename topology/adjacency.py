@@ -59,9 +59,9 @@ class Adjacency:
         if hello.router == router:
             return "it is this router itself" if hello.epoch == epoch else f"another live router has the id {router}"
         if self.expected is not None and hello.router != self.expected:
-            return f"it says that it is {hello.router}, but it has shown that it is {self.expected}"
+            return f"its HELLO names {hello.router}, but it was authenticated as {self.expected}"
         if self.router not in ("", hello.router):
-            return f"it says that it is {hello.router}, but it was {self.router} before"
+            return f"its HELLO names {hello.router}, but named {self.router} before"
         return None
 
     def is_up_to(self, router: str) -> bool:

@@ -78,7 +78,7 @@ class HelloProtocol:
             self._refuse(adjacency, hello.router, refusal, now)
             return
         if adjacency.up and hello.epoch != adjacency.epoch:
-            self._down(adjacency, "the neighbour has started again", now)
+            self._down(adjacency, "the neighbour has restarted", now)
         is_news = adjacency.router == "" or adjacency.epoch != hello.epoch
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
         adjacency.hold = min(hello.hold_ms, MAX_HOLD_MS) / 1000
@@ -107,7 +107,7 @@ class HelloProtocol:
     def hold_time_over(self, adjacency: Adjacency, now: float) -> None:
         """Take an adjacency down after the hold time."""
         if adjacency.up:
-            self._down(adjacency, "nothing was heard for the hold time", now)
+            self._down(adjacency, "nothing arrived within the hold time", now)
         self._uncontest(adjacency)
         adjacency.router, adjacency.epoch = "", 0  # as before the first HELLO
 

@@ -318,13 +318,13 @@ class Topology:
         if adjacency.refused:
             reason = "refused"
         elif adjacency.contested_at is not None:
-            reason = "another life of this router still has an adjacency"
+            reason = "an earlier run of this router still has an adjacency"
         elif not adjacency.up:
-            reason = "not heard from both sides yet"
+            reason = "HELLOs do not go both ways yet"
         elif adjacency.damped_until is not None:
-            reason = "lost too often of late"
+            reason = "lost too often recently"
         elif neighbour is not None and not neighbour.full:
-            reason = "the neighbour's database is on its way"
+            reason = "the neighbour's database has not arrived yet"
         return Link(adjacency.name, adjacency.router, adjacency.cost, adjacency.up, not reason, reason)
 
     def _adjacency_up(self, adjacency: Adjacency, now: float) -> None:

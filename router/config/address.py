@@ -65,7 +65,7 @@ class AddressConfig(Table):
         ),
         Rule(
             "alias",
-            "leaves the address nothing of its own: no redirect, and no distribution but that of what it stands for",
+            "excludes a redirect and a distribution: those of its target apply",
             lambda c: c.alias is not None and (c.redirect or c.distribution is not Distribution.BALANCED),
         ),
     )

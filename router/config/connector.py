@@ -64,8 +64,8 @@ class ConnectorTlsConfig(Table):
     trust: Path | None = setting(default=None)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("key", "is needed: the certificate's", lambda c: c.certificate is not None and c.key is None),
-        Rule("certificate", "is needed: the key's", lambda c: c.key is not None and c.certificate is None),
+        Rule("key", "is required with certificate", lambda c: c.certificate is not None and c.key is None),
+        Rule("certificate", "is required with key", lambda c: c.key is not None and c.certificate is None),
     )
 
 
@@ -77,8 +77,8 @@ class PasswordConfig(Table):
     env: str | None = setting(default=None, check=emptiness)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("file", "is needed, or env: where the password is", lambda c: c.file is None and c.env is None),
-        Rule("env", "is given beside file: take one", lambda c: c.file is not None and c.env is not None),
+        Rule("file", "is required, or env: the place of the password", lambda c: c.file is None and c.env is None),
+        Rule("env", "excludes file: give one of them", lambda c: c.file is not None and c.env is not None),
     )
 
 
@@ -135,7 +135,7 @@ class ConnectorConfig(Limits):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
-            Rule(key, 'does nothing with role = "mesh": [mesh] says how neighbours show who they are', broken)
+            Rule(key, 'does nothing with role = "mesh": [mesh] sets how neighbours authenticate', broken)
             for key, broken in (
                 ("tls", lambda c: c.is_mesh and c.tls is not None),
                 ("user", lambda c: c.is_mesh and c.user is not None),
@@ -144,8 +144,8 @@ class ConnectorConfig(Limits):
         ),
         Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost != 1),
         Rule("tls", "does nothing without amqps", lambda c: c.tls is not None and not c.secure),
-        Rule("password", "is needed for user", lambda c: c.user is not None and c.password is None),
-        Rule("user", "is needed for password", lambda c: c.password is not None and c.user is None),
+        Rule("password", "is required with user", lambda c: c.user is not None and c.password is None),
+        Rule("user", "is required with password", lambda c: c.password is not None and c.user is None),
     )
 
 
@@ -167,7 +167,7 @@ class LinkConfig(Table):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
-            Rule(key, "is asked of a source: it does nothing with target", broken)
+            Rule(key, "is for a source: it does nothing with target", broken)
             for key, broken in (
                 ("distribution_mode", lambda c: c.source is None and c.distribution_mode is not None),
                 ("selector", lambda c: c.source is None and c.selector is not None),
@@ -178,10 +178,14 @@ class LinkConfig(Table):
             "is for a target: it does nothing with source",
             lambda c: c.target is None and c.watch is not Watch.AUTO,
         ),
-        Rule("source", "is needed, or target: the node there", lambda c: c.source is None and c.target is None),
+        Rule(
+            "source",
+            "is required, or target: the node of the other container",
+            lambda c: c.source is None and c.target is None,
+        ),
         Rule(
             "target",
-            "is given beside source: a link goes one way",
+            "excludes source: a link goes one way",
             lambda c: c.source is not None and c.target is not None,
         ),
     )

@@ -58,7 +58,7 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
             known = ", ".join(roles) or "none"
             yield f"link[{position}].connector", f"there is no connector {link.connector!r}; known are {known}"
         elif role != "container":
-            yield f"link[{position}].connector", f'{link.connector!r} has not role = "container"'
+            yield f"link[{position}].connector", f'{link.connector!r} does not have role = "container"'
         address = config.address_table().lookup(link.address)
         if address is not None and address.redirect is not None:
             yield f"link[{position}].address", f"is redirected, by the pattern {address.pattern!r}"
@@ -76,10 +76,10 @@ def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
         same, back = (link.source, link.target), (link.target, link.source)
         if (link.connector, *same, link.address) in met:
             other = met[link.connector, *same, link.address]
-            yield f"link[{position}]", f"does what {other!r} does: one link carries as much"
+            yield f"link[{position}]", f"does the same as {other!r}: one link is enough"
         elif (link.connector, *back, link.address) in met:
             other = met[link.connector, *back, link.address]
-            yield f"link[{position}]", f"sends back what {other!r} brings: messages would go round and round"
+            yield f"link[{position}]", f"sends back the messages of {other!r}: they would go in a circle"
         met.setdefault((link.connector, *same, link.address), link.name)
 
 
@@ -133,13 +133,13 @@ def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
 
     for position, address in enumerate(config.addresses):
         if address.redirect is not None and comes_back(address.redirect.place, rule, is_here):
-            yield f"address[{position}].redirect", "leads back to this router, and there to itself"
+            yield f"address[{position}].redirect", "leads in a circle, back to this router"
         dead = table.lookup(split(address.dead_letter)[0]) if address.dead_letter is not None else None
         if dead is not None and dead.absolute_expiry:
-            reason = f"has absolute_expiry, by the pattern {dead.pattern!r}: what has expired would do so again"
+            reason = f"has absolute_expiry, by the pattern {dead.pattern!r}: expired messages would expire again"
             yield f"address[{position}].dead_letter", reason
         if _stands_for_itself(address, table, config.id):
-            yield f"address[{position}].alias", "stands for itself in the end"
+            yield f"address[{position}].alias", "leads in a circle, back to itself"
 
 
 def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig], here: str) -> bool:

@@ -46,7 +46,7 @@ class TlsConfig(Table):
         return self.client != "none"
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("trust", "is needed to verify the certificates of clients", lambda c: c.asks_clients and not c.trust),
+        Rule("trust", "is required to verify the certificates of clients", lambda c: c.asks_clients and not c.trust),
         Rule("trust", 'does nothing with client = "none"', lambda c: c.trust is not None and not c.asks_clients),
     )
 
@@ -116,7 +116,7 @@ class ListenerConfig(Limits):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
-            Rule(key, 'does nothing with role = "mesh": [mesh] says how neighbours show who they are', broken)
+            Rule(key, 'does nothing with role = "mesh": [mesh] sets how neighbours authenticate', broken)
             for key, broken in (
                 ("tls", lambda c: c.is_mesh and c.tls is not None),
                 ("users", lambda c: c.is_mesh and c.users is not None),
@@ -128,12 +128,12 @@ class ListenerConfig(Limits):
         Rule("manage", 'does nothing with role = "mesh": neighbours change nothing', lambda c: c.is_mesh and c.manage),
         Rule(
             "manage",
-            "needs to know who comes in, or a listener on loopback: demand a mechanism, or a client certificate",
+            "needs authentication, or a listener on loopback: demand a mechanism, or a client certificate",
             lambda c: c.manage and not (c.authenticates or c.endpoint.loopback),
         ),
         Rule(
             "tls",
-            "is needed for amqps: a certificate and its key",
+            "is required for amqps: a certificate and its key",
             lambda c: c.endpoint.secure and not (c.tls or c.is_mesh),
         ),
         Rule(
@@ -152,6 +152,6 @@ class ListenerConfig(Limits):
             'EXTERNAL needs client certificates: set tls with trust, and client = "optional" or "required"',
             lambda c: "EXTERNAL" in c.sasl and not (c.tls and c.tls.asks_clients),
         ),
-        Rule("users", "is needed for PLAIN and SCRAM", lambda c: c.takes_passwords and not c.users),
+        Rule("users", "is required for PLAIN and SCRAM", lambda c: c.takes_passwords and not c.users),
         Rule("users", "does nothing without PLAIN or SCRAM", lambda c: c.users is not None and not c.takes_passwords),
     )

@@ -41,18 +41,21 @@ class MeshConfig(Table):
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "insecure",
-            "leaves certificate, key and trust without effect: say the one or the others",
+            "excludes certificate, key and trust",
             lambda c: c.insecure and (c.certificate or c.key or c.trust) is not None,
         ),
         Rule(
             "certificate",
-            "is needed, and key and trust with it; `amqpmesh ca issue` makes them. On loopback insecure = true goes "
-            "without",
+            "is required, with key and trust; `amqpmesh ca issue` makes them. On loopback insecure = true needs none",
             lambda c: not c.insecure and c.certificate is None,
         ),
-        Rule("key", "is needed: the certificate's", lambda c: not c.insecure and c.key is None),
-        Rule("trust", "is needed: the mesh's authority", lambda c: not c.insecure and c.trust is None),
-        Rule("hold", "must be more than hello: a neighbour is heard from that often", lambda c: c.hold <= c.hello),
+        Rule("key", "is required with certificate", lambda c: not c.insecure and c.key is None),
+        Rule(
+            "trust",
+            "is required: the certificate of the mesh's authority",
+            lambda c: not c.insecure and c.trust is None,
+        ),
+        Rule("hold", "must be more than hello, the time between two signs of life", lambda c: c.hold <= c.hello),
     )
 
     @property

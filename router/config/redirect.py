@@ -41,7 +41,7 @@ class PlaceConfig(Table):
         return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("hostname", "is needed, or network_host, or port: it must say where", _says_nothing),
+        Rule("hostname", "is required, or network_host, or port: a redirect names a place", _says_nothing),
     )
 
 
@@ -81,12 +81,12 @@ class RedirectConfig(PlaceConfig):
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "hostname",
-            "is needed, or network_host, port or address: it must say where",
+            "is required, or network_host, port or address: a redirect names a place",
             _says_nothing,
         ),
         Rule(
             "hostname",
-            'is needed, or network_host, with follow = "router": where it connects',
+            'is required, or network_host, with follow = "router": the place to connect to',
             lambda c: c.is_followed and (c.hostname or c.network_host) is None,
         ),
         Rule(

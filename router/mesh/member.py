@@ -328,7 +328,7 @@ class MeshMember:
         for adjacency, body in step.messages:
             assert isinstance(adjacency, Neighbour)
             if adjacency.record in self.neighbours and not adjacency.send(body):
-                reason = "nothing is read of the control link"
+                reason = "the control link is not read"
                 self._close(adjacency, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=reason))
         graph_changed = False
         addresses: set[tuple[str, str]] = set()

@@ -57,7 +57,7 @@ def test_a_router_that_is_not_heard_is_no_neighbour() -> None:
     mesh.run(10)
     assert mesh.told("A", NeighbourUp) == mesh.told("B", NeighbourUp) == []
     (link,) = mesh.routers["B"].neighbours()
-    assert (link.adjacency, link.router, link.up, link.reason) == (line, "A", False, "not heard from both sides yet")
+    assert (link.adjacency, link.router, link.up, link.reason) == (line, "A", False, "HELLOs do not go both ways yet")
 
 
 def test_a_neighbour_that_falls_silent_is_gone_within_its_hold_time() -> None:
@@ -190,7 +190,7 @@ def test_a_neighbour_that_flaps_is_not_advertised_until_it_has_held() -> None:
     assert mesh.told("R0", Damped)
     assert mesh.routers["R2"].graph.neighbours("R0") == {"R2": 1}
     link = next(link for link in mesh.routers["R0"].neighbours() if link.adjacency is lines[0])
-    assert (link.up, link.advertised, link.reason) == (True, False, "lost too often of late")
+    assert (link.up, link.advertised, link.reason) == (True, False, "lost too often recently")
     mesh.run(30)
     assert mesh.disagreement() == ""
 

@@ -57,7 +57,7 @@ def test_redirects_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
-        (address("a", ""), "address[0].redirect.hostname", "must say where"),
+        (address("a", ""), "address[0].redirect.hostname", "names a place"),
         (address("a", "hostname = ''"), "address[0].redirect.hostname", "must not be empty"),
         (address("a", "hostname = 'b c'"), "address[0].redirect.hostname", "spaces"),
         (address("a", f"network-host = '{'b' * 256}'"), "address[0].redirect.network_host", "at most 255"),
@@ -67,7 +67,7 @@ def test_redirects_are_read() -> None:
         (address("a", "host = 'b'"), "address[0].redirect.host", "unknown key"),
         ("[[address]]\npattern = 'a'\nredirect = 'b'", "address[0].redirect", "must be a table"),
         (listener("amqp://127.0.0.1", "address = 'there'"), "listener[0].redirect.address", "unknown key"),
-        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nredirect = {}", "listener[0].redirect.hostname", "must say where"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nredirect = {}", "listener[0].redirect.hostname", "names a place"),
     ],
 )
 def test_what_is_wrong_with_a_redirect_is_named(text: str, key: str, reason: str) -> None:

@@ -78,7 +78,7 @@ def test_a_neighbour_that_is_not_used_is_told_with_the_reason_and_since_when() -
         mesh.cut(wire)
         wire = mesh.join("A", "B")
     again = neighbour(mesh, "A", "B")
-    assert (again.up, again.advertised, again.reason) == (True, False, "lost too often of late")
+    assert (again.up, again.advertised, again.reason) == (True, False, "lost too often recently")
     assert again.since == mesh.now
     assert [(each.router, each.distance, each.next_hops, each.hops) for each in told(mesh, "A").routes] == [
         ("B", None, (), None)

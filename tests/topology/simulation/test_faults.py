@@ -261,7 +261,7 @@ async def test_a_link_that_flaps_is_left_alone_until_it_stays(mesh: Mesh) -> Non
         at = trio.current_time()
         assert mesh.log.find("neighbour damped", "A")
         await trio.sleep(1.0)
-        assert mesh.unsettled() == "A: no adjacency to B: lost too often of late"
+        assert mesh.unsettled() == "A: no adjacency to B: lost too often recently"
         seen = len(mesh.log.find("neighbour"))
         assert 5.0 < await mesh.settled() < 30.0
         assert len(mesh.log.find("neighbour")) == seen, "by itself, and nothing else has changed"
