@@ -97,7 +97,10 @@ class Flooding:
                 self.start_exchange(neighbour, now)
 
     def adjacency_down(self, adjacency: Adjacency, now: float) -> None:
-        """Take an adjacency that is down: unacknowledged records go by another one, if there is one."""
+        """Handle an adjacency that is down: resend its unacknowledged records over another one to the same neighbour.
+
+        Without another adjacency the neighbour is forgotten.
+        """
         neighbour = self.neighbours[adjacency.router]
         neighbour.adjacencies.remove(adjacency)
         if neighbour.adjacencies:

@@ -150,8 +150,8 @@ def _receive_overfull(
 ) -> Iterable[Event]:
     """Refuse a frame that holds more values than the settings allow, at the lowest level that is possible.
 
-    A frame that begins an endpoint is refused, a frame that ends one ends it. A delivery has no state, or the state
-    that is left.
+    A frame that begins an endpoint is refused. A frame that ends an endpoint ends it. A `transfer` or `disposition`
+    is handled without the delivery state, or with the part of it that is within the limit.
     Args: performative: without the values beyond the limit.
     Raises: ProtocolError(CONNECTION, resource-limit-exceeded): no lower level is concerned.
     """

@@ -53,7 +53,7 @@ class BatchReceiver(PublicLink[BatchLink]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more deliveries arrive until some are decided."""
+        """True if no more deliveries arrive until some are decided."""
         return self._link.is_full
 
     def take(self, count: int, octets: int) -> Batch:

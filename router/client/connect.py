@@ -67,7 +67,7 @@ class Connection(LinkFactory):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """True while there is a connection."""
         return self._dialer.client_connection is not None
 
     @property

@@ -70,12 +70,12 @@ class Delivery:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the sender has settled the delivery, and so waits for no decision. It may have sent it settled."""
+        """True if the sender has settled the delivery, perhaps when it sent it, and so waits for no decision."""
         return self._incoming.is_settled
 
     @property
     def is_decided(self) -> bool:
-        """Whether the delivery is decided, by this program or by the library."""
+        """True if the delivery is decided, by this program or by the library."""
         return self._incoming.is_decided
 
     @property

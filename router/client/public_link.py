@@ -53,7 +53,7 @@ class PublicLink(Generic[L]):
 
     @property
     def is_attached(self) -> bool:
-        """Whether both ends have attached. False as long as there is no connection."""
+        """True if both ends have attached. False while there is no connection."""
         return self._link.is_attached
 
     @property

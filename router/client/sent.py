@@ -32,12 +32,12 @@ class Sent:
 
     @property
     def settled(self) -> bool:
-        """Whether the delivery was sent settled: at most once, and without an outcome."""
+        """True if the delivery was sent settled: it arrives at most once, and has no outcome."""
         return self._outgoing.settled
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is known, or will never be known."""
+        """True if the outcome is known, or will never be known."""
         return self._outgoing.decided.is_set()
 
     async def outcome(self) -> Outcome:

@@ -21,8 +21,8 @@ def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) 
     """Account an incoming transfer on `link`: session window, credit, delivery, ledger.
 
     All checks precede all changes.
-    Returns: the delivery of the frame; one that is `ignored` is resumed, and our unsettled map does not hold it: it is
-        only counted (§2.6.13).
+    Returns: the delivery of the frame. If it is `ignored`, the peer has resumed a delivery that our unsettled map does
+        not hold, or that had arrived whole: its frames are only counted (§2.6.13).
     Raises: Violation at the session (window-violation, invalid field) or at the link (transfer-limit-exceeded,
         message-size-exceeded, invalid field).
     Source: §2.5.6 receiving a transfer, §2.6.7, §2.7.5.

@@ -33,7 +33,7 @@ class Change:
 
     @property
     def name(self) -> str:
-        """Its text for people."""
+        """The two routers, as `A -> B`."""
         return f"{self.router} -> {self.neighbour}"
 
     def reverse(self) -> Change:

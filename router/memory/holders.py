@@ -1,20 +1,27 @@
-"""The router's memory: its holders, their shares, and which of them make room when too much is held.
+"""The router's memory: its holders, their shares, and the rules for freeing memory when too much is held.
 
-A holder has an account of the router's budget. Octets count on the account of the place that they cannot leave:
+Each holder has an account in the router's budget. The octets of a message count on the account of the holder at which
+the message waits:
 
+- the sender's connection, until the message's address is known;
 - a node, while no receiver of the node can take the message;
-- the receiver's connection, once the message is begun or written and the receiver does not read. Many senders share a
-  lane, and a multicast has many receivers: those messages stay on the node's account;
-- the sender's connection, until the message's address is known.
+- the receiver's connection, once the router has begun to send the message and the receiver does not read. There are two
+  exceptions, whose messages stay on the node's account: a lane, since many senders share it, and a multicast, since it
+  has many receivers.
 
 The *share* of a holder is a sixteenth of the budget, and less where there are more than sixteen holders:
 
     share = limit / max(16, holders)
 
-All shares together are the budget. When the budget is used up, a holder below its share goes on as before, and a holder
-above its share is given nothing more: a node gives its senders no credit, messages that need no credit of a node go
-back, and the output of a connection is cut to a share. Messages under way may still come. At twice the budget the
-largest holders make room: each of them holds more than a share, for all holders together have two shares each.
+So all shares together are at most the budget. When the budget is used up, a holder below its share goes on as before. A
+holder above its share gets nothing more:
+
+- a node gives its senders no credit;
+- a message that needs no credit of the node returns to its sender;
+- the output of a connection is limited to one share.
+
+Messages under way may still arrive. When the memory in use exceeds twice the budget, the largest holders free memory.
+Holders then have more than two shares on average, so the largest ones are above their share.
 
 The router's own answers, and requests to its own nodes, count in a reserve that no other holder can use.
 """
@@ -31,41 +38,41 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
-#: A holder's share is this part of the memory, 1 / n, while there are no more holders than that.
+#: A holder's share is 1 / n of the memory, with this n or the number of holders, whichever is larger.
 SHARES: Final = 16
 
-#: The reserve is this part of the memory, 1 / n.
+#: The reserve is 1 / n of the memory.
 RESERVE: Final = 16
 
 
 class Memory:
-    """The budget of a router, and whether it is used up."""
+    """The budget of a router, and the state of being used up."""
 
     __slots__ = ("budget", "reserve", "used_up", "withheld")
 
     def __init__(self, limit: int) -> None:
-        """Args: limit: octets that may wait before holders above their share get no more."""
+        """Args: limit: octets. While more are in use, only holders below their share get more."""
         self.budget = Budget(limit)
         #: For the router's own answers and requests.
         self.reserve = Budget(limit // RESERVE, self.budget)
-        #: More waits than may, or did so and less than a tenth is free again.
+        #: The limit was exceeded, and less than a tenth of it is free since.
         self.used_up = False
-        #: Nodes whose senders get no credit for want of memory.
+        #: Nodes that give their senders no credit because they are above their share.
         self.withheld: dict[Address, None] = {}
 
     @property
     def share(self) -> int:
-        """Octets that each holder may hold when the memory is used up."""
+        """Octets that each holder may have when the memory is used up."""
         budget = self.budget
         return budget.limit // max(SHARES, budget.holders)
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the largest holders have to make room."""
+        """True if the largest holders must free memory."""
         return self.budget.used > 2 * self.budget.limit
 
     def is_over(self, account: Budget) -> bool:
-        """Whether nothing may be added to what a holder has."""
+        """Return whether a holder gets no more memory: the budget is used up, and the holder is above its share."""
         budget = self.budget
         if account is self.reserve or not (self.used_up or budget.used > budget.limit):
             return False
@@ -73,7 +80,7 @@ class Memory:
 
 
 def waiting_at(memory: Memory, relay: Relay, address: Address) -> Budget:
-    """The account of a message that waits at a node.
+    """Return the account of a message that waits at a node.
 
     A message from the router itself, or to one of its own nodes, uses the reserve while some of it is left.
     """
@@ -83,19 +90,20 @@ def waiting_at(memory: Memory, relay: Relay, address: Address) -> Budget:
 
 
 def begun_on(relay: Relay, outgoing: OutgoingLink) -> Budget:
-    """The account of the rest of a message that was begun on a link."""
+    """Return the account of the frames left of a message whose first frame was sent on a link."""
     if outgoing.lane is None and not outgoing.address.is_multicast:
         return outgoing.connection.account
     return _node(relay, outgoing).account
 
 
 def _node(relay: Relay, outgoing: OutgoingLink) -> Address:
-    # Legs of one multicast are of several nodes where consumers are attached here and elsewhere; its octets are at one.
+    # The legs of a multicast belong to several nodes if it has consumers here and at other routers. Its octets count at
+    # one of them.
     return relay.address or outgoing.address  # type: ignore[return-value]  # the kernel knows no addresses
 
 
 def hold(memory: Memory, leg: Leg) -> None:
-    """Count the rest of a leg that cannot go on, on the account of the place where it stands."""
+    """Count the unsent octets of a leg that cannot continue, on the account of the holder that it waits for."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.connection.engine.flow_state.sending:
@@ -110,7 +118,7 @@ def hold(memory: Memory, leg: Leg) -> None:
 
 
 def count_output(memory: Memory, record: ConnectionRecord) -> None:
-    """Count the output of a peer that does not read. Above its share the peer is given no more."""
+    """Count the unwritten output of a peer that does not read. Above its share the connection gets no more output."""
     flow_state = record.engine.flow_state
     unwritten = record.unwritten
     record.account.add(unwritten - record.counted)
@@ -120,14 +128,14 @@ def count_output(memory: Memory, record: ConnectionRecord) -> None:
 
 
 def forget_output(record: ConnectionRecord) -> None:
-    """Count no output of a peer: all of it is written, or never will be."""
+    """Remove a peer's output from its account: all of it is written, or never will be."""
     record.account.add(-record.counted)
     record.counted = 0
     record.engine.flow_state.backlog = record.output_backlog
 
 
 def check_node(memory: Memory, address: Address, *, draining: bool) -> None:
-    """Give a node's senders credit, or none where the node is above its share or the router drains."""
+    """Suspend a node's credit if the node is above its share or the router drains; otherwise, resume it."""
     is_over = address.buffered > 0 and memory.is_over(address.account)
     if is_over:
         memory.withheld[address] = None

@@ -1,8 +1,9 @@
-"""What stays of a peer's `open`, `begin` and `attach`, and what that takes of the router's memory.
+"""The fields that the router retains of a peer's `open`, `begin` and `attach`, and the memory that they take.
 
-A peer may send thousands of them, each as large as a frame. What is asked for later is kept, and nothing else: names,
-addresses, the outcomes that a sender's source permits, and which capabilities of ours are desired. Long ones count
-against the peer and the router's memory, and are refused where that is used up.
+A peer may send thousands of these frames, each as large as the largest frame. The router retains only the fields that
+it needs later: names, addresses, the outcomes that a sender's source permits, and the desired capabilities that the
+router knows. Long fields count on the account of the peer's connection. The router refuses them if that would exceed
+the limit of the account or of the memory (`is_too_much`).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
-"""The property of a dynamic node that says how long it lives (§3.5.9)."""
+"""The property of a dynamic node that sets its lifetime (§3.5.9)."""
 
 T = TypeVar("T")
 
 FREE: Final = 512
-"""Octets of what a link or a connection is called that do not count: it takes more itself."""
+"""Octets of the names of a link or a connection that are free: the link or connection itself takes more memory."""
 
 
 def of_open(opened: Open) -> Open:
-    """What is asked for later of a peer's `open`."""
+    """Return a peer's `open` with only the fields that are needed later."""
     return Open(
         container_id=opened.container_id,
         max_frame_size=opened.max_frame_size,
@@ -49,7 +50,7 @@ def of_open(opened: Open) -> Open:
 
 
 def of_begin(begun: Begin) -> Begin:
-    """What is asked for later of a peer's `begin`."""
+    """Return a peer's `begin` with only the fields that are needed later."""
     return Begin(
         next_outgoing_id=begun.next_outgoing_id,
         incoming_window=begun.incoming_window,
@@ -61,13 +62,13 @@ def of_begin(begun: Begin) -> Begin:
 
 
 def of_attach(attach: Attach) -> Attach:
-    """What is asked for later of a peer's `attach`: the same for nearly all links."""
+    """Return a peer's `attach` with only the fields that are needed later. Nearly all links share one such object."""
     source, target = attach.source, attach.target
     dynamic = isinstance(source, Source) and source.dynamic, isinstance(target, Target) and target.dynamic
     outcomes: tuple[Symbol, ...] = ()
     default: Outcome | None = None
     if isinstance(source, Source) and source.outcomes and attach.role is Role.SENDER:
-        # Which outcomes a sender's source permits, and the one that stands for others (§3.5.3).
+        # The outcomes that a sender's source permits, and the default outcome (§3.5.3).
         outcomes, default = source.outcomes, source.default_outcome
         if len(outcomes) > len(OUTCOMES):
             outcomes = tuple(dict.fromkeys(outcomes))
@@ -79,7 +80,7 @@ def of_attach(attach: Attach) -> Attach:
 
 
 def of_claim(attach: Attach) -> Attach:
-    """What an `attach` is answered by that has to wait for that: without what nobody here looks at."""
+    """Return an `attach` that is answered later, without the fields that the answer does not need."""
     return replace(
         attach,
         source=_named(attach.source),
@@ -91,7 +92,7 @@ def of_claim(attach: Attach) -> Attach:
 
 
 def _named(terminus: T) -> T:
-    """A source or target without its filters and capabilities; of the properties of its node only its life."""
+    """Return a source or target without filters, capabilities, and properties of its node other than the lifetime."""
     if isinstance(terminus, Source):
         terminus = replace(terminus, filter=None)
     if isinstance(terminus, Source | Target):
@@ -102,7 +103,7 @@ def _named(terminus: T) -> T:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Whether an outcome says nothing but what it is."""
+    """Return whether an outcome has no error and no annotations."""
     if isinstance(outcome, Modified):
         return outcome.message_annotations is None
     if isinstance(outcome, Rejected):
@@ -127,17 +128,17 @@ _alike = lru_cache(maxsize=256)(_made)
 
 
 def _known(capabilities: Iterable[Symbol], *known: Symbol) -> tuple[Symbol, ...]:
-    """Those of the capabilities that mean something here; our own objects, as there are many of the peers'."""
+    """Return the capabilities that this router knows, as its own objects: those of all peers share their memory."""
     return tuple(each for each in known if each in capabilities)
 
 
 def size_of_open(opened: Open) -> int:
-    """Octets that the names of a container take, as far as they count."""
+    """Return the octets of a container's names beyond `FREE`."""
     return max(0, getsizeof(opened.container_id) + getsizeof(opened.hostname) - FREE)
 
 
 def size_of_attach(attach: Attach) -> int:
-    """Octets that stay of an `attach`, as far as they count."""
+    """Return the retained octets of an `attach` beyond `FREE`."""
     source, target = attach.source, attach.target
     octets = getsizeof(attach.name)
     if isinstance(target, Target):
@@ -152,7 +153,7 @@ def size_of_attach(attach: Attach) -> int:
 
 
 def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
-    """So many octets more stay of what a peer has said, for as long as its connection; whether they may."""
+    """Count retained octets on the account of a peer's connection. Returns: False: it is too much, and not counted."""
     if is_too_much(memory, record, octets):
         return False
     record.remembered += octets
@@ -161,13 +162,16 @@ def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
 
 
 def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | ConnectionRecord) -> None:
-    """Nothing stays of a link, or of the connection itself."""
+    """Remove the retained octets of a link, or of the connection itself, from the connection's account."""
     record.account.add(-taken.remembered)
     taken.remembered = 0
 
 
 def is_too_much(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
-    """Whether a peer may not have so many octets more."""
+    """Return whether further retained octets would exceed the limit of a peer, or of the router's memory.
+
+    Up to its share a connection may always retain more.
+    """
     if not octets:
         return False
     budget, would_hold = memory.budget, record.account.used + octets

@@ -65,7 +65,7 @@ class Destination:
 
     @property
     def described(self) -> str:
-        """Its description for people."""
+        """The destination, as a text for people: the place of the last redirect, if there was one."""
         return str(self.place) if self.stop is None else self.stop.place.described
 
 

@@ -289,9 +289,9 @@ class Router(LinkFactory):
         await self._serve(stream, listener, host, shield=False)
 
     def statistics(self) -> Statistics:
-        """Return the current statistics; after the router has ended, those of what is left.
+        """Return the current statistics. After the router has ended, they are empty unless something was not released.
 
-        Raises: CommandError: it was never started.
+        Raises: CommandError: the router was never started.
         """
         return run_to_end(self._take_snapshot())
 

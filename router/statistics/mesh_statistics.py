@@ -79,7 +79,7 @@ class NeighbourStatistics:
     lanes: int
     """Lanes on it."""
     reason: str | None
-    """Why no path uses it; None: paths may use it."""
+    """The reason why no path uses the connection; None: paths may use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class LaneStatistics(Outcomes):
     last_delivery_at: float | None
     """The time when the last delivery began; None: there was none."""
     reason: Reason | None
-    """Why it has no credit, or cannot use it; None: it can."""
+    """The reason why the link has no credit, or cannot use its credit; None: it can send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

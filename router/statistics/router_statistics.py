@@ -114,7 +114,7 @@ class ConnectorStatistics:
     failures: int
     """Failed attempts and short-lived connections in a row; 0 while it is connected."""
     reason: str | None
-    """Why the last connection failed or ended; None: it is connected, or tries for the first time."""
+    """The reason why the last connection failed or ended; None: it is connected, or tries for the first time."""
 
 
 class ContainerLinkState(StrEnum):
@@ -155,11 +155,11 @@ class ContainerLinkStatistics:
     failures: int
     """Refused and short-lived attaches in a row; 0 while it is attached."""
     stolen: int
-    """How often another link took its place."""
+    """The number of times that another link took its place."""
     retry_at: float | None
     """The time of the next attempt; None: at the next connection, or it is attached."""
     reason: str | None
-    """Why it is not attached, or the connector's reason; None: it is attached, or there was no attempt yet."""
+    """The reason why it is not attached, or the connector's; None: it is attached, or there was no attempt yet."""
     unwatched: str | None
     """Why the router does not watch the node. Then the container may accept messages for a deleted node. None: it is
     watched, or needs no watch.
@@ -262,7 +262,7 @@ class LinkStatistics(Outcomes):
     last_delivery_at: float | None
     """The time when the last delivery began; None: there was none."""
     reason: Reason | None
-    """Why it has no credit, or cannot use it; None: it can."""
+    """The reason why the link has no credit, or cannot use its credit; None: it can send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +302,7 @@ class AddressStatistics(Outcomes):
     undelivered: int
     """Deliveries that were released or dropped because no receiver took them."""
     reason: Reason | None
-    """Why receivers can take nothing now; None: they can."""
+    """The reason why receivers can take nothing now; None: they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -419,7 +419,7 @@ class Mesh:
         )
 
     def statistics(self) -> dict[str, Statistics]:
-        """Return the state of each router; after the end of the mesh, its remains."""
+        """Return the statistics of each router, by id; also after the mesh has ended (see `Router.statistics`)."""
         return {node.id: node.statistics() for node in self._nodes.values()}
 
     # ----------------------------------------------------------------------------------------------------- internals

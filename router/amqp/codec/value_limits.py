@@ -71,7 +71,7 @@ def bounded(described: bytes, most: int = FEW_VALUES) -> bytes:
 def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
     """Return whether a performative holds more values than `most`, counted as `refuse_values` does.
 
-    Malformed octets do not: the decoder refuses them.
+    Returns: False also if the octets are malformed: the decoder refuses those later.
     Args: performative: its octets, and any that follow. apart: the number of a field that does not count.
     """
     if len(performative) <= most:

@@ -139,7 +139,7 @@ class Work:
 
     @property
     def succeeded(self) -> bool:
-        """A check was done, and the password is right."""
+        """True if the work was a check of a password, and the password is right."""
         return self._error is None and bool(self._value)
 
     def result(self) -> Any:

@@ -139,7 +139,7 @@ class Dialer(LinkManager):
 
     @property
     def reconnects(self) -> bool:
-        """Whether a lost connection is made again."""
+        """True if the dialer connects again after it has lost the connection."""
         return self._backoff is not None and not self._closing
 
     @property
@@ -341,7 +341,7 @@ class RedirectDialer(Dialer):
 
     @property
     def _is_empty(self) -> bool:
-        """Whether no link is on it, except those for replies."""
+        """True if the connection has no links, except those for replies."""
         return all(link in self._reply_senders.values() for link in self._links)
 
     def _fail(self, error: AmqpMeshError) -> None:

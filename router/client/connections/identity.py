@@ -131,6 +131,6 @@ class ClientIdentity:
 
     @property
     def _verifies(self) -> bool:
-        """Whether TLS verifies the peer's certificate and name."""
+        """True if TLS verifies the peer's certificate and name."""
         context = self.context
         return context is not None and context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname

@@ -74,7 +74,7 @@ class InProcess(LinkManager):
 
     @property
     def reconnects(self) -> bool:
-        """Whether a lost connection is made again: no, there is none that could be lost."""
+        """False: there is no network connection that could be lost and made again."""
         return False
 
     @property
@@ -121,7 +121,7 @@ class InProcess(LinkManager):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the other side has read all bytes: always, as it reads them at once."""
+        """True: the other side reads all bytes at once."""
         return True
 
     def flush(self, now: float) -> None:

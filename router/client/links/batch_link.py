@@ -118,7 +118,7 @@ class BatchLink(RedirectedLink):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more deliveries arrive until some are decided."""
+        """True if no more deliveries arrive until some are decided."""
         return self._undecided >= self._credit or self._octets > self._memory
 
     def take(self, count: int, octets: int) -> Batch:
@@ -287,7 +287,10 @@ class BatchLink(RedirectedLink):
         kernel.enable_fast_path(link.flow_state, link.input_handle, None)
 
     def _open_window(self) -> None:
-        """Return frames to the window while there is memory, or while one delivery alone is larger than the memory."""
+        """Let the sender send as many further frames as were received, unless the undecided deliveries fill the memory.
+
+        One delivery can be larger than the memory. So the window also opens while no delivery is undecided.
+        """
         if self._frames and self._window_share is not None and (self._octets <= self._memory or not self._undecided):
             frames, self._frames = self._frames, 0
             self._window_share.release(frames)

@@ -125,7 +125,7 @@ class Incoming:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the sender has settled it, and so waits for no decision. It may have sent it settled."""
+        """True if the sender has settled the delivery, perhaps when it sent it, and so waits for no decision."""
         return self.kernel.remote_settled
 
     @property
@@ -198,7 +198,10 @@ class Incoming:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a program can have it: it is complete, or it streams and the sections before its body are there."""
+        """True if the program can take the delivery.
+
+        It can when the delivery is complete, or when it streams and the sections before its body have arrived.
+        """
         return self.kernel.complete if self._parts is None else self._parts.head is not None
 
     def add(self, payload: bytes) -> None:

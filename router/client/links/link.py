@@ -152,7 +152,7 @@ class ClientLink(ABC):
 
     @property
     def is_attached(self) -> bool:
-        """Whether both ends have attached."""
+        """True if both ends have attached."""
         return self._stage is Stage.ATTACHED
 
     @property
@@ -162,12 +162,12 @@ class ClientLink(ABC):
 
     @property
     def is_over(self) -> bool:
-        """Whether the link failed for good, or the program has left it."""
+        """True if the link failed for good, or the program has left it."""
         return self._stage in (Stage.LEAVING, Stage.OVER)
 
     @property
     def was_left(self) -> bool:
-        """Whether the program has left the link."""
+        """True if the program has left the link."""
         return self.is_over and self._failure is None
 
     @property
@@ -380,7 +380,7 @@ class ClientLink(ABC):
 
     @property
     def _has_lasted(self) -> bool:
-        """Whether it was attached for so long that a loss begins a new row of attempts."""
+        """True if the link was attached for so long that its next loss counts as the first one."""
         return self._stage is Stage.ATTACHED and trio.current_time() - self._since >= LASTING
 
     # -------------------------------------------------------------------------------------------------- of redirections
@@ -388,16 +388,16 @@ class ClientLink(ABC):
     @property
     @abstractmethod
     def _reconnects(self) -> bool:
-        """Whether it is attached again after a loss."""
+        """True if the link attaches again after a loss."""
 
     @property
     @abstractmethod
     def _at_origin(self) -> bool:
-        """Whether the manager that the program asked for the link attaches it now."""
+        """True if the link's manager is the one that the program asked for the link: the link follows no redirect."""
 
     @abstractmethod
     def _return_to_origin(self) -> None:
-        """Return to the manager and the address that the program asked for."""
+        """Return the link to the manager and the address that the program asked for."""
 
     @abstractmethod
     def _await(self, error: AmqpMeshError) -> None:
@@ -405,8 +405,8 @@ class ClientLink(ABC):
 
     @abstractmethod
     def _follow(self, error: AmqpMeshError) -> None:
-        """Attach where the peer has redirected it, or fail (§2.8.18)."""
+        """Attach the link where the peer has redirected it, or fail (§2.8.18)."""
 
     @abstractmethod
     def _accompany(self, error: AmqpMeshError) -> None:
-        """Detach, and attach where its companion is."""
+        """Detach the link, and attach it over the connection of its companion, which was redirected."""

@@ -44,7 +44,7 @@ class LinkManager(ABC):
     @property
     @abstractmethod
     def reconnects(self) -> bool:
-        """Whether a lost connection is made again."""
+        """True if the manager connects again after it has lost the connection."""
 
     @property
     @abstractmethod
