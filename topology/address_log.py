@@ -213,7 +213,7 @@ class AddressLog:
         self._parts = tuple(self._next_parts[part] for part in sorted(self._next_parts))
         self._deltas = self._deltas[sequence - self.base :]
         self._early = _above(sequence, self._early)
-        told, self._next_adverts = self._next_adverts, _NO_PARTS
+        by_part, self._next_adverts = self._next_adverts, _NO_PARTS
         self._next_parts, self._next_of = _NONE, _NOTHING
         self.state_octets = sum(part.octets for part in self._parts)
         self.base = sequence
@@ -221,8 +221,8 @@ class AddressLog:
             return []  # the same state in another form: its deltas were applied before
         self.sequence = sequence
         entries: dict[Name, Advert] = {}
-        for part in sorted(told):
-            entries.update(told[part])
+        for part in sorted(by_part):
+            entries.update(by_part[part])
         return [AddressChange(entries, (), all=True)]
 
     def _append(self, stored: StoredRecord, delta: AddressDelta) -> AddressChange:

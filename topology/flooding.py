@@ -44,26 +44,26 @@ class UncertifiedRecords:
 class Flooding:
     """The states of all neighbours, and the database that is kept equal with theirs.
 
-    `took` is called for each stored record, `own` for each record of this router that it did not make in this epoch,
-    `complete` when the database of a neighbour has arrived.
+    `on_stored` is called for each stored record, `on_own` for each record of this router that it did not make in this
+    epoch, `on_loaded` when the database of a neighbour has arrived.
     """
 
     def __init__(
         self,
         outbox: Outbox,
         database: Database,
-        took: Callable[[Verdict, float], None],
-        own: Callable[[Record, float], None],
-        complete: Callable[[float], None],
+        on_stored: Callable[[Verdict, float], None],
+        on_own: Callable[[Record, float], None],
+        on_loaded: Callable[[float], None],
     ) -> None:
         self.neighbours: dict[str, NeighbourState] = {}
         self._outbox = outbox
         self._settings = outbox.settings
         self._timers = outbox.timers
         self._database = database
-        self._took = took
-        self._own = own
-        self._complete = complete
+        self._on_stored = on_stored
+        self._on_own = on_own
+        self._on_loaded = on_loaded
         self._uncertified: dict[bytes, UncertifiedRecords] = {}
         self._gaps: dict[str, int] = {}  # by origin: the number of requests
         self._dirty: dict[NeighbourState, None] = {}  # something is queued, or can be sent now
@@ -126,7 +126,7 @@ class Flooding:
         if not neighbour.full:
             neighbour.full = True
             neighbour.missing.clear()
-            self._complete(now)
+            self._on_loaded(now)
             self._start_other_exchanges(now)
 
     # Summaries
@@ -157,7 +157,7 @@ class Flooding:
     def receive_summary(self, neighbour: NeighbourState, summary: Summary, now: float) -> None:
         """Send the records that the neighbour lacks of a range of origins, and note those that are missing here."""
         database = self._database
-        theirs = {held.origin: held for held in summary.held}
+        theirs = {entry.origin: entry for entry in summary.held}
         lists = dict(summary.lists)
         newer = (
             stored
@@ -167,14 +167,14 @@ class Flooding:
         self._queue(neighbour, [stored.key for stored in newer])
         for name in sorted(database.origins):
             if name > summary.after and (summary.through is None or name <= summary.through):
-                self._queue(neighbour, self._lacking(name, theirs.get(name)))
+                self._queue(neighbour, self._missing_there(name, theirs.get(name)))
         if not neighbour.full:
-            for held in summary.held:
+            for entry in summary.held:
                 # Records of a former epoch of this router are not waited for: it raises its epoch above them.
-                if held.origin == self._outbox.router or not self._lacks(held):
+                if entry.origin == self._outbox.router or not self._is_missing_here(entry):
                     continue
                 if len(neighbour.missing) < self._settings.max_origins:  # more would not be stored
-                    neighbour.missing[held.origin] = held
+                    neighbour.missing[entry.origin] = entry
         if summary.through is not None:
             return
         if summary.answer and neighbour.summary_complete:
@@ -184,31 +184,31 @@ class Flooding:
             self.start_exchange(neighbour, now)
         self._set_full_if_loaded(neighbour, now)
 
-    def _lacking(self, name: str, held: SummaryEntry | None) -> list[Key]:
+    def _missing_there(self, name: str, entry: SummaryEntry | None) -> list[Key]:
         """Return the keys of an origin's records that a neighbour with this entry lacks."""
         database = self._database
         origin = database.origins[name]
-        if held is None or held.epoch < origin.pair.epoch:
+        if entry is None or entry.epoch < origin.pair.epoch:
             return list(database.keys_of(origin))
-        if held.epoch > origin.pair.epoch:
+        if entry.epoch > origin.pair.epoch:
             return []
-        keys = [key for key in database.certificate_keys(origin) if bytes.fromhex(key.origin) not in held.key_ids]
-        if held.links < origin.pair.sequence:
+        keys = [key for key in database.certificate_keys(origin) if bytes.fromhex(key.origin) not in entry.key_ids]
+        if entry.links < origin.pair.sequence:
             keys.append(origin.link.key)
-        if held.addresses < origin.log.sequence:
-            keys += origin.log.since(held.addresses)
+        if entry.addresses < origin.log.sequence:
+            keys += origin.log.since(entry.addresses)
         return keys
 
-    def _lacks(self, held: SummaryEntry) -> bool:
+    def _is_missing_here(self, entry: SummaryEntry) -> bool:
         """Tell whether a neighbour with this entry has records that are missing here."""
-        origin = self._database.origins.get(held.origin)
+        origin = self._database.origins.get(entry.origin)
         if origin is None:
-            dead = self._database.dead.get(held.origin)
-            return dead is None or (held.epoch, held.links) > dead
+            dead = self._database.dead.get(entry.origin)
+            return dead is None or (entry.epoch, entry.links) > dead
         here = origin.link.key
-        if held.epoch != here.epoch:
-            return held.epoch > here.epoch
-        return held.links > here.sequence or held.addresses > origin.log.sequence
+        if entry.epoch != here.epoch:
+            return entry.epoch > here.epoch
+        return entry.links > here.sequence or entry.addresses > origin.log.sequence
 
     # Records
 
@@ -216,15 +216,15 @@ class Flooding:
         """Store records, and acknowledge the message unless one of them has to be sent again."""
         if records.acknowledged:
             self.receive_acknowledgement(neighbour, records.acknowledged)
-        settled = True
+        handled = True
         key_of = self._database.key_of
         for carried in records.records:
             key = key_of(carried.body)  # most records of a flood are duplicates
             if key is not None:
-                neighbour.has(key)
+                neighbour.remove_queued(key)
             elif not self._receive(carried, now, neighbour.router):
-                settled = False
-        if settled:
+                handled = False
+        if handled:
             neighbour.to_acknowledge.append(records.number)
             if len(neighbour.to_acknowledge) >= MAX_RECORDS:
                 self.acknowledge(neighbour)
@@ -247,10 +247,10 @@ class Flooding:
             case RecordStatus.KNOWN:
                 assert verdict.key is not None
                 if neighbour is not None:
-                    neighbour.has(verdict.key)
+                    neighbour.remove_queued(verdict.key)
             case RecordStatus.OWN:
                 assert verdict.record is not None
-                self._own(verdict.record, now)
+                self._on_own(verdict.record, now)
             case RecordStatus.UNCERTIFIED:
                 self._await_certificate(carried, now, sender, verdict.origin)
                 return False
@@ -276,17 +276,17 @@ class Flooding:
         """Flood a stored record to all neighbours, except its sender and those that have it."""
         key, origin = verdict.key, verdict.origin
         assert key is not None
-        complete = []
+        loaded = []
         for router, neighbour in self.neighbours.items():
-            held = neighbour.missing.get(origin) if neighbour.missing else None
-            if router != sender and not (held is not None and _covers_record(held, key)):
+            entry = neighbour.missing.get(origin) if neighbour.missing else None
+            if router != sender and not (entry is not None and _covers_record(entry, key)):
                 neighbour.queue(key)
                 self._dirty[neighbour] = None
-            if held is not None and not self._lacks(held):
+            if entry is not None and not self._is_missing_here(entry):
                 del neighbour.missing[origin]
-                complete.append(neighbour)
-        self._took(verdict, now)
-        for neighbour in complete:
+                loaded.append(neighbour)
+        self._on_stored(verdict, now)
+        for neighbour in loaded:
             self._set_full_if_loaded(neighbour, now)
         if key.kind is CERTIFICATE:
             self._certificate_arrived(bytes.fromhex(key.origin), now)
@@ -406,8 +406,10 @@ class Flooding:
             self._outbox.send(neighbour.adjacencies[0], Request((wanted,), self._settings.area))
 
 
-def _covers_record(held: SummaryEntry, key: Key) -> bool:
+def _covers_record(entry: SummaryEntry, key: Key) -> bool:
     """Tell whether a neighbour with this entry has a record."""
     if key.kind is Kind.CERTIFICATE:
-        return bytes.fromhex(key.origin) in held.key_ids
-    return held.epoch == key.epoch and key.sequence <= (held.links if key.kind is Kind.LINK_STATE else held.addresses)
+        return bytes.fromhex(key.origin) in entry.key_ids
+    return entry.epoch == key.epoch and key.sequence <= (
+        entry.links if key.kind is Kind.LINK_STATE else entry.addresses
+    )

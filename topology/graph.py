@@ -91,20 +91,20 @@ class Graph:
         """
         if links and min(links.values()) < 1:
             raise ValueError(f"{origin} advertises a cost of {min(links.values())}: costs are at least 1")
-        told = self._links
-        before = told.get(origin, _NO_LINKS)
-        told[origin] = links
+        advertised = self._links
+        before = advertised.get(origin, _NO_LINKS)
+        advertised[origin] = links
         changed = []
-        for neighbour in links.keys() & told.keys():  # an unknown router has no edge; an origin can list thousands
+        for neighbour in links.keys() & advertised.keys():  # an origin can list thousands of unknown routers
             known = before.get(neighbour)
-            if known != links[neighbour] and origin in told[neighbour]:
+            if known != links[neighbour] and origin in advertised[neighbour]:
                 changed.append((origin, neighbour))
                 if known is None:
                     changed.append((neighbour, origin))
                     self.successors[neighbour] = self._two_way_links(neighbour)
         if not before.keys() <= links.keys():
-            for neighbour in before.keys() & told.keys() - links.keys():
-                if origin in told[neighbour]:
+            for neighbour in before.keys() & advertised.keys() - links.keys():
+                if origin in advertised[neighbour]:
                     changed += [(origin, neighbour), (neighbour, origin)]
                     self.successors[neighbour] = self._two_way_links(neighbour)
         self.successors[origin] = self._two_way_links(origin)
@@ -133,11 +133,13 @@ class Graph:
 
     def _two_way_links(self, router: str) -> Mapping[str, int]:
         """Return the links of a router that their other ends advertise, too: the same mapping if these are all."""
-        told = self._links
-        links = told[router]
+        advertised = self._links
+        links = advertised[router]
         for neighbour in links:
-            if router not in told.get(neighbour, _NO_LINKS):
-                return {each: links[each] for each in sorted(links.keys() & told.keys()) if router in told[each]}
+            if router not in advertised.get(neighbour, _NO_LINKS):
+                return {
+                    each: links[each] for each in sorted(links.keys() & advertised.keys()) if router in advertised[each]
+                }
         return links
 
     def _set_transit(self, origin: str, *, transit: bool) -> list[Edge]:

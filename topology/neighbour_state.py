@@ -81,7 +81,7 @@ class NeighbourState:
         else:
             self._urgent[key] = None
 
-    def has(self, key: Key) -> None:
+    def remove_queued(self, key: Key) -> None:
         """Drop a record from the queue: the neighbour has it."""
         self._urgent.pop(key, None)
         self._addresses.pop(key, None)

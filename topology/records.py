@@ -169,17 +169,17 @@ class SignedRecord(NamedTuple):
 
 def costs(origin: str, neighbours: Collection[Neighbour]) -> dict[str, int]:
     """Return the least cost of sending to each neighbour; a link of a router to itself does not count."""
-    told = {router: cost for router, cost, _ in neighbours}
-    if len(told) != len(neighbours):
+    least = {router: cost for router, cost, _ in neighbours}
+    if len(least) != len(neighbours):
         for router, cost, _ in neighbours:
-            told[router] = min(cost, told[router])
-    told.pop(origin, None)
-    return told
+            least[router] = min(cost, least[router])
+    least.pop(origin, None)
+    return least
 
 
 def adverts(entries: Iterable[Entry]) -> dict[Name, Advert]:
     """Return the adverts of entries; the last entry of an address counts. Most adverts are equal, and one object."""
-    return {Name(tenant, name): _advert(*told) for tenant, name, *told in entries}
+    return {Name(tenant, name): _advert(*values) for tenant, name, *values in entries}
 
 
 NAME: Final = Row(Name, (("tenant", TENANT), ("name", ADDRESS)))

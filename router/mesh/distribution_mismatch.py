@@ -49,11 +49,11 @@ class DistributionMismatches:
     def of(self, tenant: str, name: str) -> Iterator[DistributionMismatch]:
         """Return the mismatches of an address with the routers that have receivers of it."""
         local, only = split(name)
-        told = self._topology.lookup(tenant, name if only is None else local_key(only, local))
-        ours = self._ours(name) if told else None
+        adverts = self._topology.lookup(tenant, name if only is None else local_key(only, local))
+        ours = self._ours(name) if adverts else None
         if ours is None:
             return
-        for router, advert in told.items():
+        for router, advert in adverts.items():
             concerned = router != self._context.id and advert.consumers and only in (None, router)
             if concerned and advert.distribution != ours:
                 yield DistributionMismatch(tenant, name, router, advert.distribution, ours)

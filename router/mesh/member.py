@@ -302,20 +302,21 @@ class MeshMember:
             if _origin(neighbour.record) == origin:
                 self.set_cost(neighbour, cost)
 
-    def change_cost(self, told: Costly, cost: int) -> None:
+    def change_cost(self, statistics: Costly, cost: int) -> None:
         """Change the cost of sending on a neighbour's connection, or on all connections of a connector or listener.
 
         Raises: LookupError: it is gone, or it never leads to a neighbour.
         """
-        if isinstance(told, NeighbourStatistics):
-            found = next((each for each in self.neighbours.values() if each.record.number == told.connection), None)
+        if isinstance(statistics, NeighbourStatistics):
+            number = statistics.connection
+            found = next((each for each in self.neighbours.values() if each.record.number == number), None)
             if found is None:
                 raise LookupError("that neighbour is gone")
             self.set_cost(found, cost)
             return
         configured = self._context.config
-        tables = configured.connectors if isinstance(told, ConnectorStatistics) else configured.listeners
-        config = next((each for each in tables if each.name == told.name and each.is_mesh), None)
+        tables = configured.connectors if isinstance(statistics, ConnectorStatistics) else configured.listeners
+        config = next((each for each in tables if each.name == statistics.name and each.is_mesh), None)
         if config is None:
             raise LookupError("it leads to no neighbour: its role is not mesh")
         self.set_cost_of(config, cost)

@@ -37,9 +37,9 @@ class Reachability:
             there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
             lost = tuple(each for each in members if self._topology.distance(each) is None)
             return ConsumerRouters(there, lost if len(lost) == len(members) else ())
-        told = self._topology.lookup(tenant, name)
+        advertised = self._topology.lookup(tenant, name)
         return ConsumerRouters(
-            tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),
+            tuple(sorted(router for router, advert in advertised.items() if advert.consumers and router != own)),
             tuple(self._out_of_reach.get((tenant, name), ())),
             self._split,
         )

@@ -102,8 +102,8 @@ class RouteSelection(LocalRoutes):
             # Any of the workers can answer; take the nearest.
             near = [(cost, each) for each in members if (cost := self._topology.distance(each)) is not None]
             return self.transit(tenant, min(near)[1]) if near else None
-        told = ((each, self._topology.lookup(tenant, local_key(each, name))) for each in members)
-        if not any(each in adverts and adverts[each].consumers for each, adverts in told):
+        lookups = ((each, self._topology.lookup(tenant, local_key(each, name))) for each in members)
+        if not any(each in adverts and adverts[each].consumers for each, adverts in lookups):
             # A router can serve more addresses than it advertises: those that it forwards by a pattern.
             return self.transit(tenant, container) if is_one else None
         ingress = self._routes.ingress(self._context.addresses.use(tenant, f"{name}@{container}"))

@@ -296,7 +296,11 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         (f"{BROKER}password = {{ env = 'P' }}", "connector[0].user", "is required"),
         (f"{BROKER}user = 'u'\npassword = 'secret'", "connector[0].password", "must be a table"),
         (f"{BROKER}user = 'u'\npassword = {{}}", "connector[0].password.file", "is required"),
-        (f"{BROKER}user = 'u'\npassword = {{ file = 'f', env = 'E' }}", "connector[0].password.env", "give one of them"),
+        (
+            f"{BROKER}user = 'u'\npassword = {{ file = 'f', env = 'E' }}",
+            "connector[0].password.env",
+            "give one of them",
+        ),
         (f"{BROKER}redirects = 'b.example'", "connector[0].redirects", "must be a list"),
         (f"{BROKER}redirects = ['b.example', 'c:5672']", "connector[0].redirects", "'c:5672' is no host"),
         (f"{BROKER}redirects = ['*.*.example']", "connector[0].redirects", "is no host"),
