@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def finish_batch(context: Context) -> None:
     """Send what can go, and divide the credit that there is."""
-    if context.kernel.touched:
+    if context.kernel.dirty:
         context.catch_up()
     check(context)
     if context.relieved:

@@ -207,7 +207,7 @@ class Context:
 
     def touch(self, address: Address) -> None:
         """Note that a node has changed: its fast route closes, and the batch's end looks at it."""
-        if self.kernel.touched:
+        if self.kernel.dirty:
             self.catch_up()
         self.touched[address] = None
         self.close_fast_route(address)
@@ -250,11 +250,11 @@ class Context:
     def catch_up(self) -> None:
         """Tell links, pools and shares of the deliveries that the kernel has relayed alone."""
         kernel = self.kernel
-        touched, kernel.touched = kernel.touched, []
-        kernel.due = False
+        dirty, kernel.dirty = kernel.dirty, []
+        kernel.needs_update = False
         now = self.now
-        for link in touched:
-            link.touched = False
+        for link in dirty:
+            link.dirty = False
             record = link.record
             if isinstance(record, OutgoingLink):
                 if (link.link_credit > 0) is not (record in record.address.creditors):

@@ -240,7 +240,7 @@ class Core:
         unfinished = record.unfinished
         if unfinished is None:
             if engine.relay(data, now):
-                if kernel.due or context.touched:
+                if kernel.needs_update or context.touched:
                     finish_batch(context)
                 return True
             if engine.is_halted:
@@ -250,7 +250,7 @@ class Core:
         record.unfinished = None
         handle = self._handlers.handle
         for event in unfinished:
-            if kernel.touched:
+            if kernel.dirty:
                 context.catch_up()
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             handle(record, event)
@@ -276,7 +276,7 @@ class Core:
         context.now = context.kernel.now = now
         context.chores.begin_turn()
         context.legs_seen = 0
-        if context.kernel.touched:
+        if context.kernel.dirty:
             context.catch_up()
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:

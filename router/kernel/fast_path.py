@@ -286,15 +286,15 @@ def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> N
         route.lent -= 1
         route.quiet -= 1
         if route.quiet < 0:
-            router.due = True
+            router.needs_update = True
     if link.quiet < 0 or not out.link_credit:
-        router.due = True
-    if not link.touched:
-        router.touch(link)
-    if not out.touched:
-        router.touch(out)
+        router.needs_update = True
+    if not link.dirty:
+        router.mark_dirty(link)
+    if not out.dirty:
+        router.mark_dirty(out)
         if out.session.wire.sending:  # its peer does not read: the waiting output must be counted
-            router.due = True
+            router.needs_update = True
 
 
 def _relay_first(
@@ -355,10 +355,10 @@ def _relayed_whole(router: KernelRouter, link: KernelLink, received: Delivery, s
     out.leg = None
     relay.complete = True
     _compact_relay(router, received, sent, relay)
-    router.touch(out)
+    router.mark_dirty(out)
     # Other deliveries may have waited for its last frame.
     if link.fast_route is None or link.fast_route.generation != router.generation:
-        router.due = True
+        router.needs_update = True
 
 
 def _relay_next(
@@ -410,9 +410,9 @@ def _relay_next(
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
-    if wire.sending and not out.touched:  # as for a first frame
-        router.touch(out)
-        router.due = True
+    if wire.sending and not out.dirty:  # as for a first frame
+        router.mark_dirty(out)
+        router.needs_update = True
     if not target.woken:
         target.stir()
     if last:
@@ -449,6 +449,6 @@ def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) 
         return False
     if link is not None:
         link.available = 0  # no message waits for credit
-        router.touch(link)
-        router.due = True
+        router.mark_dirty(link)
+        router.needs_update = True
     return True

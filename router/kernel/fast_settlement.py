@@ -96,8 +96,8 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
     del link.unsettled[fast.incoming_tag]
     router.relays -= 1
     if link.remote_handle == -1:  # the link is detached, and this may have been its last delivery
-        router.touch(link)
-        router.due = True
+        router.mark_dirty(link)
+        router.needs_update = True
 
 
 def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
@@ -110,8 +110,8 @@ def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
     if link.lane and not fast.outgoing_tag:
         del link.lane_to_lane[fast.incoming_tag]
     if link.outstanding >= link.max_outstanding:
-        router.touch(link)
-        router.due = True
+        router.mark_dirty(link)
+        router.needs_update = True
     link.outstanding -= 1
 
 

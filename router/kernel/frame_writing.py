@@ -137,6 +137,8 @@ def _write_whole(
 ) -> None:
     """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
 
+    The fast path's writer: it sizes the frame first and fills in a template, where `write_transfer` appends each field.
+
     Args: tag: empty: the tag is `number` in hexadecimal digits. hops: the last octet of the tag; 0: the tag's own.
         mode: rcv-settle-mode, 0 for first; -1: none. size: octets of the payload.
     """

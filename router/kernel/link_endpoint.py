@@ -28,6 +28,7 @@ class KernelLink:
         "current",
         "deliveries",
         "delivery_count",
+        "dirty",
         "drain",
         "ended",
         "fallback_outcome",
@@ -61,7 +62,6 @@ class KernelLink:
         "sender",
         "session",
         "snd_settle_mode",
-        "touched",
         "turn",
         "unsettled",
     )
@@ -105,7 +105,7 @@ class KernelLink:
         #: Senders: 1 / `part` of the connection's backlog is the most output that may wait for large deliveries.
         self.part = 1
         #: The link changed since its record was last updated. `relayed`: deliveries that were relayed since then.
-        self.touched = False
+        self.dirty = False
         self.relayed = 0
         #: Receivers: deliveries that may be relayed before an update is due. `relay`: the relay whose frames come in.
         self.quiet = 0

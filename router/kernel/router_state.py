@@ -23,8 +23,8 @@ class KernelRouter:
     """The state of a router that changes with each transfer and disposition."""
 
     __slots__ = (
+        "dirty",
         "disposition",
-        "due",
         "flow",
         "generation",
         "header",
@@ -35,13 +35,13 @@ class KernelRouter:
         "key_stem",
         "key_tails",
         "most_relays",
+        "needs_update",
         "now",
         "on_expand",
         "outgoing_frame",
         "recorder",
         "relays",
         "small_at",
-        "touched",
     )
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class KernelRouter:
         self.most_relays = 0
         #: Fast routes of another generation are invalid (`FastRoute`).
         self.generation = 1
-        #: Links that changed since their records were last updated (`KernelLink.touched`). `due`: an update is due,
-        #: because credit is to be granted again, or is used up.
-        self.touched: list[KernelLink] = []
-        self.due = False
+        #: Links that changed since their records were last updated (`KernelLink.dirty`).
+        self.dirty: list[KernelLink] = []
+        #: Their records are to be updated now: credit is to be granted again, or is used up.
+        self.needs_update = False
         #: Keys of deliveries that enter the mesh at this router: a common prefix, and a counter (`key_count`).
         #: `key_stem`: the prefix and all octets of the counter but the last, the same for 256 keys. `key_page`: the
         #: counter of the stem without its last octet; -1: the stem is to be made. `key_tails`: by the number of hops,
@@ -79,11 +79,11 @@ class KernelRouter:
         #: The header of the message that is being relayed, if it is of format 0.
         self.header = HeaderFields()
 
-    def touch(self, link: KernelLink) -> None:
+    def mark_dirty(self, link: KernelLink) -> None:
         """Note that a link has changed: its record is to be updated."""
-        if not link.touched:
-            link.touched = True
-            self.touched.append(link)
+        if not link.dirty:
+            link.dirty = True
+            self.dirty.append(link)
 
     def counter(self, link: KernelLink, tag: bytes) -> int:
         """Return the counter in the key of a delivery with `tag` on `link`; a new one if it enters the mesh here."""

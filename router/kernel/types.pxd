@@ -134,9 +134,9 @@ cdef class KernelRouter:
     cdef public Recorder recorder
     cpdef long counter(self, KernelLink link, bytes tag) except? -1
     cdef public double now, small_at
-    cdef public bint due
+    cdef public bint needs_update
     cdef public long relays, most_relays, generation, key_count, key_page
-    cdef public list touched
+    cdef public list dirty
     cdef public bytes key_prefix, key_stem
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
@@ -144,7 +144,7 @@ cdef class KernelRouter:
     cdef public FlowFrame flow
     cdef public HeaderFields header
     cdef public object on_expand
-    cpdef void touch(self, KernelLink link) except *
+    cpdef void mark_dirty(self, KernelLink link) except *
     @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
     cpdef void begin_keys(self, bytes prefix) except *
@@ -201,7 +201,7 @@ cdef class KernelSession:
 @cython.final
 cdef class KernelLink:
     cdef public KernelSession session
-    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, ended
+    cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended
     cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: small numbers are ints.
     cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding

@@ -209,8 +209,8 @@ def test_more_credit_is_taken_note_of_and_told_to_those_who_divide_it() -> None:
     router.hear(_said())
     assert (link.link_credit, link.available, link.lowered) == (9, 0, False)
     assert (router.sink_session.remote_incoming_window, router.sink_session.remote_outgoing_window) == (50, 60)
-    assert router.flow.touched == [link]
-    assert router.flow.due
+    assert router.flow.dirty == [link]
+    assert router.flow.needs_update
 
 
 def test_a_link_that_had_none_has_credit_again() -> None:
@@ -231,8 +231,8 @@ def test_a_flow_of_the_session_alone_is_about_its_window() -> None:
     router = _consumer()
     router.hear(_said(handle=None, delivery_count=None, link_credit=None))
     assert router.sink_session.remote_incoming_window == 50
-    assert router.flow.touched == []
-    assert not router.flow.due
+    assert router.flow.dirty == []
+    assert not router.flow.needs_update
 
 
 @pytest.mark.parametrize(

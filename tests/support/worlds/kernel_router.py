@@ -27,7 +27,7 @@ BODIES: Final = (
 
 _OF_LINKS: Final = (
     *("delivery_count", "link_credit", "deliveries", "octets", "presettled", "accepted", "released", "modified"),
-    *("outstanding", "last_tag", "turn", "relayed", "quiet", "touched"),
+    *("outstanding", "last_tag", "turn", "relayed", "quiet", "dirty"),
 )
 _OF_SESSIONS: Final = (
     *("next_incoming_id", "held", "next_outgoing_id", "next_delivery_id", "remote_incoming_window", "flow_due"),
@@ -147,7 +147,7 @@ class Router:
                 self.source.out,
                 self.sink.out,
                 self.flow.relays,
-                self.flow.due,
+                self.flow.needs_update,
                 self.fast_route.lent,
                 list(self.source_session.incoming.deliveries),
                 list(self.sink_session.outgoing.deliveries),
