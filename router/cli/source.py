@@ -18,13 +18,13 @@ CHUNK: Final = 256 * 2**10
 
 
 class Source:
-    """The octets of the message.
+    """The file or standard input with the octets of the message.
 
-    Attributes: `size`: of a regular file; None: unknown until the end.
+    Attributes: `size`: octets of a regular file; None: unknown until the end.
     """
 
     def __init__(self, name: str) -> None:
-        """Open it. Args: name: a path, or `-`. Raises: CommandError: it cannot be read."""
+        """Open the file. Args: name: a path; `-`: standard input. Raises: CommandError: it cannot be read."""
         self.size: int | None = None
         self._name = name
         if name == STANDARD_INPUT:

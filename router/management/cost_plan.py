@@ -52,8 +52,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check. Args: passed: None: the check was not made. sentence: its finding, or why it was
-    not made.
+    """The result of a check.
+
+    Args: passed: None: the check was not made. sentence: the finding, or the reason why the check was not made.
     """
 
     passed: bool | None

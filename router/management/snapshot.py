@@ -58,8 +58,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     """Read everything, in steps; the work grows with the number of objects, not with the traffic.
 
     The router's own connection, its links, and addresses that only they use are left out: they always exist. Links that
-    end
-    between two steps, and their counts, are missing until the next snapshot.
+    end between two steps, and their counts, are missing until the next snapshot.
     """
     core.context.catch_up()
     total = core.context.past.copy()

@@ -139,7 +139,7 @@ class Ingresses:
         context.touch(share.ingress)
 
     def routed(self, tenant: str, name: str) -> list[Address]:
-        """Return the addresses `name@router` with producers here, of any router that knows the address as `name`."""
+        """Return the addresses `...@ROUTER` with producers here, for all routers at which the address is `name`."""
         if not self._routed:
             return []
         found = list(self._routed.get((tenant, name), ()))

@@ -71,8 +71,10 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a connection, or of an attempt: its reason, whether the peer opened the connection, and
-    its redirect.
+    """The end of a connection, or of an attempt to connect.
+
+    Attributes: `why`: the reason. `was_open`: the peer had opened the connection. `redirected_to`: the destination of
+        the peer's redirect; None: there was no redirect.
     """
 
     why: str

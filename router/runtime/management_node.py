@@ -37,9 +37,8 @@ PAGES_TIME = 30.0
 """Seconds for which a snapshot answers requests for further pages: all pages show one moment, and cost one snapshot."""
 
 TURN_TIME = 0.002
-"""Seconds of work before other tasks get a turn. Relaying a delivery takes several turns, each of which may wait for
-one of
-these.
+"""Seconds of work before other tasks get a turn. A delivery needs several turns to pass the router, and before each of
+them it may wait as long as this.
 """
 
 PAUSE = 3.0
@@ -50,8 +49,7 @@ REPLY_TIME = 5.0
 
 FAULT_PAUSE = 1.0
 """Seconds before the node attaches again after an internal error ended its link: a permanent error costs a few log
-lines a
-second at most.
+lines a second at most.
 """
 
 

@@ -13,8 +13,7 @@ from amqpmesh.router.runtime.transport import LEAST_SLICE, Transport
 
 LARGEST_READ: Final = 2**19
 """Octets of one read at most, from a peer that always has more. For reads of twice the size the system clears fresh
-memory
-each time, page by page: messages of 1 MiB then cost half as much again.
+memory each time, page by page: messages of 1 MiB then cost half as much again.
 """
 
 LARGEST_READ_IN_MESH: Final = 2**18

@@ -38,9 +38,8 @@ WRITE_TIME_OUT = 5.0
 class Transport(ABC):
     """The transport of a connection from the first octet to the last; subclasses wait for the stream.
 
-    Octets are taken from the core and handed to the system in one step. While the system has not accepted them all, the
-    core is
-    asked for no more: a peer that does not read stops no other.
+    It takes octets from the core and hands them to the system in one step. It takes no more until the system has
+    accepted all of them. So a peer that does not read delays no other peer.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Buffers of telemetry records about links, deliveries and the graph, until the writer takes them.
 
-The kernel itself records what it relays on the fast path; this module records the rest. Nothing waits: records without
-room
-are lost, and counted.
+The kernel itself records the deliveries that it relays on the fast path; this module records the others. Nothing waits
+for a buffer: records for which there is no room are lost, and counted.
 """
 
 from __future__ import annotations
@@ -357,7 +356,7 @@ class Recording:
             }
 
     def _explained(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
-        """Return the meaning of a link's number."""
+        """Return the record that explains a link's number: the link's name, and the fields that identify it."""
         told = self._told(taken)
         name = told.pop("link")
         return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}

@@ -27,7 +27,7 @@ def log_as(router: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event."""
+    """A fault, a change of a connection, or a log record of a router."""
 
     at: float
     """Virtual time, in seconds from the beginning of the run."""
@@ -43,10 +43,10 @@ class Event:
 
 
 class Log:
-    """The events, in order: faults, connections, and log records of routers.
+    """The events of a run, in order.
 
-    `str()` of it are its lines. Two equal runs have equal lines. Each line ends with a digest of all octets before, so
-    that no difference stays unseen.
+    `str()` returns them, a line each. Two equal runs have equal lines. Each line ends with a digest of all octets that
+    arrived before: runs that differ in any octet have different lines.
     """
 
     def __init__(self) -> None:

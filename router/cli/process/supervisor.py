@@ -86,10 +86,10 @@ class Process:
     pid: int | None = None
     said: bytes = b""
     began: float = 0.0
-    """The time of the start, by the monotonic clock; `again_at`, too."""
+    """The time of the start, by the monotonic clock."""
     failures: int = 0
     again_at: float | None = None
-    """The time of the restart; None: it runs, or is never restarted."""
+    """The time of the restart, by the monotonic clock; None: the process runs, or is never restarted."""
     pipe: int = field(default=-1)
     """The pipe for its messages."""
 

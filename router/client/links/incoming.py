@@ -99,16 +99,17 @@ class Incoming:
         self._message: Message | None = None
         self._change = trio.Event()
         self._failure: AmqpMeshError | None = None
-        #: Frames of the session's window that it holds. Of these, the frames without body octets that stream.
+        #: Frames of the session's window that the delivery holds. `_unstreamed`: those of them that no program reads as
+        #: a stream.
         self.frames = 0
         self._unstreamed = 0
-        #: Whether it is, or was, in the queue that programs take deliveries from.
+        #: True if the delivery is, or was, in the queue that programs take deliveries from.
         self.is_queued = False
-        #: Whether a program has taken it.
+        #: True if a program has taken the delivery.
         self.is_taken = False
-        #: Whether it counts against the receiver's credit.
+        #: True if the delivery counts against the receiver's credit.
         self.uses_credit = True
-        #: Whether it is decided.
+        #: True if the delivery is decided.
         self.is_decided = False
         #: Whether its link is gone, so that the sender cannot be told a decision.
         self.is_lost = False

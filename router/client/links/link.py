@@ -282,7 +282,10 @@ class ClientLink(ABC):
 
     @abstractmethod
     async def _finish(self, *, clean: bool) -> None:
-        """Do what is due before our `detach`. Only if `clean` may it wait without a limit."""
+        """Settle or release what is left of the deliveries before our `detach`.
+
+        Args: clean: the program leaves in good order, so this may wait without a limit.
+        """
 
     # ------------------------------------------------------------------------------------------------------ its changes
 

@@ -48,9 +48,10 @@ class Outgoing:
         prepare: Callable[[], bytes] | None = None,
         watch: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        """Args: prepare: makes the payload when its first frame can be sent, for a payload that depends on the
-        connection.
-        watch: called once the outcome is known, or will never be known.
+        """Make a delivery that is not sent yet.
+
+        Args: prepare: makes the payload when its first frame can be sent, for a payload that depends on the connection.
+            watch: called once the outcome is known, or will never be known.
         """
         self.payload: bytes | memoryview = payload
         self.settled = settled

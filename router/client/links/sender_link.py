@@ -242,7 +242,7 @@ class SenderLink(RedirectedLink):
         self._idle.set()
 
     async def _finish(self, *, clean: bool) -> None:
-        """Wait for the outcomes, if the program leaves in good order."""
+        """Wait for the outcomes of all deliveries, if the program leaves in good order (`clean`)."""
         with trio.move_on_after(NOTICE_TIME):
             await self._until_idle(clean=clean)
             return
