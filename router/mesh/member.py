@@ -91,7 +91,7 @@ class MeshMember:
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
-        self.routes = Routes(context, elsewhere, self)
+        self.routes = Routes(context, elsewhere, topology, self.members, self.neighbours, self.advertise)
         self.selection = RouteSelection(context, topology, self.members, self.routes)
         self._armed: float | None = None
         self._arm()

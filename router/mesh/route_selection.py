@@ -38,7 +38,7 @@ class RouteSelection(LocalRoutes):
         self._keys = Keys(context.id, context.kernel)
 
     def nodes(self) -> list[Address]:
-        """Return the nodes that deliveries leave from by lanes."""
+        """Return the nodes of lanes."""
         return self._routes.nodes()
 
     def ingress(self, address: Address) -> Address:
@@ -58,22 +58,22 @@ class RouteSelection(LocalRoutes):
         return self.reachability().of(tenant, name)
 
     def reachability(self) -> Reachability:
-        """Return which routers have consumers of each address now, to be asked for many addresses."""
+        """Return the consumers at other routers as they are now, for queries of many addresses."""
         return Reachability(self._topology, self._members)
 
     # --------------------------------------------------------------------------------------- changes that routes follow
 
     def consumers_changed(self, address: Address) -> None:
-        """Follow a consumer that has come to an address, or left it."""
+        """Follow a change of the consumers that this router has of an address."""
         if address.far is None:
             self._routes.consumers_changed(address)
 
     def lost_last_link(self, node: Address) -> None:
-        """Find another way from a node that has lost its last outgoing link."""
+        """Follow the loss of the last link by which deliveries of a node left."""
         self._routes.lost_last_link(node)
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
-        """Try a lane later that a neighbour has detached or did not take."""
+        """Attach a lane again later that a neighbour has refused or detached."""
         self._routes.lane_refused(outgoing)
 
     def need_bulk(self, node: Address) -> None:
@@ -140,11 +140,11 @@ class RouteSelection(LocalRoutes):
     # ---------------------------------------------------------------------------------------------- deliveries on lanes
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
-        """Tell whether a delivery by a tree has not come before from another parent."""
+        """Tell whether a delivery of a tree has not come before, from another parent."""
         return self._routes.tree_histories.is_new(incoming, tag)
 
     def hops_behind(self, outgoing: OutgoingLink, /) -> int:
-        """Return how many hops away the farthest consumer is that a lane of a tree leads to."""
+        """Return the number of hops to the farthest consumer behind a lane of a tree."""
         return self._routes.next_hops.hops_behind(outgoing)
 
     def receiver_name(self, outgoing: OutgoingLink) -> str:

@@ -36,16 +36,17 @@ from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.topology.address_book import Advert
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.containers.remote_nodes import Elsewhere
     from amqpmesh.router.context import Context
-    from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
+    from amqpmesh.topology.linkstate import Topology
+    from amqpmesh.topology.workers import Members
 
 #: Nodes that are reconciled in one go after the graph has changed, and the seconds until the next ones.
 BATCH: Final = 100
@@ -58,23 +59,33 @@ MEMORY_TIME: Final = 60.0
 class Routes:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
-    def __init__(self, context: Context, elsewhere: Elsewhere, mesh: MeshMember) -> None:
+    def __init__(
+        self,
+        context: Context,
+        elsewhere: Elsewhere,
+        topology: Topology,
+        members: Members,
+        neighbours: Mapping[ConnectionRecord, Neighbour],
+        advertise: Callable[[str, str, Advert | None], None],
+    ) -> None:
+        """Args: neighbours: those that are connected now, a view. advertise: as `MeshMember.advertise`."""
         self._context = context
         self._elsewhere = elsewhere
-        self._mesh = mesh
-        self._topology = mesh.topology
+        self._topology = topology
+        self._neighbours = neighbours
+        self._advertise = advertise
         self._idle_time = context.config.mesh.lane_idle if context.config.mesh is not None else 0.0
         self._nodes = LaneNodes(context)
         self.tree_histories = TreeHistories()
-        self.next_hops = NextHops(context.id, mesh.topology, mesh.neighbours)
+        self.next_hops = NextHops(context.id, topology, neighbours)
         self.lane_links = LaneLinks(context)
-        self._outages = Outages(context, mesh.topology)
+        self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
         self._postponed: dict[Address, None] = {}
         self._is_reconciling = False
-        self.ingresses = Ingresses(context, self.next_hops, mesh.members)
-        self.remote_consumers = RemoteConsumers(context, elsewhere, mesh.topology)
-        self.mismatches = DistributionMismatches(context, mesh.topology)
+        self.ingresses = Ingresses(context, self.next_hops, members)
+        self.remote_consumers = RemoteConsumers(context, elsewhere, topology)
+        self.mismatches = DistributionMismatches(context, topology)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -195,7 +206,7 @@ class Routes:
             if there_are:
                 self.mismatches.check(address.tenant, address.name)
             advert = Advert(address.config.distribution, consumers=1) if there_are else None
-            self._mesh.advertise(address.tenant, address.name, advert)
+            self._advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
             self.reconcile(address)
         self._reconcile_routed(address.tenant, address.name)
@@ -290,7 +301,7 @@ class Routes:
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
             return
         for each in [each for each in node.outgoing if not each.bulk]:
-            neighbour = self._mesh.neighbours.get(each.connection)
+            neighbour = self._neighbours.get(each.connection)
             if neighbour is not None:
                 self._attach(node, neighbour, bulk=True)
 

@@ -22,7 +22,7 @@ class LocalRoutes:
     is_in_mesh = False
 
     def nodes(self) -> Sequence[Address]:
-        """Return the nodes that deliveries leave from by lanes."""
+        """Return the nodes of lanes."""
         return ()
 
     # Addresses and routers.
@@ -44,23 +44,23 @@ class LocalRoutes:
         return NO_CONSUMERS
 
     def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
-        """Return the node of a message that no link brought to its address; None: no router serves the address."""
+        """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         raise NotImplementedError
 
     def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
-        """Return the node of a message for one name at one container; None: there is no path, or no consumer."""
+        """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         raise NotImplementedError
 
     # Changes that routes follow.
 
     def consumers_changed(self, address: Address) -> None:
-        """Follow a consumer that has come to an address, or left it."""
+        """Follow a change of the consumers that this router has of an address."""
 
     def lost_last_link(self, node: Address) -> None:
-        """Find another way from a node that has lost its last outgoing link."""
+        """Follow the loss of the last link by which deliveries of a node left."""
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
-        """Try a lane later that a neighbour has detached or did not take."""
+        """Attach a lane again later that a neighbour has refused or detached."""
 
     def need_bulk(self, node: Address) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
@@ -72,19 +72,19 @@ class LocalRoutes:
     # Deliveries on lanes.
 
     def new_key(self, lane: Lane) -> bytes:
-        """Return the delivery-tag of a delivery that begins its way by a lane here."""
+        """Return the delivery-tag of a delivery that enters a lane here."""
         raise NotImplementedError
 
     def hop_limit(self, lane: Lane) -> int:
-        """Return how many hops deliveries may make that begin their way by a lane here."""
+        """Return the most hops of a delivery that enters a lane here."""
         raise NotImplementedError
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
-        """Tell whether a delivery by a tree has not come before from another parent."""
+        """Tell whether a delivery of a tree has not come before, from another parent."""
         raise NotImplementedError
 
     def hops_behind(self, _outgoing: OutgoingLink, /) -> int:
-        """Return how many hops away the farthest consumer is that a lane of a tree leads to."""
+        """Return the number of hops to the farthest consumer behind a lane of a tree."""
         return 0
 
     def receiver_name(self, outgoing: OutgoingLink) -> str:
