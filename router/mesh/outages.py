@@ -66,7 +66,7 @@ class Outages:
         return advert is not None and advert.consumers > 0
 
     def end(self, until: float) -> list[str]:
-        """Stop waiting for the routers whose time is over. Returns: them."""
+        """Stop waiting for the routers whose time ends at `until`. Returns: their ids."""
         ended = [router for router, at in self._until.items() if at == until]
         for router in ended:
             del self._until[router]
