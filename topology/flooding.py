@@ -30,7 +30,7 @@ MAX_ENTRIES: Final = 1024
 """Origins in one summary message."""
 
 MAX_GAP_FACTOR: Final = 16
-"""The most by which the wait before a repeated request for missing deltas grows."""
+"""The greatest factor by which the wait before a repeated request for missing deltas grows."""
 
 
 @dataclass(slots=True)

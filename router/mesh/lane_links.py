@@ -107,14 +107,14 @@ def _attach_out(
     context: Context,
     record: ConnectionRecord,
     session: Session,
-    way: Address,
+    node: Address,
     lane: Lane,
     name: str,
     *,
     bulk: bool,
     cost: int,
 ) -> OutgoingLink:
-    """Attach a lane of the node `way` to a neighbour. Args: as of `LaneLinks.attach`.
+    """Attach a lane of a node to a neighbour. Args: as of `LaneLinks.attach`.
 
     Raises: CommandError: the neighbour takes no more links in this session.
     """
@@ -129,10 +129,10 @@ def _attach_out(
     outgoing = OutgoingLink(
         record,
         link,
-        way,
+        node,
         copy=False,
         default_outcome=None,
-        max_unsettled=way.config.max_unsettled,
+        max_unsettled=node.config.max_unsettled,
         number=context.next_link_number(),
         now=context.now,
         lane=lane,
@@ -140,8 +140,8 @@ def _attach_out(
     )
     link.context = outgoing
     record.outgoing[outgoing] = None
-    way.outgoing = with_item(way.outgoing, outgoing)
-    outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
+    node.outgoing = with_item(node.outgoing, outgoing)
+    outgoing.branch = node.pool.add_branch(0, cost, True, outgoing)
     context.touch_outgoing(outgoing)
     if context.recording is not None:
         context.recording.up(outgoing)
@@ -149,16 +149,16 @@ def _attach_out(
 
 
 def take_lane(
-    context: Context, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, way: Address | None
+    context: Context, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, node: Address | None
 ) -> IncomingLink:
-    """Answer a neighbour's attach of a lane. Args: way: where its deliveries go; None: each to its own address."""
+    """Answer a neighbour's attach of a lane. Args: node: the node of its deliveries; None: each has an address of its own."""
     large = LARGE in attach.desired_capabilities
     pool: Pool | FixedCredit
-    if way is None or lane.kind is LaneKind.TRANSIT:
+    if node is None or lane.kind is LaneKind.TRANSIT:
         pool = FixedCredit(record.limits.anonymous_window)
         pool.set_suspended(context.draining)
     else:
-        pool = way.pool
+        pool = node.pool
     link.attach(
         source=attach.source,
         target=Target(address=lane.target),
@@ -167,12 +167,12 @@ def take_lane(
         offered_capabilities=(LARGE,) if large else (),
     )
     incoming = IncomingLink(
-        record, link, way, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
+        record, link, node, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
     )
     link.context = incoming
     record.incoming[incoming] = None
-    if way is not None:
-        way.incoming = with_item(way.incoming, incoming)
+    if node is not None:
+        node.incoming = with_item(node.incoming, incoming)
     context.touch_input(incoming)
     if context.recording is not None:
         context.recording.up(incoming)

@@ -79,11 +79,11 @@ class Mesh:
         **settings: Any,
     ) -> None:
         """Args:
-        latency, jitter, bandwidth: of links and of clients' connections that say nothing else, each way: seconds,
-            seconds more at most, and octets a second (None: no limit).
-        membership: what routers say in `[mesh]`, such as `hello` and `hold`; None: the defaults.
-        certificates: for how many days routers are given one by an authority of the mesh; None: they have none.
-        backoff: how long connectors wait before they try again.
+        latency, jitter, bandwidth: the defaults of links and of clients' connections, in each direction: seconds,
+            most additional seconds, and octets a second (None: no limit).
+        membership: the `[mesh]` of routers, such as `hello` and `hold`; None: the defaults.
+        certificates: the lifetime in days of the certificates that the mesh's authority issues; None: there are none.
+        backoff: the pauses of connectors between two attempts.
         settings: keys of `RouterConfig` for all routers, such as `addresses`.
         """
         self.seed = seed
