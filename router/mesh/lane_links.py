@@ -151,7 +151,7 @@ def _attach_out(
 def take_lane(
     context: Context, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, node: Address | None
 ) -> IncomingLink:
-    """Answer a neighbour's attach of a lane. Args: node: the node of its deliveries; None: each has an address of its own."""
+    """Answer a neighbour's attach of a lane. Args: node: of its deliveries; None: each of them has its own address."""
     large = LARGE in attach.desired_capabilities
     pool: Pool | FixedCredit
     if node is None or lane.kind is LaneKind.TRANSIT:
