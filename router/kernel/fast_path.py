@@ -140,6 +140,9 @@ def _relay_transfer(
         return False
     if out.max_message_size and size > out.max_message_size:
         return False
+    recorder = router.recorder
+    if recorder is not None:
+        router.header.clear()
     if frame.message_format <= 0 and not _passes_as_it_is(
         router.header, data, payload_at, end, route.drops, not frame.more
     ):
@@ -218,7 +221,6 @@ def _relay_transfer(
     _count_first_sent(target, out, settled)
     out.octets += size
     _count_relayed(router, link, out)
-    recorder = router.recorder
     counter = 0
     sent_at = -1.0
     header_info = 4

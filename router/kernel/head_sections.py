@@ -279,10 +279,9 @@ def _passes_as_it_is(fields: HeaderFields, data: bytes, at: int, end: int, drops
     """Return whether the head sections of a message of format 0 are regular and may leave unchanged.
 
     A ttl leaves unchanged, too: no time has passed.
-    Args: fields: is filled in from the header. drops: delivery annotations do not pass. whole: the message ends at
-        `end`.
+    Args: fields: are read from the header, if there is one. drops: delivery annotations do not pass. whole: the message
+        ends at `end`.
     """
-    fields.clear()
     last = 0
     while end - at >= 4:
         if data[at] != 0 or data[at + 1] != 0x53:

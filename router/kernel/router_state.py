@@ -76,7 +76,7 @@ class KernelRouter:
         self.outgoing_frame = TransferFrame(0)
         self.disposition = DispositionFrame(False, 0, 0, False, None)
         self.flow = FlowFrame()
-        #: The header of the message that is being relayed, if it is of format 0.
+        #: The header of the message that is being relayed, for its hop record.
         self.header = HeaderFields()
 
     def mark_dirty(self, link: KernelLink) -> None:

@@ -351,6 +351,16 @@ def test_the_header_of_a_redelivered_message_is_told() -> None:
     assert [(each["priority"], each["delivery_count"]) for each in records.hops] == [(9, 2)] * 2 + [(9, 0xFFFF)] * 2
 
 
+@pytest.mark.usefixtures("relays")
+def test_a_message_without_header_has_the_defaults_in_its_record_whatever_came_before_it() -> None:
+    _network, records, client, _consumer, sender = pair()
+    header = b"\x00\x53\x70\xc0\x08\x05\x41\x50\x09\x40\x42\x52\x02"
+    for each in (header, header, b"", header, b"\x00\x53\x70\x45"):
+        client.send(sender, each + message(header=False), settled=True)
+    told = [(each["priority"], each["delivery_count"]) for each in records.hops]
+    assert told == [(9, 2), (9, 2), (4, 0), (9, 2), (4, 0)]
+
+
 def line(**settings: object) -> tuple[World, dict[str, Records]]:
     world = World("ABC", ["AB", "BC"])
     return world, {each: Records(world[each].core, **settings) for each in "ABC"}
