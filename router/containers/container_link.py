@@ -1,8 +1,8 @@
-"""One link of ours to a node of another container: what it asks for there, and how it stands (§2.6.3, §3.5).
+"""A link of this router to a node of another container: the attach that it sends, and its state (§2.6.3, §3.5).
 
-It is attached whenever there is a connection to the container that it goes to, and again, not at once, when it was
-refused, detached or stolen. What it serves here, its makers say: a link of the configuration an address of the whole
-mesh, one that was made on demand the node that needed it.
+The link attaches whenever there is a connection to its container. After a refusal, a detach or a theft it waits for a
+while, and attaches again. The code that makes a link chooses the node that it serves in this router: a link of the
+configuration serves an address of the whole mesh, and a link made on demand serves the node that needed it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
-#: Seconds before a reason that has not changed is told again.
+#: Seconds before an unchanged reason is logged again.
 REPEAT_TIME: Final = 60.0
 
-#: Characters of what a peer gives as its reason that are kept, of the condition and of the description.
+#: Characters that are kept of the condition of a peer's error, and as many of its description.
 REASON: Final = 256
 
-#: What a source is asked with for a part of its messages: an SQL-like condition, as brokers understand it.
+#: The filter with which a source selects part of its messages: an SQL-like condition, as brokers understand it.
 SELECTOR: Final = Symbol("apache.org:selector-filter:string")
 
 DURABILITIES: Final = {
@@ -52,10 +52,11 @@ S = ContainerLinkState
 
 
 class ContainerLink:
-    """A link to a node elsewhere, over all connections to its container.
+    """A link to a node of another container, over one connection after another.
 
-    Attributes: `serves`: where here what comes by it goes, or what leaves by it comes from. `refused`: told that the
-    other container does not want it, and why, says whether it ends; None: it is attached again for ever.
+    Attributes: `serves`: returns the node of this router that the link's deliveries go to, or come from. `refused`:
+        called when the other container refuses the link, with its error; returns whether to give the link up. None: the
+        link attaches again for ever.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class ContainerLink:
         asks: LinkConfig | None = None,
         refused: Callable[[ContainerLink, Error | None], bool] | None = None,
     ) -> None:
-        """Args: connector: by name, the one whose connections it goes over. node: the address there. incoming: it
-        feeds this router; else it is fed. address: what it serves, by name. asks: what is asked for of the node.
+        """Args: connector: the name of the connector whose connections the link uses. node: the node's address in the
+        other container. incoming: the link brings deliveries to this router; else it takes them away. address: the
+        address that it serves in this router. asks: the configured terms of the attach; None: no terms.
         """
         self.name = name
-        #: Where it belongs; a redirect may have led it elsewhere, see `connector` and `node`.
+        #: The connector and the node that the link belongs to. After a redirect `connector` and `node` are others.
         self.home = connector
         self.home_node = node
         self.connector = connector
@@ -85,27 +87,27 @@ class ContainerLink:
         self.serves = serves
         self.refused = refused
         self._asks = asks
-        #: The row of redirects that it has followed; None: it is where it belongs.
+        #: The end of the redirects that it has followed; None: it has followed none.
         self.stop: Stop | None = None
         #: The connection of its connector; None: there is none.
         self.record: ConnectionRecord | None = None
-        #: The endpoint that is attached, or that the peer has not answered yet; and the session of the last one.
+        #: The endpoint that is attached, or whose attach is not answered yet. `session`: that of the last endpoint.
         self.link: Link | None = None
         self.session: Session | None = None
-        #: Shows whether the node is there; and why there is no watch, though there should be one.
+        #: The receiver that shows whether the node exists. `unwatched`: the reason why there is none, where one is due.
         self.watch: Link | None = None
         self.unwatched: str | None = None
         self.state = S.DISCONNECTED
-        #: Since when it is in that state; seconds, as all times here.
+        #: The time when the state began; seconds, as all times here.
         self.since = now
-        #: Why it is not attached, or was not until now.
+        #: The reason why it is not attached; while an attach is not answered yet, the reason of the last failure.
         self.reason: str | None = None
-        #: When it is attached again, at the earliest.
+        #: The time of the next attach.
         self.retry_at: float | None = None
-        #: How often in a row it did not come about, or did not last; and how often in a row it was stolen.
+        #: Refused and short-lived attaches in a row. `thefts`: thefts in a row.
         self.failures = 0
         self.thefts = 0
-        #: How often it was stolen at all.
+        #: All thefts.
         self.stolen = 0
         self._told: tuple[str, float] | None = None
         self._told_of_watch: str | None = None
@@ -115,38 +117,39 @@ class ContainerLink:
 
     @property
     def is_busy(self) -> bool:
-        """Something on it has no outcome yet, or is being written."""
+        """True if a delivery on the link is unsettled, or is being written."""
         return self.link is not None and bool(self.link.terminus.unsettled)
 
     def become(self, state: ContainerLinkState, now: float) -> None:
-        """It is in that state from now on."""
+        """Enter a state."""
         self.state = state
         self.since = now
 
     def is_news(self, reason: str, now: float) -> bool:
-        """Whether to tell that it waits, and why: what stays as it is is told now and then."""
+        """Return whether to log the reason for a pause, and note it: it is new, or `REPEAT_TIME` has passed."""
         if self._told is not None and self._told[0] == reason and now - self._told[1] < REPEAT_TIME:
             return False
         self._told = reason, now
         return True
 
     def is_news_of_watch(self, reason: str) -> bool:
-        """Whether to tell why it is not watched: not, if that is the same as the last time."""
+        """Return whether to log the reason why there is no watch, and note it: it is not the same as the last one."""
         is_new, self._told_of_watch = reason != self._told_of_watch, reason
         return is_new
 
     def is_news_no_more(self) -> None:
-        """It works: what comes next is told, whatever was told before."""
+        """Note that the link works: the next reason is logged, even if it equals the last one."""
         self._told = None
 
     def is_watched(self, *, is_doubtful: bool) -> bool:
-        """Whether it is to have a watch. Args: is_doubtful: its container drops in silence."""
+        """Return whether the link has a watch. Args: is_doubtful: as of `router.containers.watches.is_watched`."""
         watch = Watch.AUTO if self._asks is None else self._asks.watch
         return not self.incoming and is_watched(watch, self.node, is_doubtful=is_doubtful)
 
     def attach_watch(self, session: Session) -> Link:
-        """Attach a receiver of the node that is never given credit. Raises: as `attach`."""
-        # RabbitMQ makes a queue as it is asked for, so the watch asks in the same words; but nothing of it is to last.
+        """Attach the watch: a receiver of the node that never gets credit. Raises: as `attach`."""
+        # RabbitMQ makes a queue by the terms of the attach, so the watch has the terms of the link. But what it makes
+        # must end with it.
         source = Source(address=self.node)
         if self._asks is not None:
             source = replace(_source(self.node, self._asks), expiry_policy=TerminusExpiryPolicy.LINK_DETACH)
@@ -158,7 +161,7 @@ class ContainerLink:
         )
 
     def attach(self, session: Session, limit: int) -> Link:
-        """Attach it. Args: limit: octets of the largest message that we take; 0: any.
+        """Attach the link. Args: limit: octets of the largest message that this router takes; 0: no limit.
 
         Raises: CommandError: the peer takes no more links, or its frames are too small.
         """
@@ -168,7 +171,8 @@ class ContainerLink:
                 Terminus(self.name, Role.RECEIVER),
                 source=_source(self.node, asks),
                 target=Target(address=self.address),
-                # It keeps each message until it has an outcome: what it sent settled would be lost with us.
+                # The container keeps each message until it has an outcome. A message that it sent settled would be lost
+                # if this router failed.
                 snd_settle_mode=SenderSettleMode.UNSETTLED,
                 max_message_size=limit or None,
             )
@@ -180,7 +184,7 @@ class ContainerLink:
         )
 
     def statistics(self) -> ContainerLinkStatistics:
-        """How it stands."""
+        """Return the link's statistics."""
         taken = self.link.context if self.link is not None else None
         return ContainerLinkStatistics(
             name=self.name,
@@ -201,7 +205,7 @@ class ContainerLink:
 
 
 def configured(context: Context, config: LinkConfig) -> ContainerLink:
-    """One of the configuration: it serves an address of the whole mesh."""
+    """Make a link of the configuration, which serves an address of the whole mesh."""
     node = config.source if config.source is not None else config.target
     assert node is not None, "the configuration has one of them"
     incoming = config.source is not None
@@ -248,17 +252,17 @@ def _target(node: str, asks: LinkConfig | None) -> Target:
 
 
 def is_refusal(link: Link, attach: Attach) -> bool:
-    """Whether the answer to our attach is one: it has no terminus of the peer's (§2.6.3)."""
+    """Return whether the answer to our attach refuses the link: the peer's terminus is missing (§2.6.3)."""
     return (attach.source if isinstance(link, Receiver) else attach.target) is None
 
 
 def who(*, by_peer: bool) -> str:
-    """Who did something, for people."""
+    """Return the name of the side that did something, for people."""
     return "peer" if by_peer else "router"
 
 
 def because(error: Error | None) -> str:
-    """What an error says, for people: to be put behind what it was said of."""
+    """Return an error as the end of a sentence for people; empty: there is no error."""
     if error is None:
         return ""
     return f" ({error.condition[:REASON]})" + (f": {error.description[:REASON]}" if error.description else "")

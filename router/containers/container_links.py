@@ -1,12 +1,12 @@
-"""Links of ours to nodes of other containers: a broker's queue that feeds an address, or is fed from one.
+"""Links of this router to nodes of other containers: a broker's queue feeds an address, or is fed from one.
 
-They are attached whenever the connection of their connector is open, each in a session of its own: there are brokers
-that end a whole session for what they do not like of a link. Once attached such a link is like a client's. What comes
-by it is settled there with what its receiver said, and not before; what leaves by it has the outcome that the other
-container gives. So whatever is cut in between, each side has what the other did not settle (§2.6.12).
+A link attaches when the connection of its connector is open. It has its own session: some brokers end a whole session
+for a fault of one link. An attached link works like a client's. An incoming delivery is settled with the outcome of its
+receiver, and not before. An outgoing delivery has the outcome that the other container gives. So after a failure each
+side still has the deliveries that the other side did not settle (§2.6.12).
 
-Where a container says that the node is elsewhere (§2.8.18), its link goes there, as far as the connector's policy lets
-it, and comes back when it ends there.
+A container can redirect a link to another place (§2.8.18). The link goes there if its connector's policy allows it, and
+returns to its connector when it ends there.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
-#: Seconds before a link that did not come about, or did not stay, is attached again: twice as many each time.
+#: Seconds before a link attaches again that was refused or has ended: twice as many each time.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
 
-#: The same of one that was stolen. Who took it wants it as much as we do: to take it back at once would go on for ever.
+#: The same for a stolen link. Its thief would steal it again at once, and so on for ever.
 FIRST_STOLEN_PAUSE: Final = 10.0
 LONGEST_STOLEN_PAUSE: Final = 300.0
 
-#: Seconds after which a link has come about for good: what then ends it is the first fault in a row.
+#: Seconds after which a link has lasted: its end then counts as the first failure in a row.
 LASTING: Final = 5.0
 
-#: Seconds in which a peer that has attached a link may still refuse it.
+#: Seconds after an attach in which a detach with an error counts as a refusal.
 REFUSING: Final = 1.0
 
-#: Seconds in which a peer has to answer a watch.
+#: Seconds that a peer has to answer the attach of a watch.
 WATCHING: Final = 10.0
 
-#: Seconds in which a link that was redirected has to come about where it was sent.
+#: Seconds in which a redirected link must have a connection to its new place.
 REACHING: Final = 30.0
 
 S = ContainerLinkState
@@ -66,24 +66,24 @@ class Containers:
     def __init__(self, context: Context, places: Places) -> None:
         self._context = context
         self._places = places
-        #: All of them, those of the configuration first, in its order.
+        #: All links: those of the configuration first, in its order.
         self._all: dict[ContainerLink, None] = {}
         self._by_connector: dict[str, dict[ContainerLink, None]] = {}
-        #: Those that have an endpoint, by that; and those whose node is watched, by the watch.
+        #: The links with an endpoint, by the endpoint. `_by_watch`: the links with a watch, by the watch.
         self._by_link: dict[Link, ContainerLink] = {}
         self._by_watch: dict[Link, ContainerLink] = {}
         for config in context.config.container_links:
             self.add(configured(context, config))
 
     def add(self, each: ContainerLink) -> None:
-        """Have one more link: it is attached once there is a connection, or now."""
+        """Add a link. It attaches now, or as soon as there is a connection."""
         self._all[each] = None
         self._go(each, each.connector)
         if each.record is not None:
             self._attach(each)
 
     def remove(self, each: ContainerLink) -> None:
-        """Have a link no more. What is unsettled on it ends as on any link that is gone."""
+        """Remove a link. Its unsettled deliveries end as those of any ended link."""
         link = each.link
         each.retry_at = None
         self._all.pop(each, None)
@@ -96,17 +96,17 @@ class Containers:
     # ------------------------------------------------------------------------------------------------------ connections
 
     def opened(self, record: ConnectionRecord) -> None:
-        """A connection is open: attach the links that are to go over it."""
+        """Attach the links that use a connection, which is open now."""
         if record.connector is None:
             return
         for each in list(self._by_connector.get(record.connector.name, ())):
             each.record = record
-            # Over whichever connection: who stole it may have it still.
+            # A stolen link waits, also over a new connection: its thief may still have it.
             if each.state is not S.STOLEN or each.retry_at is None or each.retry_at <= self._context.now:
                 self._attach(each)
 
     def lost(self, record: ConnectionRecord) -> None:
-        """A connection is gone; the connector tells why."""
+        """Stop the links that used a lost connection. The connector logs the reason."""
         if record.connector is None:
             return
         for each in list(self._by_connector.get(record.connector.name, ())):
@@ -120,7 +120,7 @@ class Containers:
                 each.become(S.DISCONNECTED, self._context.now)
 
     def ended(self, session: Session, error: Error | None, *, by_peer: bool) -> None:
-        """A session is over, and what was attached in it."""
+        """Handle the end of a session, which ends its links and watches."""
         alone = len(self._others_in(session)) == 1
         what = f"the {who(by_peer=by_peer)} ended the session"
         for each in self._others_in(session):
@@ -134,7 +134,7 @@ class Containers:
         return list(dict.fromkeys(each for link, each in endpoints if link.session is session))
 
     def _go(self, each: ContainerLink, connector: str) -> None:
-        """From now on it goes over the connections of that connector."""
+        """Let a link use the connections of a connector from now on."""
         each.connector = connector
         self._by_connector.setdefault(connector, {})[each] = None
         each.record = next(
@@ -151,7 +151,7 @@ class Containers:
         )
 
     def _leave(self, each: ContainerLink, onward: str | None = None) -> None:
-        """Over those of its connector no more. Args: onward: over those of this one."""
+        """Let a link no longer use its connector. Args: onward: the connector that it uses next."""
         self._end_session(each)
         those = self._by_connector.get(each.connector, {})
         those.pop(each, None)
@@ -168,7 +168,7 @@ class Containers:
     # ------------------------------------------------------------------------------------------------------------ links
 
     def attached(self, each: ContainerLink, event: LinkAttached) -> None:
-        """The answer to our attach. Without a terminus of the peer's it is a refusal: the detach says why (§2.6.3)."""
+        """Handle the answer to our attach. If it is a refusal, the peer's detach follows, with the reason (§2.6.3)."""
         context, link, record = self._context, event.link, each.record
         if record is None or is_refusal(link, event.attach):
             return
@@ -189,11 +189,11 @@ class Containers:
         )
 
     def detached(self, event: LinkDetached) -> None:
-        """A link was detached: by the peer, or by the router for what the peer did wrong on it."""
+        """Handle a detach by the peer, or by this router for a fault of the peer."""
         self.over(event.link, event.error, by_peer=event.by_peer)
 
     def over(self, link: Link, error: Error | None, *, by_peer: bool = False) -> None:
-        """An endpoint is gone; if it was of a container link, that is attached again, not at once."""
+        """Handle the end of an endpoint. If it belongs to a container link, that attaches again after a pause."""
         watched = self._by_watch.get(link)
         if watched is not None:
             verb = "refused" if watched.link is None else "detached"
@@ -206,8 +206,8 @@ class Containers:
         self._over(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _is_untried(self, each: ContainerLink, link: Link) -> bool:
-        """Whether a link was attached a moment ago, and nothing has gone by it: there are containers that answer with a
-        terminus before they look whether they have it.
+        """Return whether a link attached a moment ago, and has had no delivery. Some containers answer an attach before
+        they look for the node, and detach the link when the node is missing.
         """
         taken = link.context
         is_unused = isinstance(taken, IncomingLink | OutgoingLink) and taken.last_delivery_at is None
@@ -244,8 +244,8 @@ class Containers:
         each.become(S.ATTACHING, self._context.now)
 
     def _attach_watch(self, each: ContainerLink, record: ConnectionRecord) -> None:
-        """Find out first whether the node is there. In another session than before: RabbitMQ 3 answers no detach of a
-        receiver without credit.
+        """Attach the watch, and the link after it. The session must be a new one: RabbitMQ 3 does not answer the detach
+        of the last watch, since that had no credit.
         """
         self._end_session(each)
         try:
@@ -265,7 +265,7 @@ class Containers:
             self._detach(watch)
 
     def _watch_over(self, each: ContainerLink, error: Error | None, what: str) -> None:
-        """A watch is refused, or ends. With the node goes the link; without a watch it goes on, and says so."""
+        """End the link if its watch ended because the node is gone; else continue without a watch, and log that."""
         context, link, record = self._context, each.link, each.record
         assert record is not None, "it has a watch"
         if is_gone(error):
@@ -289,7 +289,7 @@ class Containers:
             self._attach_link(each, record)
 
     def _detach(self, link: Link) -> None:
-        """Have an endpoint no more; what is unsettled on it ends as on any link that is gone."""
+        """Detach an endpoint. Its unsettled deliveries end as those of any ended link."""
         taken = link.context
         if isinstance(taken, IncomingLink | OutgoingLink):
             link_over(self._context, taken)
@@ -297,27 +297,27 @@ class Containers:
             link.detach()
 
     def _session_of(self, each: ContainerLink, record: ConnectionRecord) -> Session:
-        """The session that it has, or another one. Raises: CommandError: no channel is free."""
+        """Return the link's session, or begin a new one. Raises: CommandError: no channel is free."""
         if each.session is None or not each.session.can_send:
             each.session = self._session(each, record)
         return each.session
 
     def _is_this_router(self, container: str) -> bool:
-        """Whether a container is this router, or another one of its workers."""
+        """Return whether a container is this router, or another of its workers."""
         worker = self._context.config.worker
         if worker is None:
             return container == self._context.id
-        from amqpmesh.topology.workers import covers  # here: a router of no mesh reads nothing of one
+        from amqpmesh.topology.workers import covers  # here: a router without a mesh imports nothing of it
 
         return covers(worker.name, container)
 
     def _session(self, each: ContainerLink, record: ConnectionRecord) -> Session:
-        """A session of its own for one more link; those that were made on demand share them once there are no more.
+        """Begin a session for a link. Without a free channel, on-demand links share the session with the fewest links.
 
-        Raises: CommandError: no channel is free.
+        Raises: CommandError: no channel is free, and there is no session to share.
         """
         try:
-            # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
+            # Each of these sessions has the whole window: only sessions that the peer begins divide one among them.
             return record.engine.begin(record.limits.session_window)
         except CommandError:
             shared = Counter(
@@ -330,11 +330,11 @@ class Containers:
             return min(shared, key=shared.__getitem__)
 
     def _take_in(self, record: ConnectionRecord, link: Receiver, node: Address) -> IncomingLink:
-        """What comes by this link is for that node."""
+        """Make the incoming link: its deliveries are for this node."""
         context = self._context
         incoming = IncomingLink(record, link, node, node.pool, number=context.next_link_number(), now=context.now)
-        # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on. Brokers' limits are lowered instead:
-        # what they send to nobody comes back to them, and is sent again.
+        # RabbitMQ 3 ends the session for a drain, or counts credit wrongly after it. So the router takes credit back by
+        # a lower limit. A message that is under way meanwhile, and finds no receiver, returns to the broker.
         incoming.input.drains = False
         incoming.input.firm = False
         record.incoming[incoming] = None
@@ -343,7 +343,7 @@ class Containers:
         return incoming
 
     def _take_out(self, record: ConnectionRecord, link: Sender, node: Address) -> OutgoingLink:
-        """The node in the other container consumes what comes to that one."""
+        """Make the outgoing link: the node in the other container consumes the deliveries of this node."""
         context = self._context
         outgoing = OutgoingLink(
             record,
@@ -387,7 +387,7 @@ class Containers:
             self._wait(each, reason)
 
     def _let_go(self, each: ContainerLink) -> Link | None:
-        """It has no endpoint any more, and no watch. Returns: that, if there was one."""
+        """Forget the endpoint of a link, and its watch. Returns: the watch, if there was one."""
         if each.link is not None:
             del self._by_link[each.link]
             each.link = None
@@ -402,7 +402,7 @@ class Containers:
     # -------------------------------------------------------------------------------------------------------- elsewhere
 
     def _follow(self, each: ContainerLink, error: Error) -> str | None:
-        """Go where the peer says that the node is. Returns: why not; None: it goes there."""
+        """Follow the peer's redirect. Returns: the reason why the link does not; None: it does."""
         context, record = self._context, each.record
         assert record is not None, "a peer has said so"
         redirect = redirect_of(error)
@@ -427,12 +427,12 @@ class Containers:
         return None
 
     def _despair(self, each: ContainerLink, stop: object) -> None:
-        """It has not come about where it was sent: try where it belongs."""
+        """Return a redirected link to its own connector, if there is no connection to its new place yet."""
         if each.stop is stop and each.state is S.DISCONNECTED:
             self._wait(each, f"{each.connector} is not reached, where it was sent")
 
     def _go_home(self, each: ContainerLink) -> None:
-        """It ended where a redirect had led it: who sent it there may know better by now."""
+        """Return a redirected link to its own connector: the container there may have a newer redirect."""
         if each.stop is not None:
             self._leave(each)
             each.stop = None
@@ -458,7 +458,7 @@ class Containers:
             )
 
     def _stolen(self, each: ContainerLink) -> None:
-        """Another link of this name, of a container with our id, has taken its place (§2.6.1)."""
+        """Attach a stolen link again later: a container with our id has attached a link of its name (§2.6.1)."""
         each.thefts += 1
         each.stolen += 1
         reason = "it was attached elsewhere, by a container with this one's id"
@@ -478,7 +478,7 @@ class Containers:
     def _try_later(
         self, each: ContainerLink, state: ContainerLinkState, reason: str, first: float, longest: float, row: int
     ) -> float:
-        """Have it attached again after a pause, a random part less. Returns: the pause, seconds."""
+        """Attach a link again after a pause, which is cut by up to half at random. Returns: the pause, seconds."""
         context = self._context
         chance = int(context.token(4), 16) / 2**32
         pause = min(longest, first * 2.0 ** min(row - 1, 30)) * (0.5 + chance / 2)
@@ -495,5 +495,5 @@ class Containers:
     # ------------------------------------------------------------------------------------------------------------- told
 
     def statistics(self) -> tuple[ContainerLinkStatistics, ...]:
-        """How they stand, in the order of the configuration; those that were made on demand come behind."""
+        """Return the links' statistics: configured links in the order of the configuration, then on-demand links."""
         return tuple(each.statistics() for each in self._all)

@@ -1,8 +1,8 @@
-"""Containers that the router connects to on demand: a connection each, shared by all links that go there.
+"""Connections that the router makes on demand to other containers, each shared by all links to one place.
 
-Nobody configured them one by one: a redirect names them, or a domain in an address. So there is a limit to how many,
-they are left when nothing has needed them for a while, and a credential is shown only where a connector's own hosts
-and policy allow it. To all others the router comes without a name (ANONYMOUS).
+The configuration does not list these places: a redirect names them, or the domain in an address. So their number is
+limited, and a connection is closed when no link has needed it for a while. The router shows credentials only where the
+hosts and the policy of a configured connector allow it. At all other places it logs in without a name (ANONYMOUS).
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class OnDemandConnection:
-    """A place that something needs, or has needed a moment ago."""
+    """A connection that something needs, or needed a moment ago."""
 
     config: ConnectorConfig
-    #: Where redirects from there are followed to.
+    #: The policy for redirects from this place.
     following: Following
-    #: What certificates there have to name; None: the host of the URL.
+    #: The name that the certificate must have; None: the host of the URL.
     certified: str | None
-    #: None: a domain, whose servers DNS knows.
+    #: The place; None: a server of a domain, which DNS names.
     place: Place | None
-    #: The configured connector whose credentials are shown there; None: none are.
+    #: The configured connector whose credentials are shown; None: none are shown.
     origin: str | None = None
-    #: No one but peers, by their redirects, has named it.
+    #: True if only redirects of peers have named the place.
     redirected: bool = False
     users: dict[object, None] = field(default_factory=dict)
-    #: When it is left, if nobody needs it until then; seconds.
+    #: The time when the connection is closed if nothing needs it until then, seconds.
     left_at: float | None = None
 
 
 class Places:
-    """Those of a router, by the names of their connectors."""
+    """The on-demand connections of a router, by the names of their connectors."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._config = context.config.elsewhere
         self._there: dict[str, OnDemandConnection] = {}
-        #: Set by the owner: have a connector at work, with what certificates there have to name; have it end.
+        #: Set by the owner. `on_connect`: start a connector; the certificate must have the given name, if there is one.
+        #: `on_disconnect`: stop the connector of a name.
         self.on_connect: Callable[[ConnectorConfig, str | None], None] = lambda *_: None
         self.on_disconnect: Callable[[str], None] = lambda _: None
 
@@ -63,12 +64,13 @@ class Places:
         return len(self._there)
 
     def use(self, place: Place, user: object, *, home: str | None = None) -> str:
-        """Have a connection there as long as `user` needs it, until it is said to `leave`.
+        """Provide a connection to a place until `user` leaves it (`leave`).
 
-        Args: home: the connector whose redirects have led there: no other's credentials are shown, or connection used,
-            since who redirects would use them as if it had them; None: the configuration has.
-        Returns: the name of the connector that leads there: a configured one, or one that is made for it.
-        Raises: NotFollowedError: there are too many places, or too much goes there; the host is none.
+        Args: home: the connector whose redirects lead to the place; None: the configuration names it. With `home`, only
+            the credentials and the connection of this connector are used: by a redirect a peer must not use those of
+            other connectors.
+        Returns: the name of the connector: a configured one, or one made for the place.
+        Raises: NotFollowedError: there are too many places, or too many users of this one; or the host is invalid.
         """
         there = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
         connectors = self._believed(home)
@@ -83,7 +85,7 @@ class Places:
         except ConfigError as error:
             raise NotFollowedError(f"{place.described} is no place to connect to: {error.reason}") from None
         hosts = (place.hostname, place.network_host)
-        # With credentials nothing goes to hosts that are not allowed to see them.
+        # With credentials, redirects are followed only to hosts that may see the credentials.
         policy = config.following if origin is None else origin.following
         allowed = replace(policy, own=(*policy.own, *hosts))
         shown_as = origin.name if origin is not None else None
@@ -91,7 +93,7 @@ class Places:
         return self._occupy(wanted, user)
 
     def use_domain(self, domain: str, user: object) -> str:
-        """The same for a domain, whose servers DNS knows, or for the configured connector that names it."""
+        """Provide a connection to a domain: by a configured connector to its host, or to the servers that DNS names."""
         domain = domain.lower().removesuffix(".")
         for connector in self._connectors():
             if any(each.host.lower() == domain for each in connector.places):
@@ -104,12 +106,12 @@ class Places:
         return self._occupy(OnDemandConnection(config, config.following, None, None), user)
 
     def is_redirected(self, name: str) -> bool:
-        """Whether peers alone have named the place of a connector. Args: name: the connector's."""
+        """Return whether only redirects of peers have named the place of a connector. Args: name: the connector's."""
         there = self._there.get(name)
         return there is not None and there.redirected
 
     def leave(self, name: str, user: object) -> None:
-        """It is not needed for `user` any more."""
+        """Note that `user` no longer needs the connection. Args: name: the connector's."""
         there = self._there.get(name)
         if there is None or there.users.pop(user, 0) == 0 or there.users:
             return
@@ -117,9 +119,10 @@ class Places:
         self._context.schedule(there.left_at, partial(self._part, name, there, there.left_at))
 
     def next_stop(self, home: str, stop: Stop | None, record: ConnectionRecord, node: str, redirect: Redirect) -> Stop:
-        """Where a redirect leads a link. Args: home: the connector that it belongs to. stop: where it is by redirects.
+        """Return the place that a redirect leads a link to.
 
-        Raises: NotFollowedError: it is not followed.
+        Args: home: the connector that the link belongs to. stop: the end of the redirects followed before.
+        Raises: NotFollowedError: the redirect is not followed.
         """
         there = self._there.get(home)
         if there is not None:
@@ -144,7 +147,7 @@ class Places:
         return name
 
     def _part(self, name: str, there: OnDemandConnection, at: float) -> None:
-        """Nobody has needed it for a while: close the connection."""
+        """Close a connection that nothing has needed for a while."""
         if there.left_at != at or self._there.get(name) is not there:
             return
         del self._there[name]
@@ -154,15 +157,15 @@ class Places:
                 close_connection(self._context, record, None)
 
     def _name(self, stem: str) -> str:
-        """Of a connector that is made, always the same of one place, and none that is configured has it."""
+        """Return the name of a made connector: always the same for one place, and not that of a configured one."""
         return free_name(stem, [each.name for each in self._context.config.connectors])
 
     def _connectors(self) -> list[ConnectorConfig]:
-        """The configured ones to containers."""
+        """Return the configured connectors to containers."""
         return [each for each in self._context.config.connectors if not each.is_mesh]
 
     def _believed(self, home: str | None) -> list[ConnectorConfig]:
-        """Those of them whose credentials may be shown where redirects of `home` lead."""
+        """Return the configured connectors that may be used where redirects of `home` lead; None: all of them."""
         there = self._there.get(home) if home is not None else None
         name = home if there is None else there.origin
         return [each for each in self._connectors() if home is None or each.name == name]
@@ -170,8 +173,8 @@ class Places:
     def _config_of(
         self, origin: ConnectorConfig | None, url: str | tuple[str, ...], name: str, hostname: str | None
     ) -> ConnectorConfig:
-        """Raises: ConfigError: there is no such URL."""
-        # A session for each link each way, as far as the peer lets us.
+        """Make the configuration of a connector. Raises: ConfigError: the URL is invalid."""
+        # A session for each link, and two links for each node, as far as the peer permits it.
         channel_max = min(2**16 - 1, 2 * self._config.nodes)
         if origin is not None:
             return replace(origin, url=url, name=name, hostname=hostname, channel_max=channel_max)
@@ -186,7 +189,7 @@ class Places:
         )
 
     def _place_of(self, record: ConnectionRecord) -> Place:
-        """Where a connection of ours goes, as far as a redirect may leave that unsaid."""
+        """Return the place of a connection that this router opened: a redirect may leave parts of it unchanged."""
         config = record.connector
         assert config is not None, "the router has opened it"
         there = self._there.get(config.name)
@@ -200,10 +203,10 @@ class Places:
 
 
 def _make_room(there: OnDemandConnection, user: object) -> bool:
-    """Let go of the node that nobody has needed for longest: whoever made up names keeps nobody from a place.
+    """Remove the node that has been idle the longest: nodes of made-up names must not keep others from a place.
 
-    Args: user: who wants the room; a link that is led there does not cost its own node.
-    Returns: whether there was one.
+    Args: user: the user that needs the room. If it is a link, its own node stays.
+    Returns: whether a node was removed.
     """
     nodes = [each for each in there.users if isinstance(each, RemoteNode) and not each.has(user)]
     idle = [(since, each) for each in nodes if (since := each.idle_since()) is not None]
@@ -211,7 +214,10 @@ def _make_room(there: OnDemandConnection, user: object) -> bool:
 
 
 def _may_show(connector: ConnectorConfig, place: Place) -> bool:
-    """Whether a connector's credentials may be shown at a place: its hosts are allowed, and TLS is not given up."""
+    """Return whether a connector's credentials may be shown at a place.
+
+    The connector's policy must allow the hosts, and a connector with TLS demands TLS of the place.
+    """
     policy = connector.following
     return (
         policy.allows(place.network_host) and policy.allows(place.hostname) and (place.secure or not connector.secure)

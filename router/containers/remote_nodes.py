@@ -1,13 +1,15 @@
-"""Addresses whose nodes are in containers outside the mesh, and that this router serves in their place.
+"""Remote nodes: nodes of containers outside the mesh, which clients reach through addresses of this router.
 
-A redirect of the configuration that the router follows by itself leads to them, or the domain in `name@domain`. Such
-an address is two nodes: where its consumers are attached, which a link from the node there feeds; and where its
-producers are, which a link feeds the node there from. What producers here send goes there, and comes back only if that
-container sends it: nothing is given from one to the other here. The links are made when the first producer or consumer
-comes, and go when there has been none for a while, or sooner where others want their room.
+A configured redirect that the router follows itself leads to a remote node, or the domain in `name@domain`. Such an
+address has two nodes in this router. Consumers attach to one, and a link from the remote node feeds it. Producers
+attach to the other, and a link from it feeds the remote node. A message of a producer goes to the remote container, and
+comes back only if that container sends it: this router passes nothing from one of its two nodes to the other.
 
-Credit and outcomes are those of the other container, end to end. So where two routers lead to each other nothing goes
-in circles: neither has credit to give.
+The links are made when the first producer or consumer attaches. They are removed when there has been none for a while,
+or sooner if other nodes need their place.
+
+Credit and outcomes are those of the remote container, end to end. So if two routers lead an address to each other, no
+message circulates: neither router has credit to give.
 """
 
 from __future__ import annotations
@@ -35,17 +37,18 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
 
 
-#: Seconds between two looks whether a link that nobody needs has an outcome still to come.
+#: Seconds between two checks whether a link that nothing needs still has unsettled deliveries.
 BUSY_TIME: Final = 1.0
 
-#: Tokens of patterns that stand for others.
+#: Tokens of patterns that stand for any other token.
 WILDCARDS: Final = frozenset({"*", "#"})
 
 
 class RemoteNode(FarSide):
-    """What stands here for a node elsewhere.
+    """A remote node, as this router serves it.
 
-    Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
+    Attributes: `address`: the node that its consumers attach to. `connector`, `node`: the connector to its container,
+        and its address there.
     """
 
     __slots__ = (
@@ -67,14 +70,15 @@ class RemoteNode(FarSide):
         self.address = address
         self.node = node
         self.connector = ""
-        #: The links that there are, by whether they feed this router; and since when nobody needs them, seconds.
+        #: The links, by their direction: True if a link feeds this router. `_idle_since`: the times since which nothing
+        #: needs them, seconds.
         self._links: dict[bool, ContainerLink] = {}
         self._idle_since: dict[bool, float] = {}
-        #: When that is looked at again, without anything having happened.
+        #: The time of the next check, if nothing happens before.
         self._look_at: float | None = None
 
     def ingress(self) -> Address:
-        """Where its producers are attached."""
+        """Return the node that its producers attach to; make it if there is none."""
         address = self.address
         if address.ingress is None:
             ingress = Address(address.tenant, address.name, address.config, self._context.budget)
@@ -85,9 +89,9 @@ class RemoteNode(FarSide):
         return address.ingress
 
     def look(self) -> bool:
-        """See to it that there are the links that are needed, and no others for long.
+        """Make the links that are needed, and remove those that nothing has needed for a while.
 
-        Returns: whether nothing is needed any more: then it is forgotten.
+        Returns: whether the remote node was forgotten: it has no links, and nothing uses its address.
         """
         context, address, ingress = self._context, self.address, self.address.ingress
         for incoming in (True, False):
@@ -103,13 +107,14 @@ class RemoteNode(FarSide):
         return True
 
     def has(self, link: object) -> bool:
-        """Whether that is one of its links."""
+        """Return whether a link is one of its links."""
         return link in self._links.values()
 
     def idle_since(self) -> float | None:
-        """Since when nobody needs its links, seconds; None: somebody does, something on them is unsettled, or none is.
+        """Return the time since which nothing needs its links, seconds.
 
-        It is asked of what is there now: who has come or gone in this batch counts, though nothing was looked at since.
+        None: a link is needed or has unsettled deliveries, or there is no link. Producers and consumers that came or
+        went in this batch count already, although `look` has not run since.
         """
         if any(self._is_needed(incoming=each) for each in (True, False)):
             return None
@@ -118,7 +123,7 @@ class RemoteNode(FarSide):
         return max((self._idle_since.get(each, self._context.now) for each in self._links), default=None)
 
     def let_go(self) -> bool:
-        """Have its links, which are idle, no more, though not for as long as they may be. Returns: as `look`."""
+        """Remove its links, which are idle, before their time has passed. Returns: as `look`."""
         for link in self._links.values():
             self._containers.remove(link)
         self._links.clear()
@@ -157,7 +162,7 @@ class RemoteNode(FarSide):
         context, address = self._context, self.address
         name = f"@{address.tenant}/{address.name}" if address.tenant else address.name
         return ContainerLink(
-            # It may go over the connection of a configured one, too: what has the same name there would be stolen.
+            # The link may use the connection of a configured link: if both had one name, it would steal that link.
             free_name(name, [each.name for each in context.config.container_links]),
             self.connector,
             self.node,
@@ -178,9 +183,10 @@ class RemoteNode(FarSide):
         self._context.touch(self.address)
 
     def _refused(self, link: ContainerLink, error: Error | None) -> bool:
-        """The container does not want a link. Clients who are attached here for it hear why, and whose message waits.
+        """Refuse the clients that need a link, since its container has refused it. Waiting messages are refused, too.
 
-        Returns: whether nobody is left who needs it. Other routers are: they would ask again at once.
+        Returns: whether nothing else needs the link. If other routers do, it attaches again after a pause: they cannot
+            be refused, since they would ask again at once.
         """
         context, address = self._context, self.address
         told = _passed_on(error, link.connector)
@@ -207,22 +213,22 @@ class RemoteNode(FarSide):
 
 
 class Elsewhere:
-    """The addresses of a router whose nodes are elsewhere."""
+    """The remote nodes of a router."""
 
     def __init__(self, context: Context, containers: Containers, places: Places) -> None:
         self._context = context
         self._containers = containers
         self._places = places
         self._domains = Following(allowed=context.config.elsewhere.domains)
-        #: The addresses that other routers of the mesh reach by this one, and how each distributes. Those of patterns
-        #: without wildcards are: nobody knows which others there are. None is a multicast: what is for all goes along a
-        #: tree of routers, each of which would send it there.
+        #: The addresses that other routers of the mesh reach through this one, with their distributions. They are the
+        #: patterns without wildcards: which addresses match the others is not known. A multicast is none of them: it
+        #: goes to all routers along a tree, and each of them would send it to the remote node.
         self.single: Mapping[str, Distribution] = dict(self._find_single())
 
     def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Address:
-        """The node of an address whose redirect this router follows.
+        """Return the node of an address whose redirect this router follows.
 
-        Raises: RefusedError: there are too many such places, or too much is used of that one.
+        Raises: RefusedError: there are too many places, or too many nodes at this one.
         """
         return self._use(tenant, name, redirect.place.address or name, redirect.there)
 
@@ -235,19 +241,22 @@ class Elsewhere:
                 yield config.pattern, config.distribution
 
     def followed(self, tenant: str, name: str) -> Address | None:
-        """The node of an address whose redirect this router follows; None: it follows none. Raises: RefusedError."""
+        """Return the node of an address whose redirect this router follows; None: it follows none.
+
+        Raises: RefusedError: as `led`.
+        """
         redirect = self._context.addresses.config(name).redirect
         return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 
     def ingress(self, tenant: str, name: str) -> Address | None:
-        """Where producers of it are attached; None as above. Raises: RefusedError."""
+        """Return the node that producers of an address attach to. Returns None, Raises: as `followed`."""
         address = self.followed(tenant, name)
         return None if address is None else self._context.routes.ingress(address)
 
     def node(self, tenant: str, name: str, domain: str) -> Address | None:
-        """The node of `name@domain`; None: the configuration does not name that domain.
+        """Return the node of `name@domain`; None: the configuration does not name the domain.
 
-        Raises: RefusedError: as `led`; or the configuration does not let that address be used.
+        Raises: RefusedError: as `led`; or the address is unavailable by the configuration.
         """
         if not name or not self._domains.allows(domain):
             return None
@@ -274,7 +283,7 @@ class Elsewhere:
 
 
 def _passed_on(error: Error | None, connector: str) -> Error:
-    """What clients are told of a refusal; a redirect that is not followed here they may follow themselves."""
+    """Return the error that clients get for a refusal. A redirect stays in it: clients may follow it themselves."""
     if error is None:
         return Error(condition=LinkCondition.DETACH_FORCED, description=f"{connector} does not take the link")
     about = f": {error.description}" if error.description else ""
