@@ -1,4 +1,4 @@
-"""What a batch has touched: what waits is sent, and the credit that there is divided, once all of it is handled."""
+"""The end of a batch: queued deliveries are sent, and credit is divided, at the nodes that the batch has touched."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def finish_batch(context: Context) -> None:
-    """Send what can go, and divide the credit that there is."""
+    """Send queued deliveries and divide credit, until no node is touched any more."""
     if context.kernel.dirty:
         context.catch_up()
     check(context)
     if context.relieved:
         _relieve(context)
     _finish_touched(context)
-    if context.memory.is_exceeded:  # by what was handed out meanwhile
+    if context.memory.is_exceeded:  # by deliveries that were sent meanwhile
         check(context)
         _finish_touched(context)
     if context.closed:
@@ -66,7 +66,8 @@ def _finish_touched(context: Context) -> None:
             if address.draining or address.lenders:
                 _answer_drains(context, address)
             for share in sorted(address.borrowers, key=_left_at):
-                # What its consumers can take all at once, nodes that lead here may wait for: each in its turn.
+                # Several ingresses may wait until all consumers here can take a multicast: the one that sent last
+                # comes last.
                 if share.ingress.is_multicast and (share.look(context.now) or share.ingress.waiting.size):
                     context.touch(share.ingress)
             context.set_timer(address, address.next_timer())
@@ -82,7 +83,7 @@ def _left_at(share: Share) -> float:
 
 
 def _relieve(context: Context) -> None:
-    """What links that are detached had unsettled counts no longer against others of the same connection and address."""
+    """Let links send that were held up by unsettled deliveries of detached links of the same connection and node."""
     relieved, context.relieved = context.relieved, {}
     for record, addresses in relieved.items():
         for outgoing in record.outgoing:
@@ -116,7 +117,7 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
 
 
 def _drop_if_idle(context: Context, address: Address) -> bool:
-    """Forget an address that nobody uses any more; whether it was."""
+    """Forget a node that is no longer used. Returns: whether it was forgotten."""
     if address.far is not None:
         return address.far.look()
     if address.is_internal:
@@ -154,9 +155,9 @@ def _answer_drains(context: Context, address: Address) -> None:
     answered = []
     for outgoing in address.draining:
         if not over and context.now < outgoing.drain_by:
-            break  # those behind it have asked later
-        # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
-        # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
+            break  # the receivers behind it have asked later
+        # A queued delivery may wait for other receivers, as a multicast does for its slowest: the answer does not
+        # wait for that. But a delivery of this link, of which no frame is sent yet, needs one of its credit.
         if outgoing.current is None or outgoing.current.started:
             answered.append(outgoing)
     for outgoing in answered:

@@ -1,7 +1,7 @@
-"""The router without I/O: connections in, bytes in, time in; what each connection is to be sent comes out.
+"""The router without I/O: connections, bytes and time go in, and the bytes to send on each connection come out.
 
-One `Core` is one container. It is driven by whoever owns sockets and clock: `receive` for each batch of bytes, then
-`data_to_send` for every connection that `on_output` named.
+One `Core` is one container. Its owner has the sockets and the clock. The owner calls `receive` for each batch of bytes,
+then `data_to_send` for each connection that `on_output` has named.
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ if TYPE_CHECKING:
     from amqpmesh.router.statistics.router_statistics import Costly, Statistics
     from amqpmesh.router.telemetry.recording import Writer
 
-#: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
+#: The deliveries that one call of `receive` handles before other connections get a turn. One frame of 20 octets can
+#: change the state of thousands of deliveries.
 WORK_LIMIT: Final = 1000
 
-#: Octets that a delivery under way takes here, about, beside what waits of it.
+#: The approximate memory of a delivery in flight, in octets, without its message.
 RELAY: Final = 256
 
-#: Seconds after a fault of ours in something that was due until it is done again: it may be due at once, and for ever.
+#: Seconds before a timer whose action has failed is due again. Without a pause it could be due at once, for ever.
 AGAIN: Final = 1.0
 
 
 class Core:
-    """One router: its connections, links, addresses and relays."""
+    """One router: the rooms that events go to, and the calls of its owner."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Core:
         token: Callable[[int], str] = secrets.token_hex,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Args: token: so many octets that nobody can guess, in hexadecimal digits. wall_clock: seconds since 1970."""
+        """Args: token: makes a number of random octets, in hexadecimal digits. wall_clock: seconds since 1970."""
         self.context = context = Context(config, now, token, wall_clock)
         context.kernel.on_expand = expanded
         self.logins = Logins(context)
@@ -85,12 +86,12 @@ class Core:
         context.resolve_copy = self.lookup.of_copy
         context.on_connection_lost = self._handlers.connection_lost
         context.on_link_failed = self.containers.over
-        #: The connections that there were.
+        #: The number of connections so far, without the router's own.
         self._numbers = 0
 
     @property
     def mesh(self) -> MeshMember | None:
-        """The router's part in its mesh; None: it is in no mesh."""
+        """The router's membership in its mesh; None: the router is in no mesh."""
         return self._handlers.mesh
 
     @mesh.setter
@@ -113,11 +114,11 @@ class Core:
         users: Users | None = None,
         own: bool = False,
     ) -> ConnectionRecord:
-        """A peer has connected to `listener`.
+        """Take a connection that a peer has made to `listener`.
 
-        Args: host: the peer's address without port. secured: TLS is in force below. certificate: the verified one of
-            the client, as DER. certificate_user, certificate_subject: what it says. users: for PLAIN and SCRAM.
-            own: the router itself is at the other end, to serve its own nodes.
+        Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the client's
+            verified certificate, DER. certificate_user, certificate_subject: read from it. users: for PLAIN and SCRAM.
+            own: the router itself is at the other end, and serves its own nodes.
         """
         negotiation = Negotiation(
             server=True,
@@ -150,13 +151,13 @@ class Core:
         hostname: str | None = None,
         redirected: bool = False,
     ) -> ConnectionRecord:
-        """The router has connected to a peer, and opens the connection.
+        """Open a connection that the router has made to a peer.
 
-        Args: host: the peer's, without port. secured: TLS is in force below. certificate: the verified one of the peer,
-            as DER. certificate_user, certificate_subject: what it says. password: of the connector's user. hostname:
-            which host is wanted (§2.7.1); None: the one that the connector names, else `host`. redirected: a redirect
-            of a peer named the place.
-        Raises: CommandError: a user or a password that no mechanism can carry.
+        Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the peer's
+            verified certificate, DER. certificate_user, certificate_subject: read from it. password: of the connector's
+            user. hostname: for `open` (§2.7.1); None: the connector's, else `host`. redirected: a peer's redirect named
+            the place.
+        Raises: CommandError: no mechanism can carry the user or the password.
         """
         hostname = hostname or connector.hostname or host
         redirected = redirected or self.places.is_redirected(connector.name)
@@ -176,8 +177,10 @@ class Core:
         return record
 
     def _id_for(self, connector: ConnectorConfig) -> str:
-        """Who we are where a connector leads. Of workers only one has its links: they are those of the router, whatever
-        its number is.
+        """Return the container-id for a connector.
+
+        One worker has the container links of the router. Whatever its number is, the connections for these links carry
+        the id of the whole router.
         """
         worker = self.context.config.worker
         has_links = any(each.connector == connector.name for each in self.context.config.container_links)
@@ -201,7 +204,7 @@ class Core:
         certificate_subject: str | None = None,
         users: Users | None = None,
     ) -> None:
-        """TLS was negotiated in the stream of `record` (§5.2)."""
+        """Go on with a connection whose stream has TLS now (§5.2). Args: as of `accept`."""
         self.context.now = now
         record.tls_requested = None
         record.certificate = certificate
@@ -214,17 +217,17 @@ class Core:
         record.engine.secured()
 
     def logged_in(self, record: ConnectionRecord, now: float) -> bool:
-        """What `record.login` asked for is done: the SASL exchange goes on. Returns: as `receive`."""
+        """Go on with a SASL exchange, whose `record.login` is done. Returns: as `receive`."""
         record.login = None
         record.engine.sasl_worked(now)
         self.context.set_timer(record, record.engine.next_timer())
         return self.receive(record, b"", now)
 
     def receive(self, record: ConnectionRecord, data: bytes | bytearray, now: float) -> bool:
-        """A batch of bytes came from the peer; what follows from it is done when this returns.
+        """Handle a batch of bytes from a peer, with all that follows from it.
 
-        Returns: False, if it means so much work that others should come first, or where `waits_for` of the connection
-            is to be written first: then call again, without data.
+        Returns: False, if work is left: there was too much for one turn, or the output of `waits_for` must be written
+            first. The caller must call again then, without data.
         """
         context = self.context
         kernel = context.kernel
@@ -280,8 +283,10 @@ class Core:
             context.catch_up()
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
-        """Do more of what was too much for one turn (`chores`). After a fault of ours in some of it, which is raised,
-        the next call does the rest. Args: enough: whether others should have their turn.
+        """Do more of the work that was too much for one turn (`chores`).
+
+        Args: enough: tells whether others should get a turn.
+        Raises: the error of a failed piece of work, which is dropped; the next call does the rest.
         """
         self._begin(now)
         try:
@@ -291,7 +296,7 @@ class Core:
             finish_batch(self.context)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
-        """The transport is gone."""
+        """End a connection whose transport is gone."""
         self._begin(now)
         for event in record.engine.receive_eof():
             self._handlers.handle(record, event)
@@ -304,7 +309,7 @@ class Core:
         finish_batch(self.context)
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
-        """All that is to be sent to the peer now, which is the caller's."""
+        """Return all output for a peer. The caller must send it, and tell `sent` or `unsent`."""
         engine = record.engine
         data = engine.data_to_send(now)
         size = len(data)
@@ -314,13 +319,13 @@ class Core:
         return data
 
     def unsent(self, record: ConnectionRecord) -> None:
-        """Not all that was taken to be sent can be written now: until it is `sent`, it counts as held."""
+        """Note that output which the caller has taken cannot be written now: it counts as held until `sent`."""
         count_output(self.context.memory, record)
         if self.context.memory.is_exceeded:
             finish_batch(self.context)
 
     def sent(self, record: ConnectionRecord, now: float) -> None:
-        """What was taken to be sent is written."""
+        """Note that all output which the caller has taken is written."""
         record.engine.flow_state.sending = 0
         if record.counted:
             forget_output(record)
@@ -334,11 +339,11 @@ class Core:
     # ------------------------------------------------------------------------------------------------------------ time
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` is to be called at the latest."""
+        """Return the time by which `handle_timer` must be called; None: it need not be called."""
         return self.context.timers.next()
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due. After a fault of ours in some of it, which is raised, the next call does what is left."""
+        """Do all that is due. Raises: the error of a failed action; the next call does the rest."""
         self._begin(now)
         try:
             for due in self.context.timers.due(now):
@@ -348,7 +353,7 @@ class Core:
                     else:
                         self._timer_due(due)
                 except Exception:
-                    self.context.timers.set(due, now + AGAIN)  # it is wanted all the same, but others come first
+                    self.context.timers.set(due, now + AGAIN)  # it is still wanted, but others come first
                     raise
         finally:
             finish_batch(self.context)
@@ -356,7 +361,7 @@ class Core:
     def _timer_due(self, owner: ConnectionRecord | Address) -> None:
         if isinstance(owner, Address):
             due = owner.next_timer()
-            if due is None or due > self.context.now:  # what it was set for has come about meanwhile
+            if due is None or due > self.context.now:  # the reason of the timer is gone
                 self.context.set_timer(owner, due)
                 return
             owner.pool.handle_timer(self.context.now)
@@ -372,7 +377,7 @@ class Core:
     # -------------------------------------------------------------------------------------------------------- shutdown
 
     def start_drain(self, now: float) -> None:
-        """Take nothing new: producers get no more credit, and unused credit is taken back."""
+        """Take no new deliveries: give producers no more credit, and withdraw unused credit."""
         self._begin(now)
         self._give_no_credit()
         if self.mesh is not None:
@@ -387,17 +392,17 @@ class Core:
 
     @property
     def is_quiet(self) -> bool:
-        """No delivery is on its way or waits for an outcome, and all that is gone is let go of."""
+        """True if no delivery is in flight, and nothing is left of links and connections that are gone."""
         return self.context.in_flight == 0 and not self.context.chores
 
     @property
     def has_credit_out(self) -> bool:
-        """Somebody may still send what they were given credit for, as far as is known."""
+        """True if a producer may still have credit, as far as its last flow tells."""
         links = (incoming.link for record in self.context.connections for incoming in record.incoming)
         return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
 
     def close_all(self, now: float, error: Error) -> None:
-        """Send `close` with `error` on every connection; nothing new is begun."""
+        """Send `close` with `error` on each connection, and take no new deliveries."""
         self._begin(now)
         self._give_no_credit()
         for record in list(self.context.connections):
@@ -412,13 +417,13 @@ class Core:
         finish_batch(self.context)
 
     def statistics(self) -> Statistics:
-        """How things stand now."""
+        """Return the state of the router now."""
         return run_to_end(take_snapshot(self))
 
     def passed(self) -> tuple[int, int]:
-        """How many connections and links are gone, and how many there are.
+        """Return how many connections and links are gone, and how many there are.
 
-        One that is lost has its links until they are let go of, and its engine until it is closed has them, too.
+        A lost connection keeps its links until they have ended, and its engine keeps theirs until it is closed.
         """
         records = {**self.context.connections, **self.context.leaving}
         there = len(records) + sum(
@@ -430,14 +435,14 @@ class Core:
         return self._numbers + self.context.links_made - there, there
 
     def most_held(self) -> int:
-        """Octets that deliveries took at most, about, since this was last asked."""
+        """Return the most memory that deliveries took since the last call, in octets, approximately."""
         kernel, budget = self.context.kernel, self.context.budget
         most = kernel.most_relays * RELAY + budget.most
         kernel.most_relays, budget.most = kernel.relays, budget.used
         return most
 
     def compact(self) -> None:
-        """Let go of the room that deliveries and links had, where none is left."""
+        """Free the memory of tables that many deliveries and links have left."""
         self.lookup.compact()
         for record in self.context.connections:
             for session in record.engine.channels.sessions:
@@ -464,11 +469,11 @@ class Core:
     # --------------------------------------------------------------------------------------------------------- the mesh
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
-        """What sending costs now on the connections of a listener or connector."""
+        """Return the cost of sending on the connections of a listener or connector."""
         return config.cost if self.mesh is None else self.mesh.cost_of(config)
 
     def set_cost(self, told: Costly, cost: int, now: float) -> None:
-        """Change what sending to neighbours costs. Raises: LookupError: there is nothing such."""
+        """Change the cost of sending to neighbours. Raises: LookupError: it is gone, or the router is in no mesh."""
         self._begin(now)
         if self.mesh is None:
             raise LookupError("this router has no neighbours: it is in no mesh")

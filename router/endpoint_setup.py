@@ -1,4 +1,4 @@
-"""The protocol endpoint of a connection that begins, from what the configuration says of it: of both roles."""
+"""The protocol endpoint of a new connection, made from the configuration of its listener or connector."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.negotiation import Negotiation
     from amqpmesh.router.config.file import ConnectorConfig, Limits, ListenerConfig
 
-#: Who desires it, of a connection or of a link, follows redirects by itself, and is told of them.
+#: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
 REDIRECT: Final = Symbol("amqpmesh:redirect")
 
-#: Capabilities that the router has, as `open` offers them.
+#: The capabilities of the router, which its `open` offers.
 CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 
 WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
-"""A capability of a session: each delivery on it comes in one frame. A neighbour that we desire it of in the `begin` of
-a session for lanes gives it a wide window, and says so by offering it (§2.7.2)."""
+"""A capability of a session: each of its deliveries is one frame. The router desires it in the `begin` of a session for
+lanes. A neighbour that offers it in its answer gives the session a wide window (§2.7.2)."""
 
 LARGE: Final = Symbol("amqpmesh:large-deliveries")
-"""A capability of a session: the deliveries on it may be of many frames. A neighbour that we desire it of gives it a
-window of its own, as far as there are not too many of them, and says so by offering it (§2.7.2).
+"""A capability of a session: its deliveries may be of many frames. A neighbour that offers it in its answer gives the
+session a window of its own, unless there are too many of them (§2.7.2).
 
-And one of a link: what is small has another link of the lane. A neighbour that we desire it of in its `attach` gives it
-few deliveries of credit at a time, while others use theirs, and says so by offering it (§2.7.3)."""
+Also a capability of a link: small deliveries of the lane have another link. A neighbour that offers it in its answer
+gives the link credit for few deliveries at a time, while other links use theirs (§2.7.3)."""
 
 PLAIN: Final = "PLAIN"
 
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
-"""Mechanisms that need a password, the best liked first."""
+"""The mechanisms that need a password, the most preferred first."""
 
 WITHHELD: Final = "where a redirect leads, PLAIN is used only under TLS with a verified certificate"
-"""Why PLAIN is left out: a peer to which a password was proved, and not told, is not to choose who is told."""
+"""The reason for not using PLAIN: a peer that has seen only the proof of a password must not choose who sees it."""
 
 
 def endpoint(
     container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
 ) -> Connection:
-    """A connection endpoint of this router. Args: hostname: of the peer, as our `open` names it."""
+    """Return a connection endpoint of this router. Args: hostname: of the peer, for our `open`."""
     settings = ConnectionSettings(
         container_id=container_id,
         max_frame_size=limits.max_frame_size,
@@ -73,7 +73,7 @@ def _shared(settings: ConnectionSettings) -> ConnectionSettings:
 def server_sasl(
     listener: ListenerConfig, *, secured: bool, certificate_user: str | None, users: Users | None
 ) -> SaslServer | None:
-    """The exchange that who comes in by a listener is offered; None: the layer is not."""
+    """Return the SASL exchange that a listener offers; None: it offers none."""
     mechanisms = listener.mechanisms(secured=secured)
     if not mechanisms:
         return None
@@ -89,12 +89,12 @@ def client_sasl(
     hostname: str | None = None,
     redirected: bool = False,
 ) -> SaslClient:
-    """The exchange that a connector wants: with its user, else by its certificate, else without a name.
+    """Return the SASL exchange of a connector: with its user, else with its certificate, else anonymous.
 
-    Args: host: where it connects: to loopback a password may go without TLS. secured: within TLS, whose certificate
-        was verified. hostname: which host is wanted. redirected: a redirect of a peer has led there, not the
-        configuration: to there no password goes without TLS.
-    Raises: CommandError: a user or a password that no mechanism can carry.
+    Args: host: the peer's address: to loopback a password may go without TLS. secured: the transport has TLS with a
+        verified certificate. hostname: of the peer. redirected: a peer's redirect, not the configuration, named the
+        place: no password goes there without TLS.
+    Raises: CommandError: no mechanism can carry the user or the password.
     """
     external = secured and connector.shows_certificate
     if connector.user is not None:

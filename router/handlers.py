@@ -1,4 +1,4 @@
-"""What it means for the router that a peer did something: a function for each kind of event."""
+"""The handlers of the engine's events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Handlers:
-    """What follows from each event of the engine: a method for each kind."""
+    """The handlers of the engine's events, a method for each kind, and the rooms that they call."""
 
     def __init__(self, context: Context, attaching: Attaching, containers: Containers, logins: Logins) -> None:
         self._context = context
@@ -55,7 +55,7 @@ class Handlers:
         self.mesh: MeshMember | None = None
 
     def handle(self, record: ConnectionRecord, event: events.Event) -> None:
-        """A peer did something: what follows from it is done."""
+        """Do what follows from an event of a connection."""
         try:
             _HANDLERS[type(event)](self, record, event)
         except (ProtocolError, CommandError) as error:
@@ -65,7 +65,7 @@ class Handlers:
             fail_links(self._context)
 
     def connection_lost(self, record: ConnectionRecord) -> None:
-        """Tell mesh and container links of a connection that is lost."""
+        """Tell the mesh and the container links that a connection is lost."""
         if self.mesh is not None:
             self.mesh.lost(record)
         self.containers.lost(record)
@@ -98,7 +98,8 @@ class Handlers:
     def _opened(self, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
         engine = record.engine
         sasl = engine.negotiation.sasl
-        # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
+        # SASL tells a listener the user of the peer. A connector has shown its own user: the peer's certificate tells
+        # who the peer is.
         shown = isinstance(sasl, SaslServer) and sasl.done
         record.peer = Peer(
             container_id=event.open.container_id,
@@ -118,7 +119,7 @@ class Handlers:
                 self._context, record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description)
             )
             return
-        # From here on idle time-outs count, which may come sooner than what was waited for.
+        # The peer's idle time-out counts from here on, and may be sooner than the time-out of `open`.
         self._context.set_timer(record, engine.next_timer())
         if record.listener is not None and record.listener.redirect is not None:
             self._redirect(record, record.listener.redirect.place)
@@ -139,7 +140,7 @@ class Handlers:
             )
 
     def _redirect(self, record: ConnectionRecord, place: Redirect) -> None:
-        """The connection belongs elsewhere: close it with where (§2.8.16)."""
+        """Close a connection with a redirect (§2.8.16)."""
         self._context.log.info(
             "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
         )
@@ -157,7 +158,7 @@ class Handlers:
         if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
             self.logins.refused(record, sasl.refused_user, sasl.reason)
             return
-        # Of one of ours that did not come about, the connector tells.
+        # The connector logs a failed attempt to connect.
         if not record.own and (record.connector is None or record.engine.remote is not None):
             self._context.log.info(
                 "connection closed",
@@ -175,7 +176,7 @@ class Handlers:
         session = event.session
         assert session.remote is not None
         session.remote = of_begin(session.remote)
-        if session.can_send:  # it is the answer to our own
+        if session.can_send:  # the peer has answered our `begin`
             return
         if self.mesh is None or not self.mesh.begun(record, session):
             session.begin()
@@ -189,8 +190,8 @@ class Handlers:
 
     def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         link = event.link
-        # The answer to an attach of a lane needs nothing; without a target it is a refusal, and the detach will say why
-        # (§2.6.3).
+        # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
+        # error follows (§2.6.3).
         if not isinstance(link.context, OutgoingLink):
             self._take(record, event)
         if link.remote is not None:
@@ -222,9 +223,9 @@ class Handlers:
             if event.by_peer and not event.closed:
                 suspend(self._context, record, taken)
             else:
-                # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
+                # Neither side can name its deliveries any more, whichever side has closed it (§2.6.5, §2.6.6).
                 link_over(self._context, taken)
-        if event.by_peer and link.session.can_send:  # else the connection was closed for it
+        if event.by_peer and link.session.can_send:  # a handler may have closed the connection
             link.detach(closed=event.closed)
         self.containers.detached(event)
         if event.closed and not event.by_peer:
@@ -298,7 +299,7 @@ class Handlers:
             self.mesh.window_opened(session)
 
     def _relayed(self, _record: ConnectionRecord, _event: events.Relayed) -> None:
-        """Nothing: that there is an event lets others come first."""
+        """Do nothing: the event only ends a long run of relayed deliveries, so that other connections get a turn."""
 
 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {

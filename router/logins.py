@@ -1,4 +1,4 @@
-"""The log's lines on logins and refused logins: a line for each, and one for those that are too many."""
+"""Log lines on logins and refused logins: one for each, and one for the rest when they are too many."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
 
 LINES: Final = 100
-"""Lines for one host in one second. A person reads no more, and a guesser must not fill a disk."""
+"""Lines for one host in one second. A person reads no more, and a password guesser must not fill the disk."""
 
 NAMES: Final = 20
-"""Users that the line on the others names: more would not fit into a value of the log."""
+"""Users named in the line on the rest: more would not fit into one value of the log."""
 
 
 @dataclass(slots=True)
 class _Host:
-    """What came from one host in this second."""
+    """The logins from one host in this second."""
 
     lines: int = 0
     skipped: int = 0
     refused: int = 0
-    #: Of those left out, each once.
+    #: The users of lines that were left out, each once.
     users: dict[str, None] = field(default_factory=dict)
 
 
 class Logins:
-    """Logs each login, and each one that was refused, up to `LINES` a second for each host.
+    """The logger of logins and refused logins, up to `LINES` a second for each host.
 
-    The rest of that second has one line for each host, with the count and the users. The table of hosts begins anew
-    each second, so it holds no more than can come in one.
+    The rest of a second is logged as one line for each host, with the count and the users. The table of hosts is empty
+    again after each second, so it holds only the hosts of one second.
     """
 
     def __init__(self, context: Context) -> None:
@@ -42,7 +42,7 @@ class Logins:
         self._hosts: dict[str, _Host] = {}
 
     def accepted(self, record: ConnectionRecord) -> None:
-        """The peer of a connection has shown which user it is."""
+        """Log that the peer of a connection has logged in."""
         user = record.engine.user
         if not record.own and self._has_line(record.host, user):
             self._log.info(
@@ -54,7 +54,7 @@ class Logins:
             )
 
     def refused(self, record: ConnectionRecord, user: str | None, reason: str) -> None:
-        """The peer of a connection was not let in. Args: user: whom it said it was, as far as that came."""
+        """Log that the peer of a connection was refused. Args: user: the name that it gave, if it came so far."""
         if self._has_line(record.host, user, refused=True):
             self._log.warning(
                 "authentication failed",
@@ -66,12 +66,12 @@ class Logins:
             )
 
     def not_secured(self, host: str, reason: str) -> None:
-        """A TLS handshake failed: there is no connection yet, nor a user."""
+        """Log that a TLS handshake failed, before there was a connection or a user."""
         if self._has_line(host, None, refused=True):
             self._log.warning("TLS handshake failed", peer=host, reason=reason)
 
     def tell_left_out(self) -> None:
-        """The second is over: log what had no line of its own."""
+        """Log the logins of a second that had no line of their own."""
         hosts, self._hosts = self._hosts, {}
         for name, host in hosts.items():
             if host.skipped:

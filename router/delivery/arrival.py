@@ -1,7 +1,8 @@
-"""Deliveries that arrive, frame by frame: what they are, and which address they are for (§2.6.14).
+"""Incoming deliveries, frame by frame: their head sections, and the nodes that they are for (§2.6.14).
 
-A message is cut through: its first frame leaves as soon as its head is known and a receiver has credit. What cannot
-leave yet waits as chunks that hold back the sender's session window, so nothing here grows beyond what was announced.
+A message is cut through: its first frame leaves as soon as its head is known and a receiver has credit. Frames that
+cannot leave yet are kept as chunks, and hold the sender's session window. So they take no more memory than the window
+allows.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ if TYPE_CHECKING:
 
 
 def transfer_received(context: Context, event: TransferReceived) -> None:
-    """One frame of a delivery came."""
+    """Handle one frame of a delivery."""
     incoming = event.link.context
     session = event.link.session.flow_state
     delivery = event.delivery
     if not isinstance(incoming, IncomingLink):
-        # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
+        # The attach is not answered yet, or the link is being refused: the frame is counted and dropped.
         session.release(1)
         return
     delivery.remote_state = lasting_state(delivery.remote_state)
@@ -81,11 +82,11 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
         assert delivery.relay is not None
         relay = delivery.relay
         if delivery.remote_settled and not relay.settled:
-            # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
+            # The delivery and its legs are pre-settled from this frame on (§2.7.5, settled).
             relay.settled = relay.presettled = True
             drop_kept(context, relay)
             if relay.legs:
-                forwarded(context, relay, left=False)  # nobody says any more whether it waits at another router
+                forwarded(context, relay, left=False)  # no other router will tell any more that it waits there
     if delivery.aborted:
         incoming.current = None
         session.release(1)
@@ -104,12 +105,12 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
 
 
 def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession) -> None:
-    """Take the next payload of a relay, on to its legs or into its queue."""
+    """Append the next payload of a relay to its legs, or to its queue."""
     source = relay.source
     assert isinstance(source, IncomingLink)
     account = _account(relay, source)
     if source.lane is not None and relay.complete and not relay.legs and not relay.chunks:
-        # All lanes of a neighbour share its session: what is whole and waits must not close the window for others.
+        # All lanes of a neighbour share its session: a whole message that waits must not close the window for others.
         session.release(1)
         chunk = Chunk(payload, None, account)
     else:
@@ -132,16 +133,16 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
         branch = leg.branch
         assert isinstance(branch, OutgoingLink)
         if branch.current is leg:
-            if branch.bulk:  # the kernel may have begun it
+            if branch.bulk:  # the kernel may have begun the delivery
                 source.begin_bulk(branch.address, leg)
             send_more(context, branch)
-    # Until here we have held it ourselves, so that none of those was the last while others were still to come.
+    # This function held the chunk until here, so that no leg freed it before the next leg had it.
     chunk.release()
     close_if_done(context, relay)
 
 
 def _account(relay: Relay, source: IncomingLink) -> Budget:
-    """Where the next payload of a relay counts: with what came before, or at its sender while its way is not known."""
+    """Return the account of the next payload: as of those before it, or the sender's while the node is unknown."""
     if relay.chunks:
         return relay.chunks[0].account
     for leg in relay.legs:
@@ -152,7 +153,7 @@ def _account(relay: Relay, source: IncomingLink) -> Budget:
 
 
 def _route(context: Context, relay: Relay) -> None:
-    """Read the head, find the address, and send the first frame on, or queue the relay."""
+    """Read the head of a message, find its node, and send its first frame or queue it."""
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
     chunks = relay.chunks
@@ -195,7 +196,7 @@ def _route(context: Context, relay: Relay) -> None:
         refuse(context, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
         return
     if anonymous and not to:
-        # Nobody will ever serve it, so to send it again would not help.
+        # No router can ever serve the message, so sending it again would not help.
         description = "an anonymous terminus needs messages with `to`"
         refuse(context, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
         return
@@ -236,7 +237,7 @@ def _route(context: Context, relay: Relay) -> None:
 
 
 def _note_expiry(context: Context, relay: Relay, address: Address, data: bytes) -> bool:
-    """Note when a message expires, where its address honours that; whether as much of it has come as that takes."""
+    """Note the absolute expiry of a message, if its address honours it. Returns: False: more of it must come first."""
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
     if head is None or not config_of(context, relay, address).absolute_expiry:
@@ -244,7 +245,7 @@ def _note_expiry(context: Context, relay: Relay, address: Address, data: bytes) 
     try:
         expiry = read_expiry(data, head.bare_at)
     except Violation:
-        return True  # what is malformed says nothing of it, and is the receiver's affair
+        return True  # a malformed section has no expiry, and is the receiver's concern
     except Incomplete:
         return relay.complete or len(data) > source.connection.limits.head_max
     if expiry is not None:
@@ -253,7 +254,7 @@ def _note_expiry(context: Context, relay: Relay, address: Address, data: bytes) 
 
 
 def _joined(chunks: deque[Chunk]) -> bytes:
-    """All of them in one, so that a head in many small frames does not use up the window that it needs."""
+    """Join chunks into one, so that a head in many small frames does not use up the window that it needs."""
     first = chunks[0]
     if len(chunks) > 1:
         first.data = b"".join(chunk.data for chunk in chunks)
@@ -263,7 +264,7 @@ def _joined(chunks: deque[Chunk]) -> bytes:
 
 
 def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
-    """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
+    """Tell whether a delivery of a lane may go on: it has a hop left, and does not return to its neighbour."""
     if incoming.lane is None or address.lane is None:
         return True
     assert relay.incoming is not None
@@ -271,7 +272,7 @@ def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, address: Ad
     if incoming.lane.kind is LaneKind.TREE:
         may = relay.key is not None or not address.outgoing
     else:
-        # Where nothing leads on, it waits for a router that is likely to be back.
+        # Without an outgoing link it waits for a router that is likely to come back.
         neighbour = incoming.connection.peer.container_id
         turns = address.outgoing and all(each.connection.peer.container_id == neighbour for each in address.outgoing)
         may = relay.key is not None and not turns
@@ -280,7 +281,7 @@ def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, address: Ad
 
 
 def _is_new(context: Context, relay: Relay, incoming: IncomingLink) -> bool:
-    """Whether it has not come before by another way, as multicasts may while their tree changes."""
+    """Tell whether a delivery has not come before by another parent, as it may while a tree changes."""
     if incoming.lane is None or incoming.lane.kind is not LaneKind.TREE:
         return True
     assert relay.incoming is not None

@@ -1,4 +1,4 @@
-"""Which outgoing links a delivery takes, and when: at once, or once those that it could take are ready for it."""
+"""The choice of outgoing links for a delivery, at once or from the queue, and the settlement of what they write."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
 
-#: Octets of a lane's frame that are not payload, at most: a `transfer` with its state, and the final address.
+#: The most octets of a lane's frame that are not payload: a `transfer` with its state, and the final address.
 FRAME_HEAD: Final = 512
 
-#: Waiting messages that may not go to who could take them, before the others behind them have to wait, too.
+#: The most queued messages that are passed over, because the ready receivers have given them back for good.
 MAX_ASIDE: Final = 100
 
 
 def send_on(context: Context, relay: Relay, address: Address) -> bool:
-    """Give it to whoever can take it now; whether there was anybody."""
+    """Send a delivery to receivers that can take it now. Returns: False: there was none."""
     if address.shares and not address.is_multicast:
         share = _way(address, relay)
         if share is None:
@@ -51,7 +51,7 @@ def _start(context: Context, relay: Relay, address: Address, taken: list[Outgoin
 
 
 def send_more(context: Context, outgoing: OutgoingLink) -> None:
-    """Write more of what an outgoing link is in the middle of, and settle what that ends."""
+    """Write more of the current delivery of a link, and settle what happened to it."""
     leg = outgoing.current
     sent = pump(context, outgoing)
     if sent is not None:
@@ -60,7 +60,7 @@ def send_more(context: Context, outgoing: OutgoingLink) -> None:
 
 
 def resume_sending(context: Context, stalled: Iterable[OutgoingLink]) -> None:
-    """Write to links again: what held them back has changed."""
+    """Write to links again that were held up."""
     for outgoing in stalled:
         if not outgoing.gone:
             send_more(context, outgoing)
@@ -68,7 +68,7 @@ def resume_sending(context: Context, stalled: Iterable[OutgoingLink]) -> None:
 
 
 def dispatch(context: Context, address: Address) -> None:
-    """Send what waits, as far as receivers can take it."""
+    """Send queued deliveries of a node, as far as receivers can take them."""
     waiting = address.waiting
     aside: list[tuple[int, int, Relay]] = []
     by_share = bool(address.shares) and not address.is_multicast
@@ -87,7 +87,7 @@ def dispatch(context: Context, address: Address) -> None:
             unqueue(context, relay)
             _start(context, relay, address, taken)
         elif relay.excluded is not None and len(aside) < MAX_ASIDE:
-            # It waits for another receiver than those that could take the next one.
+            # No ready receiver may have it, but the next delivery may go to one of them.
             aside.append(waiting.set_aside())
         else:
             break
@@ -95,7 +95,7 @@ def dispatch(context: Context, address: Address) -> None:
 
 
 def _is_left(relay: Relay) -> bool:
-    """Whether the sender of what waits is gone, and has not settled it: it goes to nobody."""
+    """Tell whether the sender of an unsettled queued delivery is gone: then no receiver gets it."""
     source = relay.source
     return (
         relay.incoming is not None
@@ -107,13 +107,13 @@ def _is_left(relay: Relay) -> bool:
 
 
 def _way(address: Address, relay: Relay) -> Share | None:
-    """By which of an ingress' ways the relay leaves now; None: it has to wait."""
+    """Return the share of an ingress by which a delivery leaves now; None: it must wait."""
     ready = [each for each in address.shares if each.is_ready and not each.is_excluded(relay.excluded)]
     return next(iter(choose(address.config.distribution, ready)), None)
 
 
 def _give(context: Context, relay: Relay, share: Share) -> None:
-    """It leaves its ingress by this way: at once, or it waits there."""
+    """Move a delivery from its ingress to the node of a share: it leaves from there at once, or waits there."""
     forwarded(context, relay)
     share.ingress.left_at = context.now
     share.take(context.now)
@@ -127,7 +127,7 @@ def _give(context: Context, relay: Relay, share: Share) -> None:
 
 
 def _choose(context: Context, address: Address, relay: Relay) -> list[OutgoingLink]:
-    """The outgoing links that take the relay now; none if it has to wait."""
+    """Return the outgoing links that take a delivery now; none: it must wait."""
     if address.is_multicast:
         return _everyone(context, address)
     excluded = relay.excluded
@@ -141,10 +141,10 @@ def _choose(context: Context, address: Address, relay: Relay) -> list[OutgoingLi
 
 
 def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]:
-    """The link of a lane that takes the relay now; none if it has to wait.
+    """Return the link of a lane that takes a delivery now; none: it must wait.
 
-    What is more than one frame goes by a bulk link of the lane, for which nothing small waits; and what comes
-    behind it from the same sender does not pass it, whichever link is free.
+    A delivery of more than one frame goes by a bulk link of the lane, so that no small one waits for it. Later
+    deliveries of the same sender do not overtake it, though another link is free.
     """
     source = relay.source
     behind = source.bulk.get(way) if isinstance(source, IncomingLink) else None
@@ -164,18 +164,18 @@ def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]
 
 
 def room(outgoing: OutgoingLink) -> int:
-    """Octets of payload that certainly leave in one frame."""
+    """Return the octets of payload that one frame of a link always has room for."""
     size = outgoing.link.session.connection.remote_max_frame_size
     return max(size - FRAME_HEAD, size // 2)
 
 
 def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
-    """Whether what has come of a delivery is all of it, and leaves in one frame."""
+    """Tell whether a delivery is complete and leaves in one frame."""
     return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
 
 
 def _everyone(context: Context, address: Address) -> list[OutgoingLink]:
-    """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
+    """Return all receivers of a multicast that are not skipped; none: one of them is not ready, and it must wait."""
     awaited = address.awaited
     while awaited:
         last = awaited[-1]
@@ -186,7 +186,7 @@ def _everyone(context: Context, address: Address) -> list[OutgoingLink]:
     ready = [each for each in address.creditors if each.is_ready]
     here: list[OutgoingLink] = []
     for share in address.shares:
-        # A node of the mesh: the consumers that are attached to this router are elsewhere.
+        # This is a node of the mesh: the consumers of this router are at the node of the share.
         here = _everyone(context, share.node) if share.is_ready else []
         if not here:
             return []

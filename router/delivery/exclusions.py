@@ -1,8 +1,8 @@
-"""Receivers that gave a delivery back for good: it is not offered to them again (§3.4.5, undeliverable-here).
+"""Receivers that will not take a delivery: it is not offered to them again (§3.4.5, undeliverable-here).
 
-The router where a message came in sends it again, and does not know the receivers of other routers. So the receiver's
-router names the receiver in an annotation of the outcome; and on a lane the message lists the receivers that it is not
-for. Clients see neither.
+The ingress router sends a message again, and does not know the receivers of other routers. So the router of a receiver
+names that receiver in an annotation of the outcome. On a lane, the message lists the receivers that must not get it.
+Clients see neither.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Leg, Relay
 
 NOT_TO: Final = Symbol(f"{MESH_PREFIX}not-to")
-"""The delivery annotation that lists the receivers which a message is not for."""
+"""The delivery annotation with the receivers that must not get a message."""
 
 BY: Final = Symbol(f"{MESH_PREFIX}by")
-"""The message annotation of a `modified` outcome that names the receiver; or the router, if none there may have it."""
+"""The message annotation of a `modified` outcome with the receiver; or with the router, if none there may get it."""
 
-#: Receivers that a message lists. With more of them, whole routers are left out instead.
+#: The most receivers that a message lists. Above that, a whole router is excluded in place of its receiver.
 MOST: Final = 16
 
-#: Values that a neighbour reads of an outcome beside those of the receiver: what names that, and the frame.
+#: Values of an outcome that routers add, beside those of the receiver: its name, and the frame's.
 OURS: Final = 16
 
 _NOT_TO: Final = NOT_TO.encode()
 
 
 def is_excluded(relay: Relay, address: Address) -> bool:
-    """Whether all that a delivery could go to from here have given it back for good."""
+    """Tell whether no receiver is left that a delivery of a node may go to."""
     excluded = relay.excluded
     if excluded is None:
         return False
@@ -52,16 +52,16 @@ def is_excluded(relay: Relay, address: Address) -> bool:
 
 
 def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> bool:
-    """Note which receiver does not want a delivery again, where the delivery came in.
+    """Note at the ingress router that a receiver must not get a delivery again.
 
-    Args: address: where it left from. Returns: whether a receiver had it at all.
+    Args: address: the node that the delivery left from. Returns: whether a receiver had it at all.
     """
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     by = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
     is_receiver = isinstance(by, str) and "/" in by
     excluded = relay.excluded = relay.excluded or set()
-    # What is not of format 0 has no annotations.
+    # A message of another format has no annotations.
     if is_receiver and relay.message_format == 0 and len(_listed(relay)) < MOST:
         excluded.add(by)
     else:
@@ -70,7 +70,7 @@ def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> boo
 
 
 def listed(relay: Relay, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
-    """What a message says on a lane of receivers that it is not for. Args: taken: the links that it leaves by."""
+    """Return the annotation that excludes receivers of other routers. Args: taken: the links that the message takes."""
     (first, *others) = taken
     if relay.excluded is None or others or first.lane is None or first.lane.kind is not LaneKind.ANYCAST:
         return {}
@@ -79,9 +79,9 @@ def listed(relay: Relay, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Valu
 
 
 def read(context: Context, relay: Relay, data: bytes, address: Address) -> None:
-    """Note which receivers here a message is not for that has come by a lane.
+    """Note the receivers of this router that a message from a lane excludes.
 
-    Args: data: its beginning. address: where it goes.
+    Args: data: the beginning of the message. address: its node.
     """
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
@@ -98,7 +98,7 @@ def read(context: Context, relay: Relay, data: bytes, address: Address) -> None:
 
 
 def nobody_else(context: Context, relay: Relay) -> bytes:
-    """What is said of an unsent message that is for none of the receivers that are here."""
+    """Return the outcome of an unsent message that excludes all receivers of its node."""
     source = relay.source
     if isinstance(source, IncomingLink) and source.lane is not None:
         return encode_composite(Modified(undeliverable_here=True, message_annotations={BY: context.id}))
@@ -106,7 +106,7 @@ def nobody_else(context: Context, relay: Relay) -> bytes:
 
 
 def passed_up(context: Context, relay: Relay, outcome: bytes) -> bytes:
-    """An outcome as it goes up: to a neighbour it says which receiver has given the delivery back, to a client not."""
+    """Return an outcome for the sender: for a neighbour it names the receiver that gave the delivery back."""
     source = relay.source
     if not context.routes.is_in_mesh or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
         return outcome
@@ -114,7 +114,7 @@ def passed_up(context: Context, relay: Relay, outcome: bytes) -> bytes:
     if address is None:
         return outcome
     if source.lane is not None and address.lane is not None:
-        return outcome  # a router on the way
+        return outcome  # this router only passes it on
     modified = decode_composite(Modified, bounded(outcome, FEW_VALUES - OURS))[0]
     legs = [leg for leg in relay.legs if not leg.copy]
     by = None
@@ -133,7 +133,7 @@ def passed_up(context: Context, relay: Relay, outcome: bytes) -> bytes:
 
 
 def without_ours(modified: Modified) -> Modified:
-    """The same without what routers say among themselves."""
+    """Return an outcome without the annotations of routers."""
     annotations = modified.message_annotations or {}
     kept = {key: value for key, value in annotations.items() if not str(key).startswith(MESH_PREFIX)}
     return modified if len(kept) == len(annotations) else replace(modified, message_annotations=kept or None)

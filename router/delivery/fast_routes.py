@@ -1,7 +1,7 @@
-"""Where deliveries may leave without anybody being asked: decided once for a node, and again when something changes.
+"""Fast routes: the links by which the kernel may relay the deliveries of a node without a decision.
 
-As long as nothing changes the kernel relays what comes by what was decided here (`FastRoute`), and counts. What it has
-counted is told to links and pools before anybody looks at them.
+A fast route is decided once for a node, and again when something there has changed. Until then the kernel relays by it
+alone, and counts; `Context.catch_up` tells links and pools of the counts before they are used.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 
-#: Receivers of a node that are looked at whenever something has changed there. Where there are more it waits until one
-#: more delivery has come.
+#: The most receivers of a node whose fast route is decided after each change. A node with more waits for one more
+#: delivery.
 FEW: Final = 64
 
 
 def reopen(context: Context, *, amid: bool = False) -> None:
-    """Decide anew where something has changed.
+    """Decide again about the fast routes that were closed.
 
-    Args: amid: more of the batch is to be handled. Where there are many receivers, that is waited for: else all of
-        them are looked at as often as one of them says something.
+    Args: amid: more of the batch follows. Nodes with many receivers wait for its end: else each event of one receiver
+        would have all of them looked at.
     """
     closed, context.closed = context.closed, {}
     for address in closed:
@@ -46,13 +46,13 @@ def reopen(context: Context, *, amid: bool = False) -> None:
 
 
 def _receivers(address: Address) -> int:
-    """How many are looked at to decide for a node."""
+    """Return how many receivers a decision about a node looks at."""
     shares = address.shares
     return len((first(shares).node if len(shares) == 1 else address).creditors)
 
 
 def open_input(context: Context, incoming: IncomingLink) -> None:
-    """A delivery came by a link and was decided: those that follow may be relayed as it was, and what is left of it."""
+    """Let the kernel relay further frames and deliveries of a link, after the router has decided about one."""
     address, link = incoming.address, incoming.link
     flow_state = link.flow_state
     route = flow_state.fast_route
@@ -75,7 +75,7 @@ def open_input(context: Context, incoming: IncomingLink) -> None:
 
 
 def _decide(context: Context, address: Address) -> None:
-    """Whether what comes to a node leaves it always in the same way, and by which links."""
+    """Decide whether the deliveries of a node all leave in the same way, and by which links."""
     route = address.fast_route
     assert route is not None
     node = address
@@ -107,7 +107,7 @@ def _decide(context: Context, address: Address) -> None:
     ):
         return
     if node.lane is None and any(each.lane is not None for each in ready):
-        return  # consumers at other routers of what is served here: what goes there begins its way here
+        return  # a lane to remote consumers of an address here: its deliveries enter the mesh here
     if node.lane is not None:
         if node.lane.kind is not LaneKind.ANYCAST:
             return
@@ -127,7 +127,7 @@ def _decide(context: Context, address: Address) -> None:
 
 
 def stay_quiet(address: Address) -> None:
-    """The credit of a node was divided: find out anew when its inputs are to be looked at."""
+    """Tell the kernel how many deliveries each input of a node may get before its pool must be told."""
     pool = address.pool
     for each in pool.watched:
         owner = each.owner
@@ -138,7 +138,7 @@ def stay_quiet(address: Address) -> None:
 
 
 def expanded(relay: kernel.Relay) -> None:
-    """What the kernel does not know of a relay that was its own."""
+    """Fill in the node of a relay that the kernel has made from a fast delivery."""
     outgoing = relay.legs[0].branch
     assert isinstance(outgoing, OutgoingLink)
     relay.address = outgoing.address

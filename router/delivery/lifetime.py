@@ -1,4 +1,4 @@
-"""What is still held of a relay and its legs, and when nothing is left of them."""
+"""The end of relays and legs, and the parts of a message that are held until then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def leg_sent(context: Context, leg: Leg) -> None:
-    """The last frame of a leg is written, or it was aborted."""
+    """Note that the last frame of a leg is written, or that the leg was aborted."""
     delivery = leg.delivery
     if context.recording is not None:
         context.recording.sent(leg)
@@ -23,7 +23,7 @@ def leg_sent(context: Context, leg: Leg) -> None:
 
 
 def finish(context: Context, leg: Leg) -> None:
-    """Nothing will be sent or heard of a leg any more."""
+    """End a leg: nothing more is sent on it, and no state of it will come."""
     uncount(context, leg)
     leg.end()
     end_lane(context, leg)
@@ -31,7 +31,7 @@ def finish(context: Context, leg: Leg) -> None:
 
 
 def end_lane(context: Context, leg: Leg) -> None:
-    """What was the last of a lane that another has taken the place of, may be done now."""
+    """Have a replaced lane detached, if this leg was its last."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.retired:
@@ -39,7 +39,7 @@ def end_lane(context: Context, leg: Leg) -> None:
 
 
 def uncount(context: Context, leg: Leg) -> None:
-    """It is no longer unsettled on its link."""
+    """Count a leg no longer as unsettled on its link."""
     if leg.counted:
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
@@ -52,7 +52,7 @@ def uncount(context: Context, leg: Leg) -> None:
 
 
 def close_if_done(context: Context, relay: Relay) -> None:
-    """Let go of a relay once neither side has anything left to say."""
+    """End a relay, once both sides have settled it."""
     if relay.closed or relay.queued or not relay.complete:
         return
     if relay.incoming is not None and not relay.incoming.settled:
@@ -67,7 +67,7 @@ def close_if_done(context: Context, relay: Relay) -> None:
     if context.recording is not None:
         context.recording.over(relay)
     context.legs_seen += max(0, len(relay.legs) - 1)
-    # Relays and deliveries refer to each other: the circles end here.
+    # Relays, legs and deliveries refer to each other: these circles end here.
     for leg in relay.legs:
         if leg.delivery is not None:
             leg.delivery.leg = None
@@ -79,7 +79,7 @@ def close_if_done(context: Context, relay: Relay) -> None:
 
 
 def recount(context: Context, outgoing: OutgoingLink) -> None:
-    """Fewer deliveries may be unsettled on a link that was detached without being closed."""
+    """Count the unsettled deliveries of a link again that was detached without being closed."""
     record = outgoing.connection
     before = record.detached_unsettled.get(outgoing)
     if before is not None:
@@ -91,14 +91,14 @@ def recount(context: Context, outgoing: OutgoingLink) -> None:
 
 
 def drop_chunks(relay: Relay) -> None:
-    """Nobody will have what waits of it."""
+    """Drop the part of a message that has not left."""
     for chunk in relay.chunks:
         chunk.release()
     relay.chunks.clear()
 
 
 def begin_keeping(context: Context, relay: Relay) -> None:
-    """The message may be sent again: its octets are to be kept, and with them the place where it would wait."""
+    """Begin to keep a message that may be sent again, and the node where it would wait."""
     drop_kept(context, relay)
     relay.kept = bytearray()
     address = chosen_at(context, relay)
@@ -107,7 +107,7 @@ def begin_keeping(context: Context, relay: Relay) -> None:
 
 
 def drop_kept(context: Context, relay: Relay) -> None:
-    """The message will not be sent again."""
+    """Stop keeping a message: it will not be sent again."""
     if relay.kept is not None:
         address = chosen_at(context, relay)
         assert address is not None
@@ -119,12 +119,12 @@ def drop_kept(context: Context, relay: Relay) -> None:
 
 
 def chosen_at(context: Context, relay: Relay) -> Address | None:
-    """Where its way is chosen, of one that is on it or waits for one; None: its address is not known."""
+    """Return the node where the route of a delivery is chosen; None: its address is unknown."""
     return relay.share.ingress if isinstance(relay.share, Share) else address_of(relay)
 
 
 def count_undelivered(context: Context, address: Address | None) -> None:
-    """A delivery went to nobody. Args: address: where it should have gone; None: there is no such address."""
+    """Count a delivery that no receiver got. Args: address: its node; None: there is none."""
     context.undelivered += 1
     if address is not None:
         context.seen_as(address).undelivered += 1

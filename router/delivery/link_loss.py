@@ -1,4 +1,4 @@
-"""Connections, links and dynamic nodes that go: what was on them ends with what is true of it."""
+"""The end of connections, sessions, links and dynamic nodes, and of the deliveries on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def fail_link(context: Context, taken: IncomingLink | OutgoingLink, error: Error) -> None:
-    """Detach a link of ours with an error, and let go of what was on it."""
+    """Detach a link with an error, and end its deliveries."""
     link_over(context, taken)
     link = taken.link
     if link.is_attached and link.session.can_send:
@@ -39,7 +39,7 @@ def fail_link(context: Context, taken: IncomingLink | OutgoingLink, error: Error
 
 
 def fail_links(context: Context) -> None:
-    """Detach the links that `fail_link` is to be called for, now that their deliveries are settled."""
+    """Detach the links that `Context.fail_link` has noted, after the event that showed the fault."""
     while context.failed_links:
         failed, context.failed_links = context.failed_links, {}
         for taken, error in failed.items():
@@ -48,7 +48,7 @@ def fail_links(context: Context) -> None:
 
 
 def close_connection(context: Context, record: ConnectionRecord, error: Error | None) -> None:
-    """Close a connection, and let go of all that was on it: its peer may never answer."""
+    """Close a connection, and end its links without waiting for the peer's `close`, which may never come."""
     if record.engine.can_send:
         record.engine.close(error)
     connection_gone(context, record)
@@ -56,7 +56,7 @@ def close_connection(context: Context, record: ConnectionRecord, error: Error | 
 
 
 def cut_connection(context: Context, record: ConnectionRecord) -> None:
-    """End a connection whose peer does not read: what it was to be sent is dropped, and nothing is waited for."""
+    """End a connection whose peer does not read, and drop its output."""
     record.cut = record.engine.finished = True
     connection_gone(context, record)
     forget_output(record)
@@ -64,13 +64,13 @@ def cut_connection(context: Context, record: ConnectionRecord) -> None:
 
 
 def connection_gone(context: Context, record: ConnectionRecord) -> None:
-    """A connection carries nothing any more, even if its transport is still there: all links on it are over."""
+    """End all links of a connection that is closed or lost, though its transport may still be there."""
     if record.lost:
         return
     context.on_connection_lost(record)
     record.lost = True
     for session in record.engine.channels.sessions:
-        session.flow_state.channel = -1  # nothing leaves by its links, though they are not all let go of at once
+        session.flow_state.channel = -1  # so that no frame leaves by links that are yet to be ended
     context.leaving[record] = None
     links = _over(context, [*record.outgoing, *record.detached_unsettled, *record.incoming])
     context.chores.do(_leave(context, record, links))
@@ -84,8 +84,8 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
 
 
 def session_over(context: Context, record: ConnectionRecord, session: Session) -> None:
-    """A session is over, and with it all links in it."""
-    # Those that we send on first: then nothing tries to send on them what others leave behind.
+    """End all links of a session that has ended."""
+    # Outgoing links come first: else deliveries of the others would be sent on them again.
     tables = (record.outgoing, record.detached_unsettled, record.incoming)
     links = [each for table in tables for each in table if each.link.session is session]
     for each in links:
@@ -95,7 +95,7 @@ def session_over(context: Context, record: ConnectionRecord, session: Session) -
 
 
 def _over(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:
-    """Links take and give nothing from here on, though they are not all let go of at once."""
+    """Stop links from taking and sending deliveries, before they are ended in steps."""
     for each in links:
         _forget_name(context, each)
         end_link(each.link.flow_state)
@@ -103,7 +103,7 @@ def _over(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[In
 
 
 def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
-    """Let go of links that are over, then of what was on them."""
+    """End links in steps, then their deliveries."""
     for each in links:
         _let_go(context, each)
         yield
@@ -111,21 +111,21 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
 
 
 def suspend(context: Context, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
-    """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
+    """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6)."""
     _withdraw(context, taken)
     if isinstance(taken, OutgoingLink):
         context.chores.do(end_backlog(context, taken))
     if has_unsettled(taken):
         record.detached_unsettled[taken] = 0
         if isinstance(taken, OutgoingLink):
-            taken.max_unsettled = 0  # the core looks at it whenever something on it is settled
+            taken.max_unsettled = 0  # so that each settlement on it touches the link
             recount(context, taken)
     else:
         context.keep_count(taken)
 
 
 def link_over(context: Context, taken: IncomingLink | OutgoingLink) -> None:
-    """A link is over: each of its deliveries ends with what is true of it."""
+    """End a link and its deliveries, each with the outcome that is true of it."""
     end_link(taken.link.flow_state)
     _let_go(context, taken)
     context.chores.do(end_all(context, [taken]))
@@ -143,19 +143,19 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
         return
     link = outgoing.link
     link_over(context, outgoing)
-    # A lane may be of no use before the neighbour has answered our attach (§2.6.3).
+    # A lane can be replaced before the neighbour has answered its attach (§2.6.3).
     if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
         link.detach()
 
 
 def _let_go(context: Context, taken: IncomingLink | OutgoingLink) -> None:
-    """A link is none of this router's any more; its deliveries still are, and count as the link's."""
+    """Take a link from its connection and node. Its deliveries stay, and still count as the link's."""
     if _withdraw(context, taken) | context.forget_detached(taken):
         add_ended(context, taken)
 
 
 def _withdraw(context: Context, taken: IncomingLink | OutgoingLink) -> bool:
-    """A link takes part in nothing new, and what is in the middle of its frames is given up.
+    """Take a link from its node, and abort the delivery that is in the middle of its frames.
 
     Returns: whether it took part in something.
     """
@@ -204,14 +204,14 @@ def _withdraw(context: Context, taken: IncomingLink | OutgoingLink) -> bool:
 
 
 def nobody_left(context: Context, address: Address) -> None:
-    """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
+    """Find another route for a node that has lost its last receiver or lane, or release what waits there (§3.4.4)."""
     context.routes.lost_last_link(address)
     if not address.outgoing:
         send_back(context, address)
 
 
 def send_back(context: Context, address: Address) -> None:
-    """What waits at an address that leads nowhere any more has its outcome, or looks for another way."""
+    """Release the deliveries that wait at a node without outgoing links, or queue them for another route."""
     waiting = address.waiting
     while (relay := waiting.first()) is not None:
         if relay.share is not None:
@@ -222,7 +222,7 @@ def send_back(context: Context, address: Address) -> None:
 
 
 def _made(taken: IncomingLink | OutgoingLink) -> bool:
-    """Whether the dynamic node at the other end of this link was made by it."""
+    """Tell whether a link has made its dynamic node."""
     remote = taken.link.remote
     if remote is None:
         return False
@@ -231,14 +231,17 @@ def _made(taken: IncomingLink | OutgoingLink) -> bool:
 
 
 def _maker_gone(context: Context, address: Address) -> None:
-    """The link that made a dynamic node is gone. With links as the condition it goes with the last of them."""
+    """Remove a dynamic node whose maker is gone, if its lifetime policy says so.
+
+    A node whose policy is about links goes with its last link (`AddressTable.drop_if_idle`).
+    """
     lifetime = address.lifetime
     if isinstance(lifetime, DeleteOnClose) or (isinstance(lifetime, DeleteOnNoMessages) and not address.waiting.size):
         _remove_dynamic(context, address)
 
 
 def _remove_dynamic(context: Context, address: Address) -> None:
-    """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""
+    """Remove a dynamic node, and detach the other links to it (§3.5.10)."""
     context.addresses.remove(address)
     error = Error(condition=AmqpCondition.RESOURCE_DELETED, description="the dynamic node is gone")
     attached: list[IncomingLink | OutgoingLink] = [*address.incoming, *address.outgoing, *address.copies]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Leg
     from amqpmesh.router.model.node import Address
 
-#: Nodes without credit that each batch looks at again: the share grows as others leave.
+#: Nodes without credit that each batch checks again: their share grows when other holders leave.
 LOOKED_AT: Final = 8
 
 
 def check(context: Context) -> None:
-    """Find out whether memory is used up. It stays so until a tenth of it is free again."""
+    """Update whether the memory is used up. It stays so until a tenth of it is free again."""
     memory, budget = context.memory, context.budget
     if memory.is_exceeded:
         _make_room(context)
@@ -52,7 +52,7 @@ def check(context: Context) -> None:
 
 
 def nodes(context: Context) -> Iterator[Address]:
-    """All nodes of the router: of addresses, of producers in a mesh, and of lanes."""
+    """Yield all nodes of the router: addresses, ingresses, and nodes of lanes."""
     for address in context.addresses.values():
         yield address
         if address.ingress is not None:
@@ -78,7 +78,7 @@ def _name(holder: Address | ConnectionRecord) -> str:
 def _make_room(context: Context) -> None:
     """Have the largest holders make room for the others."""
     limit = context.budget.limit
-    # What connections that are gone have left is ended in steps.
+    # The deliveries of lost connections are ended in steps, and will free their memory.
     left = context.budget.used - sum(record.account.used - record.counted for record in context.leaving)
     if left <= 2 * limit:
         return
@@ -92,7 +92,7 @@ def _make_room(context: Context) -> None:
             left -= held
         else:
             _return(context, holder)
-            if _used(holder) < held:  # it keeps what may be sent again
+            if _used(holder) < held:  # the node keeps messages that may be sent again
                 returned[holder.name] = held - _used(holder)
                 left -= returned[holder.name]
     if returned:
@@ -118,7 +118,7 @@ def _close(context: Context, record: ConnectionRecord) -> None:
 
 
 def _return(context: Context, address: Address) -> None:
-    """Return the messages that wait at a node to their senders, and abort those that were begun there."""
+    """Return the queued messages of a node to their senders, and abort those whose first frames have left."""
     for relay in address.waiting.relays():
         undelivered(context, relay, address)
     begun: Iterable[Leg | None] = [each.current for each in address.outgoing]

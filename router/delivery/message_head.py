@@ -1,4 +1,4 @@
-"""The head sections of a message rewritten: what ttl and annotations a delivery leaves with (§3.2.1 to §3.2.3)."""
+"""The head sections of a message, rewritten for its next hop or attempt: ttl and annotations (§3.2.1 to §3.2.3)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
-"""The delivery annotation that carries a message's final address over transit lanes."""
+"""The delivery annotation with a message's final address, on transit lanes."""
 
 PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
-"""The delivery annotation of what is unsettled on a transit lane alone: its sender has settled it."""
+"""The delivery annotation of a message that is unsettled only on its transit lane: its sender has settled it."""
 
 OURS = 32
-"""Values that routers add to delivery annotations for each other, at most."""
+"""The most values that routers add to delivery annotations."""
 
 _MESH_PREFIX = MESH_PREFIX.encode()
 _PRESETTLED = PRESETTLED.encode()
@@ -37,16 +37,16 @@ _ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(Deli
 
 
 def _decoded(expected: type[T] | Registry[T], section: bytes, most: int = FEW_VALUES) -> T:
-    """A head section. Raises: ProtocolError: it is malformed, or holds too many values to be read while others wait."""
+    """Decode a head section. Raises: ProtocolError: it is malformed, or has too many values to be read in one turn."""
     refuse_values(section, most)
     return decode_composite(expected, section)[0]
 
 
 def expires_at(relay: Relay) -> float | None:
-    """When the message may no longer be delivered, seconds; None: never. It is its ttl or its address that says so.
+    """Return the time when a message expires, by its ttl or its absolute expiry, in seconds; None: never.
 
-    A ttl of 0 lives for ever: clients that know no other way to say "none" write it, and a message that has expired
-    before it was sent is of no use to anybody.
+    A message with a ttl of 0 never expires: some clients write 0 for "none", and a message that expires before it is
+    sent has no use.
     """
     head = relay.head
     at = relay.expires
@@ -56,11 +56,11 @@ def expires_at(relay: Relay) -> float | None:
 
 
 def strict_refusal(data: bytes, head: Head) -> Error | None:
-    """Why the link of a message is detached by the strict reading of §3.2.10; None: it is not.
+    """Return the error for the link of a message by the strict reading of §3.2.10; None: there is none.
 
-    We act on no annotation, so whatever may not be passed over unread is refused. The footer is not looked at: it comes
-    when the message has left already.
-    Args: data: what `head` was read from.
+    The router understands no annotation, so each one that must be understood is refused. The footer is not checked:
+    when it comes the message has left already.
+    Args: data: the bytes that `head` was read from.
     """
     for start, end in (head.delivery_annotations, head.message_annotations):
         if not end:
@@ -86,11 +86,11 @@ def leaving(
     ours: Mapping[Symbol | ULong, Value] | None = None,
     within_mesh: bool = False,
 ) -> bytes | None:
-    """The first bytes of the message as they leave now; None: it has expired.
+    """Return the first bytes of a message as they leave now; None: it has expired.
 
-    Only what must change does: the ttl in place, delivery annotations that do not pass. The bare message is copied.
-    Args: data: as they came, at least as far as the bare message begins. ours: delivery annotations that routers have
-        for each other. within_mesh: they came by a lane, and leave by one of its kind.
+    The ttl changes in place, and delivery annotations that do not pass are removed. The bare message is copied.
+    Args: data: the bytes as they came, up to the bare message or further. ours: delivery annotations for the next
+        router. within_mesh: the message came by a lane, and leaves by lanes of the same kind.
     """
     head = relay.head
     if head is None:
@@ -116,15 +116,15 @@ def leaving(
 def _passing_annotations(
     section: bytes, rule: DeliveryAnnotationsRule, ours: Mapping[Symbol | ULong, Value], *, within_mesh: bool
 ) -> bytes:
-    """The delivery-annotations section without those that do not pass, and with `ours`; nothing if none is left."""
+    """Return a delivery-annotations section of those that pass, and `ours`; empty, if there are none."""
     kept: dict[Symbol | ULong, Value] = {}
     if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
-        # A neighbour reads no more than this router: there has to be room for what is added.
+        # A neighbour reads no more values than this router: leave room for the added ones.
         most = FEW_VALUES - OURS if ours and not within_mesh else FEW_VALUES
         try:
             annotations = _decoded(DeliveryAnnotations, section, most)
         except ProtocolError:
-            # Malformed, or too many, and it names the mesh's own keys, or would hide one: it is not let through.
+            # The section is malformed or has too many values, and may hide a key of the mesh: none of it passes.
             pass
         else:
             kept = passing(annotations.value, rule, within_mesh=within_mesh)
@@ -133,7 +133,7 @@ def _passing_annotations(
 
 
 def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:
-    """What a delivery-annotations section holds; nothing if it is empty, malformed, or holds too many values."""
+    """Return the annotations of a section; none if it is empty, malformed, or has too many values."""
     if not section:
         return {}
     try:
@@ -143,9 +143,9 @@ def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:
 
 
 def final_address(data: bytes, head: Head) -> str | None:
-    """Where a neighbour says that a message goes in the end (on transit lanes); None: it does not say.
+    """Return the final address of a message, as the neighbour on a transit lane gave it; None: it gave none.
 
-    Args: data: what `head` was read from.
+    Args: data: the bytes that `head` was read from.
     """
     start, end = head.delivery_annotations
     to = delivery_annotations(data[start:end]).get(FINAL_ADDRESS)
@@ -153,18 +153,17 @@ def final_address(data: bytes, head: Head) -> str | None:
 
 
 def is_presettled(data: bytes, head: Head) -> bool:
-    """Whether a neighbour says that the sender of a message has settled it (on transit lanes). Args: as above."""
+    """Tell whether the sender of a message on a transit lane has settled it. Args: as of `final_address`."""
     start, end = head.delivery_annotations
     section = data[start:end]
     return _PRESETTLED in section and delivery_annotations(section).get(PRESETTLED) is True
 
 
 def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:
-    """A whole message as it is sent again: header and message annotations written anew, the rest copied.
+    """Return a whole message for its next attempt, with a new header and merged message annotations.
 
-    Sections that are out of order or malformed are not repaired: then it is sent again as it came. Annotations of too
-    many values to be read stay as they came.
-    Args: failed: the try before counts as a failed delivery. modified: whose message annotations are merged.
+    A message with malformed or misplaced sections stays as it came, and so do annotations of too many values.
+    Args: failed: the last attempt counts as a failed delivery. modified: its message annotations are merged.
     Source: §3.2.1 (first-acquirer, delivery-count), §3.4.5.
     """
     head = read_head(data, complete=True)
@@ -188,7 +187,7 @@ def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> byte
 
 
 def _merged(section: bytes, added: Mapping[Symbol, Value]) -> bytes:
-    """A message-annotations section with more of them, or as it is where it holds too many values.
+    """Return a message-annotations section with more annotations; unchanged, if it has too many values.
 
     Raises: ProtocolError: it is malformed.
     """
@@ -205,7 +204,7 @@ def _merged(section: bytes, added: Mapping[Symbol, Value]) -> bytes:
 
 
 def without_ttl(data: bytes) -> bytes:
-    """A whole message with no ttl in its header: a dead letter does not expire. A malformed header stays as it came."""
+    """Return a whole message without ttl, since dead letters do not expire. A malformed header stays as it came."""
     head = read_head(data, complete=True)
     if head is None or head.ttl == -1:
         return data

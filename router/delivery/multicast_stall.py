@@ -1,4 +1,4 @@
-"""How long a multicast waits for a receiver that takes nothing, and what becomes of one that it waits for no more."""
+"""Receivers that stall a multicast: the time that it waits for them, and their exclusion afterwards."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from amqpmesh.router.credit.sources import Branch
     from amqpmesh.router.model.links import OutgoingLink
 
-#: Seconds for each router behind a lane of a multicast, before the lane is given up for one that stalls there.
+#: Seconds of patience with a lane of a multicast, for each router behind it, beside the address' own patience.
 HOP_PATIENCE: Final = 0.25
 
 
 def watch(context: Context, outgoing: OutgoingLink) -> None:
-    """A receiver of a multicast can take nothing: see whether it has changed its mind after a while."""
+    """Give a receiver that can take no delivery of a multicast a limited time to give credit."""
     if outgoing.stalled_since is None and not outgoing.skipped:
         since = outgoing.stalled_since = context.now
         patience = outgoing.address.config.overflow_time
         if outgoing.address.lane is not None:
-            # Who stalls there is left out there, and first: others behind that lane are to miss nothing.
+            # The router of the stalled receiver skips it first, so that other receivers behind the lane miss nothing.
             patience += HOP_PATIENCE * context.routes.hops_behind(outgoing)
         context.schedule(since + patience, partial(_lose_patience, context, outgoing, since))
 
@@ -46,14 +46,14 @@ def _lose_patience(context: Context, outgoing: OutgoingLink, since: float) -> No
 
 
 def _leave_out(context: Context, outgoing: OutgoingLink) -> None:
-    """A receiver that stalls sets the pace of a multicast no longer."""
+    """Skip a stalled receiver: the multicast no longer waits for it."""
     if not outgoing.skipped and outgoing.branch is not None:
         outgoing.skipped = True
         outgoing.address.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, context.now)
 
 
 def take_back(context: Context, outgoing: OutgoingLink, branch: Branch) -> None:
-    """A receiver that was left out gives credit again. Args: branch: its place in the pool."""
+    """Include a skipped receiver again, which has given credit. Args: branch: its source of credit in the pool."""
     outgoing.skipped = False
     outgoing.stalled_since = None
     outgoing.address.pool.change_branch(branch, 0, outgoing.cost, True, context.now)

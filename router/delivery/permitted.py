@@ -1,4 +1,4 @@
-"""What is said of deliveries: states that a router makes, passes on, or puts in the place of others (§3.4, §3.5.3)."""
+"""The delivery states that a router makes, passes on, or replaces (§3.4, §3.5.3)."""
 
 from __future__ import annotations
 
@@ -29,48 +29,50 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Delivery
     from amqpmesh.router.model.links import IncomingLink
 
-#: The symbols by which termini name the outcomes (§3.5.3, outcomes).
+#: The symbols of the outcomes in a source (§3.5.3, outcomes).
 _SYMBOLS: Final = {
     ACCEPTED: "amqp:accepted:list",
     REJECTED: "amqp:rejected:list",
     RELEASED: "amqp:released:list",
     MODIFIED: "amqp:modified:list",
 }
-#: What stands in the place of an outcome that a source does not list.
+#: The outcomes that replace one that a source does not list.
 _IN_ITS_PLACE: Final = {
     RELEASED: RELEASED_STATE,
     MODIFIED: FAILED_STATE,
     REJECTED: encode_composite(Rejected()),
 }
-#: Octets of a `disposition` beside its state, at most.
+#: The most octets of a `disposition` without its state.
 _AROUND: Final = 48
 
 
 def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
-    """The encoded outcome `rejected` with a reason (§3.4.3)."""
+    """Return the encoded outcome `rejected` with an error (§3.4.3)."""
     return encode_composite(Rejected(error=Error(condition=condition, description=description)))
 
 
 def too_large(limit: int) -> bytes:
-    """Return the outcome of a message that a receiver does not take for its size. Args: limit: octets."""
+    """Return the outcome of a message that is too large for a receiver. Args: limit: the receiver's, octets."""
     return rejected(LinkCondition.MESSAGE_SIZE_EXCEEDED, f"the receiver takes messages of at most {limit} octets")
 
 
 def unknown_transaction() -> Error:
-    """Why a link with a `transactional-state` ends: there is no transaction here (§4.5.8)."""
+    """Return the error of a link with a `transactional-state`: the router coordinates no transactions (§4.5.8)."""
     return Error(
         condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
     )
 
 
 def is_outcome(state: bytes | None) -> bool:
-    """Whether a delivery that is settled with this state ended by it: an outcome, or a state of an extension, of which
-    nobody here knows what it means."""
+    """Tell whether a delivery that is settled with this state has an outcome.
+
+    A state of an extension counts as one: the router does not know its meaning.
+    """
     return is_terminal(state) or state_kind(state) == EXTENSION
 
 
 def senders_state(delivery: Delivery) -> bytes | None:
-    """What the sender of a delivery has said of it, as far as its receivers may hear it from us.
+    """Return the state that the sender of a delivery gave it, if its receivers may get it; else None.
 
     Where a resumed delivery goes on (`received`) concerns the link that resumes it, and nobody else (§3.4.1).
     """
@@ -79,14 +81,15 @@ def senders_state(delivery: Delivery) -> bytes | None:
 
 
 def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
-    """The outcome, or the one that stands for it where the sender's source does not list it (§3.5.3, outcomes)."""
+    """Return an outcome that the sender's source lists: this one, or a replacement; None: it lists none of ours."""
     remote = source.link.remote
     terminus = remote.source if remote is not None else None
     kind = state_kind(outcome)
     outcomes = terminus.outcomes if isinstance(terminus, Source) else ()
     if kind == EXTENSION:
         if len(outcome) > source.link.session.connection.remote_max_frame_size - _AROUND:
-            # What must be said of it is not known here. That it ended is, and that nobody accepted it.
+            # The state does not fit into a frame of this peer. `modified` says that the delivery ended without
+            # being accepted.
             outcome, kind = FAILED_STATE, MODIFIED
         elif not outcomes or _may_be_listed(outcome, outcomes):
             return outcome
@@ -98,7 +101,7 @@ def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
         encoded = encode_composite(default)
         if is_outcome(encoded) and state_kind(encoded) != ACCEPTED:
             return encoded
-    # That nothing happened to it is no more than a guess about an outcome that nobody here knows.
+    # `released` says that nothing happened to the message: of an unknown outcome that would be a guess.
     for each in (MODIFIED, RELEASED, REJECTED) if kind == EXTENSION else (RELEASED, MODIFIED, REJECTED):
         if _SYMBOLS[each] in outcomes:
             return _IN_ITS_PLACE[each]
@@ -106,18 +109,20 @@ def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
 
 
 def takes_rejected(source: IncomingLink) -> bool:
-    """Whether a sender's source takes the outcome `rejected`."""
+    """Tell whether a sender's source lists the outcome `rejected`."""
     remote = source.link.remote
     terminus = remote.source if remote is not None else None
     return not isinstance(terminus, Source) or not terminus.outcomes or _SYMBOLS[REJECTED] in terminus.outcomes
 
 
-#: Format codes of symbols.
+#: The format codes of symbols.
 _SYMBOLIC: Final = (0xA3, 0xB3)
 
 
 def _may_be_listed(state: bytes, outcomes: Sequence[Symbol]) -> bool:
-    """Whether a list of outcomes may mean this state of an extension: it has its name, or names some extension's, where
-    this state has only a number."""
+    """Tell whether a list of outcomes may include a state of an extension.
+
+    The list has the state's symbol. A state with a number only may be any symbol of an extension.
+    """
     descriptor = decode(state, 1)[0] if state[1] in _SYMBOLIC else None
     return descriptor in outcomes if isinstance(descriptor, Symbol) else not OUTCOMES.issuperset(outcomes)

@@ -1,4 +1,4 @@
-"""Deliveries that wait at their address: until somebody can take them, or they have waited long enough."""
+"""Deliveries that wait at a node for a receiver, and the credit of their senders meanwhile."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Relay
 
 
-#: What a router says of a delivery that came by a transit lane: that it waits for a receiver's credit, and that it has
-#: left. No receiver says so: there is no section of that number.
+#: The states by which a router tells the ingress router that a delivery of a transit lane waits for credit, and that it
+#: has left. No receiver gives them: a message has no section of that number.
 WAITS: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=1))
 LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=2))
 
-#: Stands for the portion of a delivery whose ingress router has been told that it waits.
+#: In place of a portion: the ingress router was told that the delivery waits.
 _TOLD: Final = object()
 
 
@@ -46,7 +46,7 @@ def enqueue(context: Context, relay: Relay, address: Address, incoming: Incoming
 
 
 def wait(context: Context, relay: Relay, address: Address) -> None:
-    """It waits at this node from now on, and counts there."""
+    """Queue a delivery at a node, and count it on the node's account."""
     account = waiting_at(context.memory, relay, address)
     for chunk in relay.chunks:
         chunk.move(account)
@@ -54,7 +54,7 @@ def wait(context: Context, relay: Relay, address: Address) -> None:
 
 
 def is_full(context: Context, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
-    """Whether an anonymous sender's message may not wait, should it have to. Args: address: where it would."""
+    """Tell whether no more messages of an anonymous sender may wait. Args: address: the node of the message."""
     pool, to = incoming.pool, relay.to
     if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(address))):
         return False
@@ -63,13 +63,14 @@ def is_full(context: Context, relay: Relay, address: Address, incoming: Incoming
 
 
 def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
-    """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached.
+    """Hold back the sender of a message that waits, and that named its address itself.
 
-    Args: address: where it waits; None: at another router.
+    A sender at another router is held back there: that router is told.
+    Args: address: the node where the message waits; None: it waits at another router.
     """
     pool = incoming.pool
     if incoming.lane is not None:
-        # The lane is for others, too. The router where it came in knows its sender.
+        # The lane has other senders, too. Only the ingress router knows the sender of this message.
         forwarded(context, relay)
         incoming.waiting += 1
         relay.portion = _TOLD
@@ -83,18 +84,19 @@ def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Addre
         relay.portion = pool.hold(incoming.input, address if is_by_lane else relay.to)
         if relay.complete:
             for chunk in relay.chunks:
-                chunk.free_window()  # the sender's own window bounds what waits: other links of the session go on
+                # The anonymous sender's own window limits what waits, so other links of the session may go on.
+                chunk.free_window()
 
 
 def waits_there(context: Context, relay: Relay) -> None:
-    """A delivery that left by a transit lane waits at the router where that ends."""
+    """Hold back the sender of a delivery that waits at the far router of its transit lane."""
     source = relay.source
     if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
         _hold(context, relay, source, None)
 
 
 def decided_there(context: Context, relay: Relay, outcome: bytes) -> None:
-    """A delivery that left has an outcome, where it waits if it has waited since."""
+    """Note the outcome of a delivery that waited at another router: its sender may send again."""
     if relay.portion is not None:
         if state_kind(outcome) == RELEASED:
             give_up_place(relay)
@@ -102,14 +104,14 @@ def decided_there(context: Context, relay: Relay, outcome: bytes) -> None:
 
 
 def give_up_place(relay: Relay) -> None:
-    """Give up the place of a delivery among those of its anonymous sender: it has waited as long as it may."""
+    """Take a delivery that has waited too long from the waiting ones of its anonymous sender."""
     portion, source = relay.portion, relay.source
     if isinstance(portion, Portion) and isinstance(source, IncomingLink) and isinstance(source.pool, SharedWindow):
         source.pool.give_up(portion)
 
 
 def deadline(context: Context, relay: Relay, address: Address) -> float | None:
-    """Until when it may wait there, seconds: its ttl, or an anonymous sender's patience; None: it may for ever."""
+    """Return the time until which a delivery may wait: by its ttl or its anonymous sender's limit; None: no limit."""
     expires_at, source = message_head.expires_at(relay), relay.source
     if not isinstance(source, IncomingLink) or source.address is not None:
         return expires_at
@@ -118,9 +120,9 @@ def deadline(context: Context, relay: Relay, address: Address) -> float | None:
 
 
 def config_of(context: Context, relay: Relay, address: Address) -> AddressConfig:
-    """What is configured of the address that a waiting delivery is for.
+    """Return the configuration of the address that a waiting delivery is for.
 
-    Args: address: where it waits. A way to another router, whatever the address, has nothing configured.
+    Args: address: the node where it waits. For the node of a transit lane the delivery's own address counts.
     """
     lane = address.lane
     if lane is None or lane.kind is not LaneKind.TRANSIT:
@@ -132,7 +134,7 @@ def config_of(context: Context, relay: Relay, address: Address) -> AddressConfig
 
 
 def requeue(context: Context, relay: Relay, address: Address) -> None:
-    """It waits again, behind those of its priority; in a mesh where it came in: only there ways are chosen."""
+    """Queue a delivery again, behind those of its priority; in a mesh at its ingress, which chooses the routes."""
     share = relay.share
     if isinstance(share, Share):
         forwarded(context, relay)
@@ -147,7 +149,7 @@ def requeue(context: Context, relay: Relay, address: Address) -> None:
 
 
 def unqueue(context: Context, relay: Relay) -> None:
-    """It waits no longer in its address' queue."""
+    """Take a delivery from the queue of its node."""
     address = address_of(relay)
     if relay.queued and address is not None:
         address.waiting.remove(relay)
@@ -155,7 +157,10 @@ def unqueue(context: Context, relay: Relay) -> None:
 
 
 def forwarded(context: Context, relay: Relay, *, left: bool = True) -> None:
-    """Its first frame has left, or never will: its input may be given credit for it again."""
+    """Note that the first frame of a delivery has left, or never will: its sender may get new credit for it.
+
+    Args: left: it has left; else it ends here.
+    """
     holder, portion = relay.share or relay.source, relay.portion
     if portion is not None:
         relay.portion = None

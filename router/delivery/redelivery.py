@@ -1,4 +1,4 @@
-"""Deliveries that are sent once more, or as a copy to the dead-letter address, where their address says so.
+"""Redelivery to another receiver, and copies to the dead-letter address, as the address is configured.
 
 What a receiver has released or modified another one may take (§3.4.4, §3.4.5). What one has rejected is invalid, and is
 offered to nobody else (§3.4.3).
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
-    """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5); or copy what was rejected.
+    """Queue a delivery for another receiver, or send a copy of a rejected one to the dead-letter address.
 
     Returns: what to tell the sender; None: nothing yet, it is sent again.
     """
@@ -68,7 +68,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
         drop_kept(context, relay)
         if address.config.dead_letter is None:
             return outcome
-        # Whatever happens to the copy: the sender need not try again (§3.4.5).
+        # The sender need not try again, whatever happens to the copy (§3.4.5).
         dead_letter(context, relay, data)
         return UNDELIVERABLE_STATE
     if not leg.done and leg.delivery is not None:
@@ -77,7 +77,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     if context.recording is not None:
         context.recording.tried_again(relay, leg)
     relay.failed = relay.failed or failed
-    # Copies go on by themselves; a browser sees the message once, however often it is tried.
+    # Legs of copies go on: a browser sees a message once, for all its attempts.
     relay.drop([each for each in relay.legs if each.copy and not each.done])
     waits_at.account.add(len(data) - len(relay.kept))
     relay.kept = bytearray(data)
@@ -85,24 +85,25 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
         left = relay.head
         relay.head = head = read_head(data, complete=True)
         if head is not None and left is not None:
-            # It left with what remained of its ttl, and is sent again with all of it: so it came that much earlier.
+            # The last attempt left with the remaining ttl, and the kept message has the whole ttl. So count its arrival
+            # earlier by the difference.
             relay.arrived -= (head.ttl - left.ttl) / 1000
     relay.chunks.append(Chunk(data, None, waits_at.account))
-    # A neighbour may hear of the next try before it hears that this one is settled: they are two deliveries.
+    # A neighbour may get the next attempt before this one is settled there: so they are two deliveries.
     relay.key = None
     requeue(context, relay, address)
     return None
 
 
 def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:
-    """A message as it is sent once more, see `heads.redelivered`. One of another format than 0 is sent as it came."""
+    """Return a message for its next attempt, see `message_head.redelivered`. Another format than 0 stays as it came."""
     assert relay.kept is not None
     data = bytes(relay.kept)
     return message_head.redelivered(data, failed=failed, modified=modified) if relay.message_format == 0 else data
 
 
 def dead_letter(context: Context, relay: Relay, data: bytes) -> None:
-    """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
+    """Send a copy to the dead-letter address, without ttl. Its outcome is not passed to the sender."""
     address = address_of(relay)
     name = config_of(context, relay, address).dead_letter if address is not None else None
     if address is None or name is None or relay.message_format != 0:
@@ -122,7 +123,7 @@ def _send_copy(context: Context, address: Address, to: str, message_format: int,
     relay.priority = relay.head.priority if relay.head is not None else 4
     relay.address = address
     relay.to = to
-    # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
+    # Unsettled, so that it is sent at least once. It has no sender, so its legs are settled as their outcomes come.
     relay.settled = False
     relay.chunks.append(Chunk(data, None, address.account))
     context.in_flight += 1

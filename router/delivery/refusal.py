@@ -1,4 +1,4 @@
-"""Messages whose own address is refused, as a link to it would be.
+"""Refusal of messages whose own address is refused, as a link to that address would be.
 
 Source: Using the AMQP Anonymous Terminus for Message Routing Version 1.0 (OASIS), §2.2.2.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Address
 
-#: The entry of an error's info that says which message it is about.
+#: The entry of an error's info with the delivery-tag of the refused message.
 DELIVERY_TAG: Final = Symbol("delivery-tag")
 
 
 def refuse(context: Context, relay: Relay, error: Error, address: Address | None = None) -> None:
-    """Tell the sender of an unsent message the error that a link to the message's address would be told.
+    """Refuse an unsent message with the error that a link to the message's address would get.
 
     The message is `rejected` with it. A settled message cannot be, nor one whose source takes no `rejected`: the error
     ends the link then. A lane stays, for many senders use it.
@@ -50,7 +50,7 @@ def refuse(context: Context, relay: Relay, error: Error, address: Address | None
 
 
 def end_link(context: Context, relay: Relay, error: Error) -> None:
-    """Drop a message whose head has come, and detach its link with an error that is about that message."""
+    """Drop a message, and detach its link with an error about that message."""
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
     if incoming.current is relay:

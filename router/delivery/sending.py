@@ -1,4 +1,4 @@
-"""Deliveries that leave, frame by frame: a leg for each receiver, written as far as it takes frames (§2.6.14)."""
+"""Outgoing deliveries: a leg for each receiver, written frame by frame as the receiver takes them (§2.6.14)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Sent(Enum):
-    """What happened when a leg was written. The caller settles the last three; most calls have nothing to settle."""
+    """The result of writing a leg. The last three are for the caller to settle, and are rare."""
 
     #: The last frame is written, or the leg was aborted.
     WRITTEN = auto()
-    #: The rest waits for more of the message, or for the peer to read.
+    #: The rest waits: for more of the message, for the session window, or until the peer reads.
     WAITS = auto()
-    #: The last frame is written of a delivery that is settled for all but the router where it came in.
+    #: The last frame is written of a delivery whose sender has settled it, but not the lane that it came by.
     HANDED_ON = auto()
     #: The receiver withdrew its credit before the first frame: the delivery can take another route.
     UNSENT = auto()
@@ -51,27 +51,28 @@ class Sent(Enum):
     TOO_LARGE = auto()
 
 
-#: What `start` returns when there is nothing to settle.
+#: The result of `start` with nothing to settle.
 ALL_WRITTEN: Final[Sequence[tuple[Leg, Sent]]] = ()
 
 
 def start(
     context: Context, relay: Relay, address: Address, taken: list[OutgoingLink]
 ) -> Sequence[tuple[Leg, Sent]] | None:
-    """Send all that has come of a message to each of `taken`.
+    """Send all that has come of a message by each link of `taken`.
 
     Returns: the legs that the caller has to settle, `ALL_WRITTEN` if there are none; None: the message has expired.
     """
     chunks = relay.chunks
     if not chunks:
-        # All that had come was empty, and left by a leg that is gone.
+        # Only empty payload had come, and it has left by a leg that is gone.
         chunks.append(Chunk(b"", None, address.account))
     first = chunks[0]
     lane = address.lane
     if lane is not None and relay.key is None:
         relay.key = context.routes.new_key(lane)
     came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
-    # Of what is settled no router could say that it waits, and its sender would never wait.
+    # No router could tell that a settled delivery waits, so its sender would never be held back: such a delivery is
+    # unsettled on a transit lane.
     tracked = relay.settled and came_in and lane is not None and lane.kind is LaneKind.TRANSIT
     data = message_head.leaving(
         relay,
@@ -83,14 +84,14 @@ def start(
     )
     if data is None:
         return None
-    # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
+    # Only the ingress router sends a message again, not each router on the way. The router's own are not sent again.
     if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
         begin_keeping(context, relay)
         for chunk in chunks:
             if relay.kept is not None:
                 keep(context, relay, chunk.data)
     if data is not first.data:
-        # Should nothing of it be sent after all, it is as if it had come so, now.
+        # If no frame of it leaves after all, it is treated as if it had come in this form, now.
         first.data = data
         if relay.head is not None:
             relay.head = read_head(data, complete=True)
@@ -136,9 +137,9 @@ def start(
 def _for_routers(
     relay: Relay, lane: Lane | None, taken: list[OutgoingLink], *, tracked: bool
 ) -> dict[Symbol | ULong, Value]:
-    """What a message says to the next router.
+    """Return the delivery annotations of a message for the next router.
 
-    Args: lane: of the node that it leaves from. taken: the links. tracked: as of its legs.
+    Args: lane: of the node that the message leaves from. taken: the links. tracked: as of its legs.
     """
     if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
         return {message_head.FINAL_ADDRESS: relay.to, **({message_head.PRESETTLED: True} if tracked else {})}
@@ -146,16 +147,16 @@ def _for_routers(
 
 
 def _is_on_its_way(relay: Relay, taken: list[OutgoingLink]) -> bool:
-    """Whether a message came by a lane, and leaves by one of its kind: for that is what routers say in it."""
+    """Tell whether a message came by a lane and leaves by lanes of the same kind, so that its annotations pass."""
     source = relay.source
     came_by = source.lane if isinstance(source, IncomingLink) else None
     return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in taken)
 
 
 def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
-    """Give a `copy` receiver the next part of a message, in a chunk of its own: it holds up no sender.
+    """Give a `copy` receiver the next payload of a message, in a chunk of its own, which holds up no sender.
 
-    Returns: False, if its backlog is full: then it sees no more of this message.
+    Returns: False, if its backlog is full: then the receiver gets no more of this message.
     """
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
@@ -172,7 +173,7 @@ def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
 
 
 def keep(context: Context, relay: Relay, payload: bytes) -> None:
-    """Keep the message for a redelivery, while it is small enough for one."""
+    """Keep the next payload of a message for a redelivery, unless the message is too large for one."""
     assert relay.kept is not None
     address = chosen_at(context, relay)
     assert address is not None
@@ -185,14 +186,14 @@ def keep(context: Context, relay: Relay, payload: bytes) -> None:
 def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
     relay = leg.relay
     if relay.key is None and outgoing.lane is not None:
-        # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
+        # The lane leads to a remote consumer of an address here: the delivery enters the mesh here.
         relay.key = context.routes.new_key(outgoing.lane)
     settled = (relay.settled or relay.presettled) and not leg.tracked
     leg.delivery = outgoing.link.delivery(
         outgoing.next_tag(relay.key), message_format=relay.message_format, settled=settled
     )
     if outgoing.lane is not None and (leg.tracked or not relay.second):
-        # Lanes are of mode second, for those that need it (§2.7.5).
+        # Lanes are of mode second, for the deliveries that need it (§2.7.5).
         leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
     leg.delivery.leg = leg
     outgoing.current = leg
@@ -205,9 +206,9 @@ def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
 
 
 def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
-    """Write what the current leg of an outgoing link has, as far as window and output allow; then waiting copies.
+    """Write the current leg of an outgoing link, as far as window and output allow, then the copies of its backlog.
 
-    Returns: what the caller has to settle of that leg; None: nothing. It is never anything of a copy.
+    Returns: the result of the current leg, if the caller has to settle it; else None. Copies are settled here.
     """
     while True:
         leg = outgoing.current
@@ -238,7 +239,7 @@ def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
 
 
 def may_pass(leg: Leg) -> None:
-    """No more frames of a leg are to be written: what comes behind it need not follow it any more."""
+    """Let later deliveries overtake a leg: no more frames of it will be written."""
     source, outgoing = leg.relay.source, leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.bulk and isinstance(source, IncomingLink):
@@ -246,13 +247,13 @@ def may_pass(leg: Leg) -> None:
 
 
 def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
-    """Write what the leg has, as far as window and output allow."""
+    """Write a leg, as far as window and output allow."""
     relay = leg.relay
     delivery = leg.delivery
     assert delivery is not None
     sender = outgoing.link
     if outgoing.gone or not sender.session.can_send:
-        # Its session is over, and the link about to be let go of.
+        # The session has ended, and the link is about to end.
         return Sent.WRITTEN if leg.aborting else Sent.WAITS
     if leg.aborting:
         if not leg.started:
@@ -263,7 +264,7 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
         outgoing.stall()
         return Sent.WAITS
     if not leg.started and sender.credit <= 0:
-        # The receiver took its credit back before a frame was sent.
+        # The receiver withdrew its credit before the first frame.
         if relay.legs == [leg] and not leg.copy:
             outgoing.current = None
             may_pass(leg)
@@ -288,7 +289,7 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
             outgoing.stall()
             return Sent.WAITS
         settles = relay.settled and not delivery.settled and not leg.tracked
-        # What the sender had said of it goes with the first frame (§2.7.5, state).
+        # The state that the sender gave goes with the first frame (§2.7.5, state).
         said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
         taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
         if delivery.delivery_id != -1 and not leg.started:
@@ -307,7 +308,7 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
 
 
 def abort(context: Context, relay: Relay) -> None:
-    """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
+    """Abort a delivery that its sender has aborted, or whose sender is gone before the last frame (§2.7.5)."""
     unqueue(context, relay)
     forwarded(context, relay, left=False)
     relay.dropped = True
@@ -322,12 +323,12 @@ def abort(context: Context, relay: Relay) -> None:
 
 
 def abort_leg(context: Context, leg: Leg) -> None:
-    """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
+    """Abort a leg whose last frame is not written; its receiver gets `aborted`, if it has got a frame."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     _give_up_rest(leg)
     if outgoing.current is leg:
-        # Where the session's window is closed, the frame goes as soon as it opens.
+        # With a closed session window, the frame leaves as soon as the window opens.
         pump(context, outgoing)
     elif leg in outgoing.backlog:
         outgoing.backlog.remove(leg)
@@ -335,7 +336,7 @@ def abort_leg(context: Context, leg: Leg) -> None:
 
 
 def _give_up_rest(leg: Leg) -> None:
-    """Drop what is not written of a leg; its next frame is its last, and says `aborted` (§2.7.5)."""
+    """Drop the unwritten rest of a leg; its next frame is the last one, with `aborted` (§2.7.5)."""
     leg.aborting = True
     for chunk in leg.chunks:
         chunk.release()
@@ -343,7 +344,7 @@ def _give_up_rest(leg: Leg) -> None:
 
 
 def uncount_or_abort(context: Context, leg: Leg) -> None:
-    """The receiver's end of a leg is settled; if its frames are not all written, no more are."""
+    """End a leg that is settled on the receiver's side; if frames of it are unwritten, abort it."""
     uncount(context, leg)
     if leg.delivery is not None and not leg.delivery.complete:
         abort_leg(context, leg)

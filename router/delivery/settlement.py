@@ -1,7 +1,7 @@
-"""Outcomes and settlement carried between sender and receivers, never invented (§2.6.12, §3.4).
+"""Outcomes and settlement, passed on between sender and receivers, never invented (§2.6.12, §3.4).
 
-Up is towards the sender, down towards the receivers. What each side says of a delivery, and what then happens on the
-other, are the methods below; a router's own decision exists only where a side is gone, or nobody was there.
+*Up* is towards the sender, *down* towards the receivers. The functions below take a disposition of one side to the
+other. The router decides an outcome itself only if a side is gone, or if there is no receiver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from amqpmesh.router.delivery.permitted import is_outcome, senders_state, too_la
 from amqpmesh.router.delivery.queueing import config_of, decided_there, forwarded, give_up_place, requeue, unqueue
 from amqpmesh.router.delivery.redelivery import dead_letter
 from amqpmesh.router.delivery.sending import Sent, abort_leg, may_pass, uncount_or_abort
-from amqpmesh.router.delivery.verdict import answer, pass_up, settle_orphan, tell
+from amqpmesh.router.delivery.verdict import answer, pass_up, settle_receivers, tell
 from amqpmesh.router.incremental import LEGS_A_TURN
 from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
@@ -57,14 +57,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-# ------------------------------------------------------------------------------------------------------- what they say
+# -------------------------------------------------------------------------------------------------------- dispositions
 
 
 def disposition_received(context: Context, event: DispositionReceived) -> None:
-    """A peer told the state of deliveries, or settled them. What it does not settle it may never.
-
-    The event keeps those that there is no time for.
-    """
+    """Apply a peer's disposition. The event keeps the deliveries that this turn has no time for."""
     state, settled = event.state, event.settled
     if not settled:
         state = lasting_state(state)
@@ -93,17 +90,17 @@ def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes 
     if not is_terminal(state) and not settled:
         pass_up(context, leg, state)
         return
-    # A copy's sender waits for nothing; towards it, and where several receive, `answer` decides when.
+    # The sender of a copy waits for no outcome. With several receivers `answer` waits for all of them.
     step = outcome_step(leg.relay.second and not leg.copy, settled, leg.outcome is not None)
     if step & TELL_SENDER:
-        # A state of an extension is final, as far as anybody here knows, once it is settled.
+        # A settled state of an extension counts as final: the router does not know its meaning.
         said = state if state is not None else delivery.remote_state
         outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome
         leg.decide(outcome)
         leg.outcome_at = context.now
         outgoing.link.flow_state.count_outcome(outcome)
         decided_there(context, leg.relay, outcome)
-    if step & SETTLE_RECEIVER and (settled or leg.copy):  # others follow when the sender is told
+    if step & SETTLE_RECEIVER and (settled or leg.copy):  # other legs are settled when the sender is told
         dispose(delivery, leg.outcome if step & TELL_RECEIVER else None, True)
         uncount_or_abort(context, leg)
     if step & TELL_SENDER and not leg.copy:
@@ -131,7 +128,7 @@ def _sender_said(context: Context, relay: Relay, delivery: Delivery, state: byte
 
 
 def resumed(context: Context, delivery: Delivery) -> None:
-    """The sender went on with a delivery after its link was detached: it hears what it was not told meanwhile."""
+    """Go on with a delivery that its sender has resumed: tell the sender the outcome that it has missed."""
     relay = delivery.relay
     assert relay is not None
     relay.second = delivery.second
@@ -149,7 +146,7 @@ def resumed(context: Context, delivery: Delivery) -> None:
 
 
 def _sender_settled(context: Context, relay: Relay, delivery: Delivery) -> None:
-    """The sender's end of a delivery is settled: so are the receivers' (§2.6.12)."""
+    """Settle a delivery towards its receivers, after its sender has settled it (§2.6.12)."""
     source = relay.source
     assert isinstance(source, IncomingLink)
     if relay.answered:
@@ -160,20 +157,20 @@ def _sender_settled(context: Context, relay: Relay, delivery: Delivery) -> None:
     if relay.legs:
         forwarded(context, relay, left=False)
     for leg in relay.legs:
-        # Where frames are still to be written, the next one says that it is settled.
+        # If frames are still to be written, the next one says that the delivery is settled.
         if not leg.done and leg.delivery is not None and leg.delivery.complete:
             dispose(leg.delivery, _own(leg) or senders_state(delivery), True)
             finish(context, leg)
     close_if_done(context, relay)
 
 
-# ----------------------------------------------------------------------------------------------- the router's own part
+# -------------------------------------------------------------------------------------- outcomes that the router makes
 
 
 def end_unsent(context: Context, relay: Relay, state: bytes, why: Outcome | None = None) -> None:
-    """Nothing of it was sent, and nothing will be: `state` is its outcome. Pre-settled, it is dropped.
+    """End a delivery of which nothing was sent, with the outcome `state`. A pre-settled delivery is dropped.
 
-    Args: why: as it is recorded; None: as `state` says.
+    Args: why: the outcome in telemetry; None: that of `state`.
     """
     if context.recording is not None:
         context.recording.unsent(relay, why if why is not None else outcome_of(state), state)
@@ -187,13 +184,13 @@ def end_unsent(context: Context, relay: Relay, state: bytes, why: Outcome | None
 
 
 def undelivered(context: Context, relay: Relay, address: Address | None, state: bytes = RELEASED_STATE) -> None:
-    """It goes to nobody. Args: address: where it should have gone; None: there is no such address."""
+    """End an unsent delivery that no receiver gets. Args: address: its node; None: there is none."""
     count_undelivered(context, address)
     end_unsent(context, relay, state, Outcome.UNDELIVERED)
 
 
 def expired(context: Context, relay: Relay) -> None:
-    """Its ttl is over before it was sent (§3.2.1)."""
+    """End an unsent delivery whose ttl is over (§3.2.1)."""
     context.expired += 1
     if relay.complete:
         dead_letter(context, relay, b"".join(chunk.data for chunk in relay.chunks))
@@ -201,7 +198,7 @@ def expired(context: Context, relay: Relay) -> None:
 
 
 def settle_written(context: Context, leg: Leg, sent: Sent) -> None:
-    """Settle what `sending.pump` returned of a leg."""
+    """Do what follows from the result that `sending.pump` returned for a leg."""
     if sent is Sent.HANDED_ON:
         _handed_on(context, leg)
     elif sent is Sent.TOO_LARGE:
@@ -213,7 +210,7 @@ def settle_written(context: Context, leg: Leg, sent: Sent) -> None:
 
 
 def give_up(context: Context, leg: Leg) -> None:
-    """No more of it is sent, though its receiver may be able to take it one day: it stands in the way of others."""
+    """Abort a leg whose receiver is too slow: the rest of the message takes memory that others need."""
     _break_off(context, leg, FAILED_STATE)
 
 
@@ -228,18 +225,18 @@ def _break_off(context: Context, leg: Leg, outcome: bytes) -> None:
 
 
 def _handed_on(context: Context, leg: Leg) -> None:
-    """A leg has left whose sender has settled it: the router where it came in is told, and nobody else."""
+    """Tell the ingress router that a delivery has left which its sender had settled."""
     if leg.outcome is None:
         leg.decide(ACCEPTED_STATE)
     leg_sent(context, leg)
     answer(context, leg)
 
 
-# ------------------------------------------------------------------------------------------------- when a side is gone
+# ------------------------------------------------------------------------------------------ senders and receivers gone
 
 
 def hop_lost(context: Context, leg: Leg) -> None:
-    """The receiver of a leg is gone: unsent, it is routed again; else its outcome is what stands for one."""
+    """End a leg whose receiver is gone: an unsent delivery is routed again, a sent one gets the default outcome."""
     relay = leg.relay
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
@@ -247,7 +244,7 @@ def hop_lost(context: Context, leg: Leg) -> None:
         return
     may_pass(leg)
     if leg.started and not leg.copy:
-        forwarded(context, relay, left=False)  # it may have waited at another router
+        forwarded(context, relay, left=False)  # another router may have told that it waits there
     if not leg.started and not leg.copy and len(relay.legs) == 1 and not leg.aborting:
         _unsend(context, leg)
         return
@@ -273,7 +270,7 @@ def hop_lost(context: Context, leg: Leg) -> None:
 
 
 def _unsend(context: Context, leg: Leg) -> None:
-    """The only leg of a relay has sent nothing, and will not: the relay is routed again."""
+    """Undo the only leg of a delivery, which has sent nothing, and route the delivery again."""
     relay = leg.relay
     relay.chunks.extend(leg.chunks)
     leg.chunks.clear()
@@ -287,7 +284,7 @@ def _unsend(context: Context, leg: Leg) -> None:
 
 
 def route_again(context: Context, relay: Relay) -> None:
-    """Nothing of it was sent: it waits for another way, where there may be one, or goes back."""
+    """Queue an unsent delivery for another route; without a receiver, release it."""
     address = chosen_at(context, relay)
     if address is None or not address.has_consumers:
         undelivered(context, relay, address)
@@ -296,7 +293,10 @@ def route_again(context: Context, relay: Relay) -> None:
 
 
 def sender_gone(context: Context, relay: Relay, delivery: Delivery) -> None:
-    """The sender of a complete, unsettled relay is gone: unsent it is dropped, else it lives on as an orphan."""
+    """Note that the sender of a complete, unsettled delivery is gone.
+
+    An unsent delivery is dropped. One that was sent lives on until its receivers settle it.
+    """
     delivery.settled = True
     relay.incoming = None
     drop_kept(context, relay)
@@ -307,12 +307,12 @@ def sender_gone(context: Context, relay: Relay, delivery: Delivery) -> None:
         relay.complete = True
     else:
         forwarded(context, relay, left=False)
-        settle_orphan(context, relay)
+        settle_receivers(context, relay)
     close_if_done(context, relay)
 
 
 def end_excluded(context: Context, address: Address) -> None:
-    """A receiver has left, or a way: what waits and may go to none of those that are left has its outcome."""
+    """End the queued deliveries that none of the remaining receivers may get, after one receiver or route is gone."""
     for relay in address.waiting.relays():
         if is_excluded(relay, address):
             end_unsent(context, relay, nobody_else(context, relay))
@@ -321,7 +321,7 @@ def end_excluded(context: Context, address: Address) -> None:
 
 
 def end_waiting(context: Context, address: Address) -> None:
-    """End what has waited long enough at a node: its ttl is over, or the patience of its anonymous sender."""
+    """End the deliveries that have waited too long at a node: the ttl is over, or an anonymous sender's limit."""
     now = context.now
     while (relay := address.waiting.due(now)) is not None:
         expires_at = message_head.expires_at(relay)
@@ -329,7 +329,7 @@ def end_waiting(context: Context, address: Address) -> None:
             expired(context, relay)
             continue
         until = address.left_at + config_of(context, relay, address).anonymous_wait
-        if until > now:  # what is before it leaves: its turn comes
+        if until > now:  # deliveries before it have left since: its turn will come
             address.waiting.put_off(until if expires_at is None else min(until, expires_at))
             continue
         give_up_place(relay)
@@ -337,5 +337,5 @@ def end_waiting(context: Context, address: Address) -> None:
 
 
 def _own(leg: Leg) -> bytes | None:
-    """The outcome of one of several receivers, with which it is settled whatever the strongest is (§2.6.12)."""
+    """Return a receiver's own outcome, if there are several receivers: each is settled with its own (§2.6.12)."""
     return leg.outcome if len(leg.relay.legs) > 1 else None

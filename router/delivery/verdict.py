@@ -1,4 +1,4 @@
-"""What receivers have said of a delivery is told to its sender: once all have, and as its sender may hear it (§3.4)."""
+"""The outcome that the sender of a delivery gets, once all its receivers have given theirs (§3.4)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def answer(context: Context, leg: Leg) -> None:
-    """The outcome of a leg has come: tell the sender, once those of all are known."""
+    """Take the outcome of a leg, and tell the sender once the outcomes of all legs are known."""
     relay = leg.relay
     if relay.settled or relay.incoming is None:
-        _settle_unheard(context, leg)
+        _settle_receiver(context, leg)
         return
     if relay.answered or relay.unanswered or relay.strongest is None:
         return
@@ -44,14 +44,14 @@ def answer(context: Context, leg: Leg) -> None:
 
 
 def tell(context: Context, relay: Relay, outcome: bytes) -> None:
-    """Give the sender its outcome."""
+    """Give the sender the outcome of its delivery."""
     incoming = relay.incoming
     source = relay.source
     assert incoming is not None
     assert isinstance(source, IncomingLink)
     drop_kept(context, relay)
     if relay.failed and state_kind(outcome) == RELEASED:
-        # Of the last try it is true, of one before it is not: somebody has begun with it (§3.4.4).
+        # `released` is true of the last attempt only: a receiver of an earlier one has begun with it (§3.4.4).
         outcome = FAILED_STATE
     permitted = permissible(source, outcome)
     if permitted is None:
@@ -65,7 +65,7 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
         _shorten(relay)
         source.awaiting_settlement += 1
         limit = source.connection.limits.max_owed
-        # On a lane it is many senders who owe, each of them bounded where it is attached.
+        # A lane has many senders; the router that each is attached to limits it.
         if source.awaiting_settlement > limit and source.lane is None:
             error = Error(
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
@@ -82,7 +82,7 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
                 dispose(leg.delivery, leg.outcome, True)
                 uncount_or_abort(context, leg)
     if not relay.complete:
-        # An outcome in the middle of the frames: the rest is read and dropped, the link stays usable.
+        # The outcome came before the last frame: the rest is read and dropped, so the link stays usable.
         relay.dropped = True
         drop_chunks(relay)
         for leg in relay.legs:
@@ -92,7 +92,7 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
 
 
 def _shorten(relay: Relay) -> None:
-    """What was said of a delivery is on its way, and stays until the sender settles: of what is long, which it was."""
+    """Shorten the states of a delivery, which are kept until the sender settles: of a long state, keep its kind."""
     assert relay.incoming is not None
     relay.incoming.state = told_state(relay.incoming.state)
     for leg in relay.legs:
@@ -101,32 +101,32 @@ def _shorten(relay: Relay) -> None:
             leg.delivery.remote_state = told_state(leg.delivery.remote_state)
 
 
-def settle_orphan(context: Context, relay: Relay) -> None:
-    """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
+def settle_receivers(context: Context, relay: Relay) -> None:
+    """Settle the legs of a delivery without a sender, those that have an outcome."""
     context.legs_seen += max(0, len(relay.legs) - 1)
     for leg in relay.legs:
-        _settle_unheard(context, leg)
+        _settle_receiver(context, leg)
 
 
-def _settle_unheard(context: Context, leg: Leg) -> None:
+def _settle_receiver(context: Context, leg: Leg) -> None:
     if leg.outcome is not None and not leg.done and leg.delivery is not None:
         dispose(leg.delivery, None, True)
         uncount_or_abort(context, leg)
 
 
 def pass_up(context: Context, leg: Leg, state: bytes | None) -> None:
-    """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
+    """Pass a state that is no outcome to the sender. `received` gets the section number of the incoming message."""
     relay = leg.relay
     incoming = relay.incoming
     if state in (WAITS, LEFT):
-        _heard_of(context, leg, state)
+        _tell_ingress_router(context, leg, state)
         return
     if state is None or incoming is None or leg.copy or relay.answered or len(relay.legs) > 1:
         return
     if state_kind(state) == RECEIVED and relay.section_shift:
         received, _ = decode_composite(Received, state)
         number = received.section_number
-        # Header and annotations are ours: what the receiver holds of them says nothing of what was sent to us.
+        # Header and annotations were written here: the receiver's part of them does not map to the incoming message.
         head_sections = _head_sections(relay)
         if number < head_sections:
             received = Received(section_number=0, section_offset=0)
@@ -136,15 +136,18 @@ def pass_up(context: Context, leg: Leg, state: bytes | None) -> None:
     dispose(incoming, state, False)
 
 
-def _heard_of(context: Context, leg: Leg, state: bytes) -> None:
-    """A router says whether a delivery waits there: it concerns the one where that came in. Nobody else may say so."""
+def _tell_ingress_router(context: Context, leg: Leg, state: bytes) -> None:
+    """Handle another router's state that a delivery waits there, or has left: it is for the ingress router.
+
+    The same state from a client is ignored.
+    """
     relay, outgoing = leg.relay, leg.branch
     source = relay.source
     if not (isinstance(outgoing, OutgoingLink) and outgoing.lane is not None and isinstance(source, IncomingLink)):
         return
     if source.lane is None:
         if state == WAITS:
-            if leg.tracked or not relay.settled:  # else nobody would say that it has left
+            if leg.tracked or not relay.settled:  # else no state would tell that it has left
                 waits_there(context, relay)
         else:
             forwarded(context, relay)
@@ -153,7 +156,7 @@ def _heard_of(context: Context, leg: Leg, state: bytes) -> None:
 
 
 def _head_sections(relay: Relay) -> int:
-    """How many head sections were sent on."""
+    """Return the number of head sections that were sent on."""
     head = relay.head
     if head is None:
         return 0
