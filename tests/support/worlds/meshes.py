@@ -21,7 +21,7 @@ LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", id
 
 
 class Node(Network):
-    """A router and its clients; `run` and `advance` are the whole mesh's."""
+    """A router and its clients; `run` and `advance` concern the whole mesh."""
 
     def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
         self.world = world
@@ -41,7 +41,7 @@ class Node(Network):
         return self.core.mesh
 
     def run(self) -> None:
-        """Carry octets until no router has any."""
+        """Carry octets until no router has any left to send."""
         self.world.run()
 
     def advance(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Wire:
     ) -> None:
         """Connect the cores of both ends."""
         self.ends = (one, two)
-        #: Nothing is carried while this is set: one of the two is frozen, or the network is.
+        #: True while nothing is carried: one of the two routers, or the network, is frozen.
         self.frozen = False
         self.latency = latency
         self._tap = world.tap
@@ -101,7 +101,7 @@ class Wire:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on the way."""
+        """True if nothing is on the way."""
         return not self._on_way
 
     @property
@@ -110,7 +110,7 @@ class Wire:
         return None if self.frozen else min((each.arrives for each in self._on_way.values()), default=None)
 
     def carry(self, now: float) -> bool:
-        """Carry what there is, once each way. Returns: whether anything has left or arrived."""
+        """Carry all octets, once in each direction. Returns: whether any have left or arrived."""
         moved = False
         if self.frozen:
             return moved
@@ -132,13 +132,13 @@ class Wire:
         return moved
 
     def closed(self) -> bool:
-        """Whether both ends have ended, or one has and the other has heard it."""
+        """True if both ends are closed, or one end is closed and the other has noticed it."""
         finished = [record.engine.finished for _, record in self.ends]
         return all(finished) or (any(finished) and not (self.frozen or self._on_way))
 
 
 class World:
-    """A mesh."""
+    """Routers in virtual time, and the connections between them."""
 
     def __init__(
         self,
@@ -151,16 +151,16 @@ class World:
         tap: Callable[[str, str, bytes], None] | None = None,
         **settings: object,
     ) -> None:
-        """Args:
-        edges: two routers, and what a hop between them costs. own: a pattern that one router has alone. settle: seconds
-            to find each other. latency: of the next wire, seconds. tap: hears what one router sends to another, frames
-            as they are.
+        """Args: edges: two routers, and the cost of a hop between them. own: a pattern that one router has alone.
+        settle: seconds to
+        find each other. latency: of the next wire, seconds. tap: gets the octets from one router to another, frames
+        unchanged.
         """
         self.now = 100.0
         self.latency = latency
         self.tap = tap
         self.wires: list[Wire] = []
-        #: Those that may have something to carry.
+        #: Wires that may have octets to carry.
         self._awake: dict[Wire, None] = {}
         self._wires_of: dict[ConnectionRecord, Wire] = {}
         self.epoch = 1000
@@ -190,7 +190,7 @@ class World:
         return wire
 
     def add(self, wire: Wire) -> None:
-        """Carry from now on what a connection has to carry."""
+        """Watch a connection from now on for octets to carry."""
         self.wires.append(wire)
         self._awake[wire] = None
         for _, record in wire.ends:

@@ -1,4 +1,4 @@
-"""Meshes of `Topology` machines in virtual time, over lines that delay messages, break, freeze and part."""
+"""Meshes of `Topology` machines in virtual time, over lines that delay messages, break, freeze and split."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Line:
     delay: float
     is_open: bool = True
     is_silent: bool = False
-    """Nothing arrives, and nobody is told: a peer that is frozen, a path that loses everything."""
+    """Nothing arrives, and no router notices: the peer is frozen, or the path loses everything."""
 
     def other(self, router: str) -> str:
         """Return the router at the other end."""
@@ -48,10 +48,10 @@ class Mesh:
     _coming: list[tuple[float, int, Line, str, bytes]] = field(default_factory=list)
     _turn: int = 0
 
-    # What a test does
+    # Actions of a test
 
     def start(self, *names: str, epoch: int = EPOCH) -> None:
-        """Start routers, or start them again without any memory."""
+        """Start routers, or restart them without any memory."""
         for name in names:
             signer, verifier = self.identity(name)
             self.routers[name] = Topology(name, self.settings, signer, verifier, epoch, self.now)
@@ -67,7 +67,7 @@ class Mesh:
         return line
 
     def cut(self, line: Line, *, seen_by: tuple[str, ...] | None = None) -> None:
-        """Break a connection. A router that does not see that finds it silent."""
+        """Break a connection. A router that does not notice that finds it silent."""
         line.is_open = False
         for name in line.ends if seen_by is None else seen_by:
             if name in self.routers:
@@ -84,7 +84,7 @@ class Mesh:
         return [line for line in self.lines if line.is_open and name in line.ends]
 
     def advertise(self, router: str, name: str, consumers: int, tenant: str = "") -> None:
-        """Set the number of a router's consumers of an address; 0: none any more."""
+        """Set the number of a router's consumers of an address; 0: withdraw it."""
         advert = Advert("balanced", consumers, 0) if consumers else None
         key = Name(tenant, name)
         if advert is None:
@@ -103,7 +103,7 @@ class Mesh:
         self._do(router, call(self.routers[router], self.now))
 
     def inject(self, router: str, line: Line, data: bytes) -> None:
-        """Give a router a message, whoever sent it."""
+        """Give a router a message, from any sender."""
         self._do(router, self.routers[router].received(line, data, self.now))
 
     def run(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class Mesh:
         self.run_while(lambda: True, seconds)
 
     def run_while(self, goes_on: Callable[[], bool], seconds: float) -> None:
-        """Let time pass while a condition holds, `limit` at most."""
+        """Let time pass while a condition holds, `limit` seconds at most."""
         end = self.now + seconds
         while goes_on():
             at = min((at for at in self._times() if at is not None), default=end)
@@ -148,10 +148,10 @@ class Mesh:
                 self._turn += 1
                 heappush(self._coming, (self.now + line.delay, self._turn, line, line.other(name), taken))
 
-    # What a test looks at
+    # Observations of a test
 
     def told(self, router: str, kind: type[Any]) -> list[Any]:
-        """Return the changes of a kind that a router was told of."""
+        """Return the changes of a kind that a router has reported."""
         return [change for change in self.changes[router] if isinstance(change, kind)]
 
     def forget_changes(self) -> None:
