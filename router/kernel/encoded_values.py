@@ -121,14 +121,11 @@ def uint_value(data: bytes, at: int, code: int) -> int:
     return 0 if code == 0x43 else -1
 
 
-#: Room for a uint, by its number of octets.
-_ROOMS: Final = tuple(bytes(octets) for octets in range(6))
-
-
 def _append_uint(out: bytearray, value: int) -> None:
     """Append a uint in its shortest encoding."""
     at = len(out)
-    out += _ROOMS[_uint_octets(value)]
+    for _ in range(_uint_octets(value)):
+        out.append(0)
     o = out
     _put_uint(o, at, value)
 

@@ -65,7 +65,6 @@ cdef long _KEPT_SLOTS
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
 cdef bytes _DIGITS
-cdef tuple _ROOMS
 cdef tuple _HEADS
 cdef long _FRAME_HEAD
 cdef tuple _OCTETS
@@ -453,7 +452,7 @@ cdef Py_ssize_t _fields_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(count=long, field=long, value=long, after=Py_ssize_t)
 cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(at=Py_ssize_t, o="unsigned char *")
+@cython.locals(at=Py_ssize_t, _=long, o="unsigned char *")
 cdef void _append_uint(bytearray out, long value) except *
 @cython.locals(start=Py_ssize_t, written=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1
