@@ -1,14 +1,14 @@
-"""The control plane alone: meshes of up to a thousand routers, each in one process and in virtual time, without AMQP.
+"""The control plane alone: meshes of up to a thousand routers, each mesh in one process, in virtual time, without AMQP.
 
     python -m benchmarks.control_plane [--quick] [--routers 10 30 100 300 1000] [--output build/control-plane.json]
 
-Routers lie at random in a square, and have three links each to those nearest; a link's delay is 1 ms and up to 9 more
-with its length. All start within one second, each with an address of its own, and a link comes up with the later of
-its two routers. Measured is what it takes from there until all hold the same and reach each other; then until the loss
-of a link and another address are known everywhere.
+Routers are at random places in a square. Each has three links to the nearest others; the delay of a link is 1 ms, and
+up to 9 ms more with its length. All routers start within one second, each with an address of its own. A link comes up
+with the later of its two routers. The benchmark measures the time until all routers have the same database and reach
+each other, and then the time until all know of a lost link and of a new address.
 
-CPU is that of the routers, events and encoding included, in one process for each size. Nothing is signed; the routers
-share the records that they have read, as real ones in one process may.
+CPU time is that of the routers, events and encoding included, in one process for each size. Records are not signed, and
+routers share decoded records, as those in one process can.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUICK = (10, 30, 100)
 LINKS = 3
 """Links for each router; each has two ends."""
 CHANGES = 5
-"""Single changes of each kind, of which the median counts."""
+"""Single changes of each kind, for the median."""
 PATIENCE = 120.0
 
 
@@ -59,7 +59,7 @@ class Line:
 
 
 def lines_between(routers: int, links: int, seed: int) -> list[Line]:
-    """A random geometric graph with that many links; a spanning tree of the shortest is among them."""
+    """Return a random geometric graph with that many links; it includes a spanning tree of the shortest ones."""
     chance = random.Random(seed)
     places = [(chance.random(), chance.random()) for _ in range(routers)]
     reach = 3 * math.sqrt(links / (routers * routers)) if routers > 50 else 2.0
@@ -89,21 +89,21 @@ def lines_between(routers: int, links: int, seed: int) -> list[Line]:
 
 
 def spare(lines: list[Line]) -> list[Line]:
-    """Those without which the mesh is still one."""
+    """Return the links that can be lost without a split of the mesh."""
     graph = networkx.Graph((line.a, line.b) for line in lines if line.is_open)
     needed = {frozenset(edge) for edge in networkx.bridges(graph)}
     return [line for line in lines if line.is_open and {line.a, line.b} not in needed]
 
 
 class Mesh:
-    """Routers, lines, and one queue of what is to come."""
+    """Routers, lines, and one queue of events."""
 
     def __init__(self, lines: list[Line], routers: int) -> None:
         self._believing = Unsigned()
         self._reader = lru_cache(maxsize=8 * routers)(open_record)
         self.now = 0.0
         self.cpu = 0.0
-        """Seconds that the routers took."""
+        """CPU seconds of the routers."""
         self.lines = lines
         self.messages = self.octets = 0
         self._turn = 0
@@ -112,7 +112,7 @@ class Mesh:
         self.routers = [self.made(f"R{number:04}") for number in range(routers)]
 
     def made(self, name: str, *, alone: bool = False) -> Topology:
-        """A router; alone: it shares nothing with the others."""
+        """Make a router. Args: alone: it shares no records with others."""
         reader = open_record if alone else self._reader
         return Topology(name, Settings(), self._believing, self._believing, 1, 0.0, reader=reader)
 
@@ -123,12 +123,12 @@ class Mesh:
         self.cpu += time.process_time() - began
 
     def call(self, number: int, call: Callable[[Topology], Step]) -> None:
-        """Do something to a router."""
+        """Call a router."""
         with self._counted():
             self._do(number, call(self.routers[number]))
 
     def _do(self, number: int, step: Step) -> None:
-        """Carry what a router says, and remember when it is to be called."""
+        """Put a router's messages on their lines, and note its next timer."""
         for line, data in step.messages:
             assert isinstance(line, Line)
             self.messages += 1
@@ -144,7 +144,7 @@ class Mesh:
         heappush(self._coming, (at, self._turn, number, line, data))
 
     def run(self, when: float) -> None:
-        """Run until then."""
+        """Run until a time."""
         coming, routers = self._coming, self.routers
         with self._counted():
             while coming and coming[0][0] <= when:
@@ -158,7 +158,7 @@ class Mesh:
         self.now = when
 
     def until(self, holds: Callable[[], bool], step: float) -> float:
-        """Run until something holds; the time that took, to the next multiple of `step`."""
+        """Run until a condition holds. Returns: the time that it took, rounded up to a multiple of `step`."""
         began = self.now
         while not holds():
             if self.now - began > PATIENCE:
@@ -167,7 +167,7 @@ class Mesh:
         return self.now - began
 
     def start(self, chance: random.Random) -> None:
-        """All routers start within a second."""
+        """Start all routers within a second."""
         starts = [chance.random() for _ in self.routers]
         coming = sorted((max(starts[line.a], starts[line.b]), number) for number, line in enumerate(self.lines))
         for number in range(len(self.routers)):
@@ -178,22 +178,22 @@ class Mesh:
             self.connect(line)
 
     def connect(self, line: Line) -> None:
-        """A link comes up."""
+        """Bring a link up."""
         for end in (line.a, line.b):
             self.call(end, lambda router: router.connected(line, 1, self.now))
 
     def cut(self, line: Line) -> None:
-        """A link is lost, and both ends see that."""
+        """Lose a link; both ends notice it."""
         line.is_open = False
         for end in (line.a, line.b):
             self.call(end, lambda router: router.disconnected(line, self.now))
 
     def advertise(self, number: int, name: str) -> None:
-        """A router has a consumer of an address."""
+        """Add a consumer of an address to a router."""
         self.call(number, lambda router: router.advertise("", name, Advert("balanced", 1, 0), self.now))
 
     def agrees(self) -> bool:
-        """Whether all reach all, and hold what each says of itself now."""
+        """Tell whether all routers reach all others, and have their present records."""
         count = len(self.routers)
         if any(len(router.paths.reachable()) != count for router in self.routers):
             return False
@@ -208,11 +208,11 @@ class Mesh:
         )
 
     def said(self) -> Counter[str]:
-        """Messages by type."""
+        """Return the numbers of messages by type."""
         return sum((Counter(router.sent) for router in self.routers), Counter())
 
     def weight_of_one(self) -> int:
-        """Octets of memory that a router takes that has learnt all, and shares nothing."""
+        """Return the octets of memory of a router that knows the whole mesh, and shares nothing."""
         line = Line(0, len(self.routers), 0.001)
         gc.collect()
         tracemalloc.start()
@@ -238,7 +238,7 @@ class Mesh:
 
 @dataclass
 class Phase:
-    """What something took the whole mesh."""
+    """The cost of a phase for the whole mesh."""
 
     virtual_s: float
     cpu_s: float
@@ -249,7 +249,7 @@ class Phase:
 
 @dataclass
 class Report:
-    """A mesh of one size."""
+    """The results for one size of mesh."""
 
     routers: int
     links: int
@@ -261,7 +261,7 @@ class Report:
     one_octets: int = 0
 
     def lines(self) -> Iterator[str]:
-        """For people, with what a router takes of it."""
+        """Return the results for people, with the cost for each router."""
         each = self.routers
         yield (
             f"{each:>6,} {self.links:>6,}  from cold {self.cold.virtual_s:8.3f} s"
@@ -283,15 +283,15 @@ class Report:
 
 
 def measured(mesh: Mesh, work: Callable[[], float]) -> Phase:
-    """A phase of the mesh's life; `work` says how much virtual time it took. HELLOs are left out."""
+    """Measure a phase of a mesh; `work` returns the virtual time that it took. HELLOs do not count."""
     messages, octets, said, cpu = mesh.messages, mesh.octets, mesh.said(), mesh.cpu
     virtual = work()
     return Phase(virtual, mesh.cpu - cpu, mesh.messages - messages, mesh.octets - octets, dict(mesh.said() - said))
 
 
 def report(routers: int, links: int, seed: int) -> Report:
-    """Let a mesh live."""
-    gc.disable()  # a million objects that live would be looked at again and again
+    """Run a mesh through all phases."""
+    gc.disable()  # the collector would visit a million live objects again and again
     lines = lines_between(routers, min(links, routers * (routers - 1) // 2), seed)
     mesh = Mesh(lines, routers)
     chance = random.Random(seed)
@@ -306,7 +306,7 @@ def report(routers: int, links: int, seed: int) -> Report:
         return seconds
 
     done = Report(routers, len(lines), measured(mesh, cold), measured(mesh, lambda: wait(0)))
-    wait(2)  # for what is still on its way
+    wait(2)  # for messages that are still on their way
     done.quiet = measured(mesh, lambda: wait(10))
     for _ in range(CHANGES):
         line = chance.choice(spare(lines))
@@ -341,7 +341,7 @@ def main() -> None:
 
     print(f"Python {platform.python_version()}; CPU, messages and octets of a router, HELLOs included")
     reports = []
-    # A process for each size: it is asked for the most memory that it ever had.
+    # Run a process for each size, so that its peak of memory is that of the size.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for size in arguments.routers or (QUICK if arguments.quick else SIZES):
             done = pool.submit(report, size, LINKS * size, arguments.seed).result()

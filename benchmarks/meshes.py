@@ -1,4 +1,4 @@
-"""Meshes of routers, each a process of its own on loopback, and what can be done to them."""
+"""Meshes of routers, each router a process on loopback, and actions on them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from amqpmesh.router.management.service import ADDRESS
 from benchmarks.processes import ROOT, Failed
 
 START_TIME = 90.0  # seconds for a router to listen; ten of them may start at once
-LOOK = 0.02  # seconds between two looks at what a router says of itself
-PATIENCE = 30.0  # seconds for a mesh to come to what is waited for
-END_TIME = 10.0  # seconds for a router to end of itself
+LOOK = 0.02  # seconds between two queries of a router's state
+PATIENCE = 30.0  # seconds for a mesh to reach an expected state
+END_TIME = 10.0  # seconds for a router to end by itself
 
-# An installed router has its bytecode, whatever is said here of writing it beside the sources.
+# An installed router has bytecode, so these routers write theirs, too, even if the environment forbids it.
 INSTALLED = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode"),
@@ -38,10 +38,10 @@ Entities = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class Port:
-    """A port that is nobody else's, known before anybody listens there: until then connections to it are refused."""
+    """A free port, reserved before a router listens there; until then connections to it are refused."""
 
     def __init__(self) -> None:
-        # Whoever may use an address again can listen where another socket is bound that does not listen.
+        # With address reuse, a router can listen where another socket is bound that does not listen.
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
@@ -52,23 +52,23 @@ class Port:
 
 
 class Router:
-    """`amqpmesh run`, once or several times with the same configuration; see `Mesh.start`."""
+    """A process of `amqpmesh run`, or several in a row with the same configuration; see `Mesh.start`."""
 
     def __init__(self, id: str, folder: Path, *, secure: bool, settings: str) -> None:
-        """Args: secure: mesh connections have TLS. settings: tables of the configuration, beside its listeners."""
+        """Args: secure: mesh connections have TLS. settings: tables of the configuration, besides its listeners."""
         self.id = id
         self._ports = [Port(), Port()]
         clients, neighbours = (each.number for each in self._ports)
-        #: Where clients connect, and neighbours.
+        #: The URLs for clients and for neighbours.
         self.url = f"amqp://127.0.0.1:{clients}"
         self.mesh_url = f"{'amqps' if secure else 'amqp'}://127.0.0.1:{neighbours}"
         self._config = folder / f"{id}.toml"
         listeners = f'[[listener]]\nurl = "{self.url}"\n[[listener]]\nurl = "{self.mesh_url}"\nrole = "mesh"\n'
         self._config.write_text(f'[router]\nid = "{id}"\ndrain = 0.2\n{settings}\n{listeners}')
         self.process: subprocess.Popen[str] | None = None
-        #: What it has written to its log, all its lives together.
+        #: The log of all its processes.
         self.log: list[str] = []
-        #: When the last of its processes was started, by the monotonic clock.
+        #: The time of the last start, by the monotonic clock.
         self.started_at = 0.0
         self._up = threading.Event()
         self._readers: list[threading.Thread] = []
@@ -79,7 +79,7 @@ class Router:
         return self.process.pid
 
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start it, without waiting."""
         self._up.clear()
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
@@ -111,13 +111,13 @@ class Router:
                 raise Failed(f"router {self.id} does not listen:\n" + "\n".join(self.log))
 
     def kill(self) -> None:
-        """It is gone from one moment to the next."""
+        """Kill it."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        """It does nothing until `thaw`; its connections stay."""
+        """Freeze it until `thaw`; its connections stay."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -126,7 +126,7 @@ class Router:
         self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
-        """It ends in good order, if it still runs. Returns: its status, negative if it was killed."""
+        """End it in order, if it runs. Returns: its exit status, negative if it was killed."""
         process = self.process
         if process is None:
             return 0
@@ -145,15 +145,15 @@ class Router:
             reader.join(END_TIME)
 
     def entities(self) -> Entities:
-        """What it says of itself, by type. Raises: AmqpMeshError, OSError: it is not there."""
+        """Return its state, by type. Raises: AmqpMeshError, OSError: it does not run."""
         return trio.run(_entities, self.url)
 
     def relayed(self) -> int:
-        """Deliveries that have left it by lanes that are there now."""
+        """Return the number of deliveries that have left it by its present lanes."""
         return sum(each["deliveries"] for each in self.entities()["lane"] if each["direction"] == "outgoing")
 
     def reachable(self) -> set[str]:
-        """The other routers that it has a way to."""
+        """Return the other routers that it has a route to."""
         return {each["router"] for each in self.entities()["route"] if each["distance"]}
 
 
@@ -176,7 +176,8 @@ class Mesh:
         return self.routers[id]
 
     def add(self, id: str, *connectors: tuple[str, int], settings: str = "") -> Router:
-        """A router, which is not started. Args: connectors: neighbours' URLs, each with what sending to it costs."""
+        """Add a router, without starting it. Args: connectors: neighbours' URLs, each with the cost of
+        sending there."""
         own = self._settings(id) if self._settings is not None else "[mesh]\ninsecure = true\n"
         for url, cost in connectors:
             own += f'[[connector]]\nurl = "{url}"\nrole = "mesh"\ncost = {cost}\n'
@@ -185,7 +186,7 @@ class Mesh:
         return router
 
     def start(self) -> None:
-        """Start all that do not run, and wait until they listen."""
+        """Start all routers that do not run, and wait until they listen."""
         new = [each for each in self.routers.values() if each.process is None]
         for each in new:
             each.start()
@@ -193,19 +194,19 @@ class Mesh:
             each.wait()
 
     def line(self, ids: str) -> None:
-        """Routers in a row, each connected to the one before; to be started."""
+        """Add routers in a line, each connected to the one before, without starting them."""
         before: Router | None = None
         for each in ids:
             before = self.add(each, *([(before.mesh_url, 1)] if before is not None else []))
 
     def triangle(self) -> None:
-        """From A to C the way leads over B; to be started."""
+        """Add routers where the path from A to C leads over B, without starting them."""
         c = self.add("C")
         b = self.add("B", (c.mesh_url, 1))
         self.add("A", (b.mesh_url, 1), (c.mesh_url, 5))
 
     def settled(self, *ids: str) -> None:
-        """Wait until these reach each other; none given: all. Raises: Failed: they do not."""
+        """Wait until these routers reach each other; without arguments, all. Raises: Failed: they do not."""
         wanted = set(ids or self.routers)
         for each in [self[name] for name in sorted(wanted)]:
 
@@ -215,7 +216,7 @@ class Mesh:
             await_that(reaches_all, f"{each.id} does not reach all others")
 
     def end(self) -> dict[str, int]:
-        """End all. Returns: how each has ended."""
+        """End all routers. Returns: their exit statuses."""
         return {each.id: each.end() for each in self.routers.values()}
 
     def close(self) -> None:
@@ -226,10 +227,10 @@ class Mesh:
 
 
 def await_that(is_so: Callable[[], bool], what_else: str, patience: float = PATIENCE) -> float:
-    """Wait for something that only asking can tell. Returns: seconds. Raises: Failed: it does not come about."""
+    """Wait for a condition that has to be queried. Returns: seconds. Raises: Failed: it does not become true."""
     began = time.monotonic()
     while True:
-        # It may have no listener yet, or none any more, or not answer.
+        # The router may not listen yet, or no longer, or may not answer.
         with suppress(AmqpMeshError, OSError, trio.TooSlowError):
             if is_so():
                 return time.monotonic() - began
@@ -240,7 +241,7 @@ def await_that(is_so: Callable[[], bool], what_else: str, patience: float = PATI
 
 @contextmanager
 def mesh(settings: Callable[[str], str] | None = None) -> Iterator[Mesh]:
-    """A mesh, none of whose routers outlives the block."""
+    """Make a mesh whose routers all end with the block."""
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         all_of_them = Mesh(Path(folder), settings)
         try:
@@ -251,7 +252,7 @@ def mesh(settings: Callable[[str], str] | None = None) -> Iterator[Mesh]:
 
 
 def port_of(url: str) -> int:
-    """The port that a URL names."""
+    """Return the port of a URL."""
     found = re.search(r":(\d+)$", url)
     assert found is not None
     return int(found[1])

@@ -1,10 +1,10 @@
-"""What the routing graph costs a router: from nothing, and per change of a link.
+"""The cost of the routing graph in a router: computed from nothing, and updated for each change of a link.
 
     python -m benchmarks.topology [--routers 1000] [--links 3000] [--changes 500] [--seed 1]
 
-CPU time of this process alone, without the records' signatures and without a network; medians, 99th percentiles and
-the worst of each kind of change. A change is both ends' link states and all that the router makes of them: the
-distances and next hops that changed, and the addresses of who came or left.
+It measures the CPU time of this process, without signatures and network: medians, 99th percentiles and the worst of
+each kind of change. A change is the link states of both ends, and all that follows from them in the router: the changed
+distances and next hops, and the addresses of routers that appeared or disappeared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_COST = 10
 
 
 def random_mesh(chance: random.Random, routers: int, links: int) -> Links:
-    """A connected mesh: a random tree, and random links besides; costs differ by direction."""
+    """Return a connected mesh: a random tree, and random further links; the costs of both directions differ."""
     names = [f"router-{number:05}" for number in range(routers)]
     mesh: Links = {name: {} for name in names}
     for number in range(1, routers):
@@ -44,14 +44,14 @@ def join(chance: random.Random, mesh: Links, one: str, other: str) -> None:
 
 @contextmanager
 def measured(times: list[float]) -> Iterator[None]:
-    """Append the milliseconds of CPU that the body takes."""
+    """Append the milliseconds of CPU time that the body takes."""
     before = time.process_time()
     yield
     times.append(1000 * (time.process_time() - before))
 
 
 class Bench:
-    """One router's view of a mesh, and the times that it took to keep it."""
+    """One router's view of a mesh, and the times of its updates."""
 
     def __init__(self, chance: random.Random, mesh: Links) -> None:
         self.chance = chance
@@ -66,14 +66,15 @@ class Bench:
         self.paths.parent(self.ingress)
 
     def cold(self) -> float:
-        """The paths of a router that has just read the whole graph."""
+        """Compute all paths, as a router does that has just read the whole graph. Returns: milliseconds of CPU time."""
         times: list[float] = []
         with measured(times):
             Paths(self.graph, self.router)
         return times[0]
 
     def absorb(self, change: Callable[[], tuple[str, str]]) -> tuple[float, float, int]:
-        """(CPU of a change, CPU of one other router's tree after it, routers whose way changed)."""
+        """Make a change. Returns: its CPU time, that of another router's tree after it, and the routers with a changed
+        route."""
         ends = change()
         times: list[float] = []
         with measured(times):
@@ -84,8 +85,8 @@ class Bench:
             self.paths.parent(self.ingress)
         return times[0], times[1], len(changed)
 
-    # The changes: each touches both ends of a link in the mesh, and says which they are. A link that went comes back
-    # with the next change of its kind, so that the mesh stays as large as it is.
+    # The changes: each concerns both ends of a link, and returns them. A removed link comes back with the next change of
+    # its kind, so that the mesh keeps its size.
 
     def cost(self) -> tuple[str, str]:
         one, other = self._link(self.chance.choice(self.names))
