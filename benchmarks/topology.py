@@ -85,8 +85,8 @@ class Bench:
             self.paths.parent(self.ingress)
         return times[0], times[1], len(changed)
 
-    # The changes: each concerns both ends of a link, and returns them. A removed link comes back with the next change of
-    # its kind, so that the mesh keeps its size.
+    # The changes: each concerns both ends of a link, and returns them. A removed link comes back with the next change
+    # of its kind, so that the mesh keeps its size.
 
     def cost(self) -> tuple[str, str]:
         one, other = self._link(self.chance.choice(self.names))
@@ -138,7 +138,7 @@ def main() -> None:
         "a link comes or goes": bench.come_and_go(),
         "... of this router": bench.own_come_and_go(),
     }
-    print(f"{'':24} {'ways and next hops':^26}  {'one tree of another':^26}  ways changed (mean)")
+    print(f"{'':24} {'routes and next hops':^26}  {'one tree of another':^26}  routes changed (mean)")
     for kind, change in kinds.items():
         ways, trees, changed = zip(*(bench.absorb(change) for _ in range(args.changes)), strict=True)
         columns = [
