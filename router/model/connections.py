@@ -1,4 +1,4 @@
-"""What the router knows of a connection beyond its protocol."""
+"""Connections as the router sees them, beyond the protocol."""
 
 from __future__ import annotations
 
@@ -75,37 +75,35 @@ class ConnectionRecord:
         memory: Budget,
         own: bool = False,
     ) -> None:
-        """Args: config: of the listener that it came in by, or of the connector that opened it.
-        memory: of the router.
-        """
-        #: For logs: unique within this router; 0: the router's own.
+        """Args: config: of the listener that accepted it, or of the connector that opened it. memory: of the router."""
+        #: The number in logs, unique in this router; 0: the router's own connection.
         self.number = engine.flow_state.number = number
         self.engine = engine
-        #: What it may take.
+        #: The limits of the resources that it may use.
         self.limits: Limits = config
-        #: What it came in by; None: the router opened it.
+        #: The listener that accepted it; None: the router opened it.
         self.listener: ListenerConfig | None = None
-        #: What opened it; None: the peer did.
+        #: The connector that opened it; None: the peer did.
         self.connector: ConnectorConfig | None = None
         if isinstance(config, ConnectorConfig):
             self.connector = config
         else:
             self.listener = config
-        #: `normal`: of a client. `mesh`: of a neighbour. `container`: of a container that links of ours go to.
+        #: The peer: `normal`, a client; `mesh`, a neighbour; `container`, a container that links of this router go to.
         self.role: str = config.role
-        #: What sending a delivery costs this way.
+        #: The cost of sending a delivery to the peer.
         self.cost = config.cost
-        #: Deliveries of the peer may have no annotations but its own (§3.2.10).
+        #: True if the peer's messages must not have reserved annotations (§3.2.10).
         self.strict_annotations = self.listener is not None and self.listener.strict_annotations
         self.trace_frames = config.trace_frames
-        #: The router itself is at its other end: it may consume what is the router's own, and counts for nobody.
+        #: True if this router is also the peer: it may then consume the router's own addresses, and is not counted.
         self.own = own
         #: The peer's address, without its port.
         self.host = host
         self.peer = Peer(container_id="", **self.origin)
-        #: The container accepts messages for nodes that are not there.
+        #: True if the container accepts messages for nodes that do not exist.
         self.doubtful = False
-        #: Of the peer, as TLS has verified it; DER.
+        #: The peer's certificate, verified by TLS; DER.
         self.certificate: bytes | None = None
         self.certificate_subject: str | None = None
         self.certificate_user: str | None = None
@@ -114,45 +112,45 @@ class ConnectionRecord:
         self.cipher: str | None = None
         #: Seconds.
         self.connected_at = now
-        #: Octets that the router holds for the peer; of them those that its names take, and those that wait to be
-        #: written.
+        #: The account of octets that the router holds for the peer. Of these, `remembered`: octets of names; `counted`:
+        #: octets of unwritten output.
         self.account = Budget(memory.limit, memory)
         self.remembered = 0
         self.counted = 0
-        #: What was read and what was taken to be sent, inside TLS.
+        #: Octets received, and octets taken to be sent, inside TLS.
         self.octets_in = 0
         self.octets_out = 0
-        #: TLS is to be negotiated in this stream now, beginning with these bytes.
+        #: The first bytes of a TLS handshake in this stream; None: no handshake is due.
         self.tls_requested: bytes | None = None
-        #: What its SASL exchange waits for: a password is to be checked, or to be hashed.
+        #: The work that its SASL exchange waits for: the check or the hash of a password.
         self.login: Work | None = None
-        #: Its output was over the limit, and links of it may stand still for that.
+        #: True if its output was over the limit, so that links of it may be stalled.
         self.congested = False
-        #: Links that could not send for that.
+        #: Links that could not send because of that.
         self.stalled: dict[OutgoingLink, None] = {}
-        #: How it ended; None: it has not, or its transport did.
+        #: The event that ended it; None: it has not ended, or its transport has ended without one.
         self.closed: ConnectionClosed | None = None
-        #: Its links are let go of.
+        #: True if its links have been ended.
         self.lost = False
-        #: It has ended, and its peer hears no farewell: it does not read what it was sent before.
+        #: True if it was ended without a `close`: the peer does not read, and would not get one.
         self.cut = False
-        #: It was closed because the same neighbour's own connection is used.
+        #: True if it was closed because the router uses the connection that the same neighbour has opened.
         self.stands_by = False
-        #: What a batch had too much work for.
+        #: Events left over from a batch with too much work; None: there are none.
         self.unfinished: Iterator[Event] | None = None
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
         #: The number of unsettled deliveries on links of `detached_unsettled`, by node.
         self.unsettled_after_detach: dict[Address, int] = {}
-        #: Links that were detached without being closed: their deliveries live until the session ends (§2.7.6). Each
-        #: has the number of its deliveries that count in `unsettled_after_detach`.
+        #: Links that were detached but not closed: their deliveries stay until the session ends (§2.7.6). The values
+        #: are the numbers of their deliveries in `unsettled_after_detach`.
         self.detached_unsettled: dict[IncomingLink | OutgoingLink, int] = {}
 
         self.limit_output(config.output_backlog)
 
     @property
     def origin(self) -> dict[str, str]:
-        """How it came about, for logs: the name of its listener, or of its connector."""
+        """The name of its listener or of its connector, for logs."""
         if self.connector is not None:
             return {"connector": self.connector.name}
         assert self.listener is not None, "a connection has one or the other"
@@ -160,7 +158,7 @@ class ConnectionRecord:
 
     @property
     def held_frames(self) -> int:
-        """Transfer frames that it sent and that are still here."""
+        """Transfer frames from the peer that the router still holds."""
         return sum(session.flow_state.held for session in self.engine.channels.sessions)
 
     @property
@@ -170,11 +168,11 @@ class ConnectionRecord:
         return flow_state.sending + len(flow_state.out)
 
     def limit_output(self, octets: int) -> None:
-        """So many may wait to be written before its links are given no more deliveries."""
+        """Set the limit of unwritten octets: above it the connection's links get no more deliveries."""
         self.output_backlog = self.engine.flow_state.backlog = octets
 
     def is_congested(self, part: int = 1) -> bool:
-        """More waits to be written than should. Args: part: 1 / n of it is too much for who asks."""
+        """Return whether too much output waits to be written. Args: part: compare with 1 / n of the limit."""
         flow_state = self.engine.flow_state
         if (flow_state.sending + len(flow_state.out)) * part > flow_state.backlog:
             self.congested = True
@@ -183,14 +181,15 @@ class ConnectionRecord:
 
     @property
     def principal(self) -> str:
-        """Who it is, as far as links can be stolen: the user, else the host."""
+        """The identity by which its links can be stolen: the user, else the host."""
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
 
 
 def brought_by(nodes: AddressTable, name: str, tag: bytes) -> ConnectionRecord | None:
-    """Who has sent a delivery to a node of the router's own, by the delivery-tag that it has there.
+    """Return the connection whose client sent a delivery to a node of the router's own.
 
-    Returns: None: it is settled, or came from another router: then nobody knows who its sender is.
+    Args: name: of the node. tag: the delivery-tag on the node's outgoing link.
+    Returns: None: the delivery is settled, or came from another router, and its sender is not known.
     """
     address = nodes.find("", name)
     for outgoing in address.outgoing if address is not None else ():

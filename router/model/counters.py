@@ -1,4 +1,4 @@
-"""What links have counted, added up: some of them are gone."""
+"""Sums of the counts of several links; they also hold the counts of links that have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ByOutcome(TypedDict):
 
 
 class Tally:
-    """Deliveries that came and left by some links; outcomes are those that receivers gave."""
+    """The deliveries that arrived and left on some links, with the outcomes that receivers gave."""
 
     __slots__ = ("accepted", "deliveries_in", "deliveries_out", "modified", "presettled", "rejected", "released")
 
@@ -33,14 +33,14 @@ class Tally:
         self.modified = 0
 
     def copy(self) -> Tally:
-        """Another one of the same."""
+        """Return a copy."""
         other = Tally()
         for name in Tally.__slots__:
             setattr(other, name, getattr(self, name))
         return other
 
     def add(self, taken: IncomingLink | OutgoingLink) -> None:
-        """What a link has counted."""
+        """Add the counts of a link."""
         counted = taken.link.flow_state
         if not counted.sender:
             self.deliveries_in += counted.deliveries
@@ -53,7 +53,7 @@ class Tally:
         self.modified += counted.modified
 
     def outcomes(self) -> ByOutcome:
-        """By the names that statistics have for them."""
+        """Return the outcomes under the names that statistics use."""
         return ByOutcome(
             presettled=self.presettled,
             accepted=self.accepted,

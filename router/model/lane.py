@@ -1,7 +1,7 @@
-"""Lanes: the links by which a router gives deliveries to a neighbour, their names, and the keys of what they carry.
+"""Lanes: the links by which a router sends deliveries to a neighbour, their names, and the keys of their deliveries.
 
-A lane is a plain AMQP link. Its target says what it is for, and its delivery-tags carry what hops need to know of a
-delivery, so that nothing of it stands in the message and every message format can be carried.
+A lane is a plain AMQP link. The address of its target says where its deliveries go. Its delivery-tags carry all that a
+router on the way needs to know of a delivery. So the message does not change, and may have any message format.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from urllib.parse import quote, unquote
 from amqpmesh.router.kernel import KernelRouter, onward
 
 PREFIX: Final = "$lane/"
-"""What the target addresses of lanes begin with."""
+"""The prefix of the target addresses of lanes."""
 
 EXTRA_HOPS: Final = 16
-"""A delivery may make so many hops more than its path is long, while routers disagree about the graph."""
+"""Hops that a delivery may make beyond the length of its path: it needs them while routers disagree about the graph."""
 
 MAX_HOPS: Final = 255
 
@@ -28,7 +28,7 @@ _COUNTER: Final = 6
 
 
 class LaneKind(StrEnum):
-    """What decides where the deliveries of a lane go."""
+    """The rule by which the deliveries of a lane find their way."""
 
     ANYCAST = "anycast"
     """To the consumers of one address at the far router, which the ingress router chose."""
@@ -40,17 +40,17 @@ class LaneKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What a lane carries. The same lane leads from router to router, a link for each hop."""
+    """The identity of a lane. A lane leads from router to router, by a link for each hop."""
 
     kind: LaneKind
-    #: The id of the router where its deliveries leave the mesh; of a tree, of the one where they came in.
+    #: The id of the router where its deliveries leave the mesh; for a tree, of the router where they entered it.
     far: str
     #: The address, for all but transit.
     tenant: str = ""
     name: str = ""
 
     def __hash__(self) -> int:
-        # Without its kind, whose hash takes longer than all else.
+        # Without the kind: its hash takes longer than those of all other fields.
         return hash((self.far, self.tenant, self.name))
 
     @property
@@ -61,7 +61,7 @@ class Lane:
 
     @staticmethod
     def parse(target: str) -> Lane:
-        """The lane that a target names. Raises: ValueError: it names none."""
+        """Return the lane that the address of a target names. Raises: ValueError: it names none."""
         if not target.startswith(PREFIX):
             raise ValueError("the target names no lane")
         parts = target.removeprefix(PREFIX).split("/", 3)
@@ -75,38 +75,38 @@ class Lane:
 
 
 class Keys:
-    """The delivery keys of one router: what identifies a delivery over all of its hops.
+    """The delivery keys of one router. A key identifies a delivery over all of its hops.
 
-    A key is the ingress router's number (from its id), its epoch, and a counter. On a lane the delivery-tag is the key
-    and one octet more: how many hops are left.
+    A key consists of the ingress router's number (made from its id), its epoch, and a counter. On a lane the
+    delivery-tag is the key and a further octet: the number of hops left.
     """
 
     def __init__(self, router: str, flow_state: KernelRouter) -> None:
-        """Args: flow_state: of the router, which counts."""
+        """Args: flow_state: the router's kernel state, which has the counter."""
         self._number = blake2b(router.encode(), digest_size=_NUMBER).digest()
         self._epoch = -1
         self._flow_state = flow_state
 
     def tag(self, epoch: int, hops: int) -> bytes:
-        """The delivery-tag of a delivery that begins its way through the mesh here.
+        """Return the delivery-tag of a delivery that enters the mesh here.
 
-        Args: epoch: of this router, now: it never falls. hops: 1..255, what the delivery may make.
+        Args: epoch: the router's present epoch; it never falls. hops: the number of hops that it may make, 1..255.
         """
         self.begin(epoch)
         return self._flow_state.next_key(hops)
 
     def begin(self, epoch: int) -> None:
-        """Keys are of this epoch from now on."""
+        """Use this epoch in all further keys."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._flow_state.begin_keys(self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big"))
 
 
 def age(tag: bytes) -> bytes:
-    """What orders the deliveries of one ingress router: of two, the one that began its way later has more."""
+    """Return the part of a tag that orders the deliveries of one ingress router: a later delivery has a larger one."""
     return tag[_NUMBER : _NUMBER + _EPOCH + _COUNTER]
 
 
 def next_tag(tag: bytes) -> bytes | None:
-    """The delivery-tag for the next hop of what came with `tag`; None: it may make no more."""
+    """Return the tag for the next hop of a delivery that came with `tag`; None: the delivery may make no more hops."""
     return onward(tag) or None

@@ -1,4 +1,4 @@
-"""What the router knows of a link beyond its protocol: whose it is, which address it serves, and what is on it."""
+"""Links as the router sees them, beyond the protocol: their connections, their nodes, and their deliveries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-#: What identifies a link between two containers, for a second attach to steal it (§2.6.1): virtual host, principal,
-#: container-id, link name, and whether we send.
+#: The identity of a link between two containers, by which a second attach steals it (§2.6.1): virtual host, principal,
+#: container-id, link name, and the direction (True: we send).
 LinkKey = tuple[str, str, str, str, bool]
 
 
-#: What most links have in common; nothing is ever in it.
+#: Shared empty values of most links; nothing is ever added to them.
 _NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
 _NOTHING_LARGE: Final[dict[Address, kernel.Leg]] = {}
 
-#: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
+#: Large deliveries between routers may fill 1 / n of the output that may wait to be written.
 BULK_PART: Final = 2
 
 
 class IncomingLink:
-    """A link that deliveries come in by. We are its receiver; the peer is a producer."""
+    """A link on which deliveries arrive. This router is the receiver; the peer is a producer."""
 
     __slots__ = (
         "address",
@@ -69,63 +69,64 @@ class IncomingLink:
         to: str | None = None,
         container: str | None = None,
     ) -> None:
-        """Args: large: it is one of a lane's for what is large."""
+        """Args: large: the link is a lane's second one, for large deliveries."""
         self.number = number
-        #: A neighbour sends here what belongs to this lane; None: a client sends.
+        #: The lane whose deliveries a neighbour sends on the link; None: the peer is a client.
         self.lane = lane
-        #: Where all its deliveries go: to a node of another router. None: see `address`, and `container`.
+        #: The node of another router that all its deliveries go to; None: see `address` and `container`.
         self.to = to
-        #: The container where all its deliveries go, to `to` or each by its own. None: see `address`.
+        #: The container that all its deliveries go to, at the node `to` or at the node that each names. None: see
+        #: `address`.
         self.container = container
-        #: Seconds, as all times here. None: it has credit; no delivery has come.
+        #: Seconds, as all times here. `zero_credit_since`: None: it has credit.
         self.attached_at = now
         self.zero_credit_since: float | None = now
         self.connection = connection
         self.link = link
-        #: Where its deliveries go; None: each by its own `to` (the anonymous terminus).
+        #: The node that its deliveries go to; None: each names its own in `to` (the anonymous terminus).
         self.address = address
         self.pool = pool
         self.input: Input = pool.add_input(link.delivery_count, self, large)
-        #: Routers know what a lower limit is.
+        #: A router understands a lower limit; a client might not, and is asked to drain.
         self.input.firm = lane is None
         self.input.lowers = lane is not None
         if lane is not None:
             self.input.times = MANY_SENDERS
-        #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
-        #: To be read; see `begin_bulk`.
+        #: The leg of its last large relay, by the node that it leaves from on a bulk link: deliveries behind it may not
+        #: overtake it. The table may be shared: `begin_bulk` adds to it.
         self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
-        #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
+        #: True for a tree's lane from a neighbour that is no longer the parent: the parent sends its deliveries, too.
         self.from_old_parent = False
-        #: Of a transit lane: deliveries that wait here, and for which it was given credit again.
+        #: For a transit lane: deliveries that wait here although their credit was renewed.
         self.waiting = 0
         self.key: LinkKey | None = None
-        #: Octets of what the peer has called it that count against the peer.
+        #: Octets of its names that count on the peer's account.
         self.remembered = 0
         flow_state = link.flow_state
         flow_state.record = self
         flow_state.number = number
         flow_state.lane = lane is not None
-        # On a lane it is many senders who owe, each of them bounded where it is attached.
+        # A lane carries deliveries of many senders. Each sender is limited at the router that it is attached to.
         flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
         source = link.remote.source if link.remote is not None else None
         flow_state.selective = isinstance(source, Source) and bool(source.outcomes)
 
     def begin_bulk(self, way: Address, leg: kernel.Leg) -> None:
-        """A large relay leaves by a bulk link of `way`."""
+        """Note that a large relay leaves by a bulk link of the node `way`."""
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
         self.bulk[way] = leg
         self.link.flow_state.behind = True
 
     def end_bulk(self, way: Address, leg: kernel.Leg) -> None:
-        """No more frames of it are to be written: what comes behind it need not follow it any more."""
+        """Note that the last frame of a large relay was written: later deliveries need not wait for it any more."""
         if self.bulk.get(way) is leg:
             del self.bulk[way]
             self.link.flow_state.behind = bool(self.bulk)
 
     @property
     def current(self) -> kernel.Relay | None:
-        """The relay whose frames are coming in."""
+        """The relay whose frames are arriving."""
         return self.link.flow_state.relay
 
     @current.setter
@@ -134,13 +135,13 @@ class IncomingLink:
 
     @property
     def last_delivery_at(self) -> float | None:
-        """When the last delivery came, seconds; None: none has."""
+        """The time when the last delivery began, seconds; None: there was none."""
         at = self.link.flow_state.last_at
         return None if at < 0 else at
 
     @property
     def awaiting_settlement(self) -> int:
-        """Deliveries of mode second that it was told the outcome of, and has not settled."""
+        """Deliveries of rcv-settle-mode second whose outcome the sender knows, and which it has not settled."""
         return self.link.flow_state.outstanding
 
     @awaiting_settlement.setter
@@ -156,7 +157,7 @@ class IncomingLink:
 
 
 class OutgoingLink:
-    """A link that deliveries leave by. We are its sender; the peer is a consumer."""
+    """A link on which deliveries leave. This router is the sender; the peer is a consumer."""
 
     __slots__ = (
         "address",
@@ -196,36 +197,36 @@ class OutgoingLink:
         cost: int = 1,
     ) -> None:
         self.number = number
-        #: A neighbour takes here what belongs to this lane; None: a client takes.
+        #: The lane whose deliveries a neighbour receives on the link; None: the peer is a client.
         self.lane = lane
-        #: What reaching the consumer costs; one that is attached here, 1.
+        #: The cost of reaching the consumer; 1 for a consumer that is attached to this router.
         self.cost = cost
-        #: Seconds, as all times here. None: it has credit; no delivery has left.
+        #: Seconds, as all times here. `zero_credit_since`: None: it has credit.
         self.attached_at = now
         self.zero_credit_since: float | None = now
         self.connection = connection
         self.link = link
         self.address = address
-        #: It sees each delivery and takes it from nobody (§3.5.7).
+        #: True if the receiver gets a copy of each delivery, and takes it from no other receiver (§3.5.7).
         self.copy = copy
         self.branch: Branch | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
-        #: Octets of copies that wait, if it sees copies.
+        #: The account of the octets of waiting copies; None: the receiver gets no copies.
         self.copies = kernel.Budget(address.config.copy_backlog, connection.account) if copy else None
-        #: Copies that it did not see, because its backlog was full.
+        #: Deliveries that this receiver missed: its backlog was full, or a multicast skipped it.
         self.missed = 0
-        #: Until when its drain waits for the senders, seconds, if it has asked for one.
+        #: The time until which its drain waits for the senders, seconds; only while it drains.
         self.drain_by = 0.0
-        #: A multicast waits for its credit since then.
+        #: The time since which a multicast waits for this receiver; None: it does not wait.
         self.stalled_since: float | None = None
-        #: A multicast goes on without it until it gives credit again.
+        #: True if a multicast skips this receiver until it gives credit again.
         self.skipped = False
-        #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
+        #: True for the link of a lane that another link has replaced: it is detached once all deliveries are settled.
         self.retired = False
         self.gone = False
         self.key: LinkKey | None = None
-        #: Octets of what the peer has called it that count against the peer.
+        #: Octets of its names that count on the peer's account.
         self.remembered = 0
         flow_state = link.flow_state
         flow_state.record = self
@@ -236,17 +237,17 @@ class OutgoingLink:
 
     @property
     def default_outcome(self) -> bytes:
-        """The encoded outcome that stands where the receiver gave none; never `accepted`."""
+        """The encoded outcome of deliveries to which the receiver gave none; never `accepted`."""
         return self.link.flow_state.fallback_outcome
 
     @property
     def is_over(self) -> bool:
-        """It takes nothing any more, though it may not be let go of yet."""
+        """True if the link has ended and takes no more deliveries; its former deliveries may not have ended yet."""
         return self.link.flow_state.ended
 
     @property
     def bulk(self) -> bool:
-        """A further link of a lane, for deliveries of more than one frame, in a session that no small one waits for."""
+        """True for a further link of a lane, for deliveries of several frames. Its session delays no small delivery."""
         return self.link.flow_state.part != 1
 
     @bulk.setter
@@ -255,7 +256,7 @@ class OutgoingLink:
 
     @property
     def last_delivery_at(self) -> float | None:
-        """When the last delivery left, seconds; None: none has."""
+        """The time when the last delivery began, seconds; None: there was none."""
         at = self.link.flow_state.last_at
         return None if at < 0 else at
 
@@ -279,7 +280,7 @@ class OutgoingLink:
 
     @property
     def max_unsettled(self) -> int:
-        """How many there may be."""
+        """The largest number of unsettled deliveries on the link."""
         return self.link.flow_state.max_outstanding
 
     @max_unsettled.setter
@@ -288,7 +289,7 @@ class OutgoingLink:
 
     @property
     def turn(self) -> int:
-        """The number of the choice that took it last."""
+        """The number of the last choice among links that chose this one."""
         return self.link.flow_state.turn
 
     @turn.setter
@@ -297,12 +298,12 @@ class OutgoingLink:
 
     @property
     def busy(self) -> bool:
-        """It is in the middle of a delivery, and transfers of one link never interleave (§2.6.14)."""
+        """True if a delivery is half sent: the transfers of two deliveries never interleave on a link (§2.6.14)."""
         return self.current is not None
 
     @property
     def is_ready(self) -> bool:
-        """It can take the first frame of a delivery now."""
+        """True if the link can take the first frame of a delivery now."""
         flow_state = self.link.flow_state
         return (
             self.current is None
@@ -315,7 +316,7 @@ class OutgoingLink:
 
     @property
     def usable(self) -> int:
-        """How many deliveries it can take, as far as its credit, its window and its output go."""
+        """The number of deliveries that its credit, its session's window and its connection's output let it take."""
         flow_state = self.link.flow_state
         if (
             flow_state.ended
@@ -329,8 +330,11 @@ class OutgoingLink:
 
     @property
     def available(self) -> int:
-        """How many deliveries wait for its credit (§2.6.7). While it has some, what waits in spite of that is large, if
-        another link of the lane is for that."""
+        """The number of deliveries that wait for its credit (§2.6.7).
+
+        It is 0 for a lane's link that has credit, if the lane has a bulk link: the waiting deliveries are large then,
+        and wait for the bulk link.
+        """
         address = self.address
         has_credit = self.lane is not None and not self.bulk and self.link.flow_state.link_credit > 0
         if has_credit and any(each.bulk for each in address.outgoing):  # of a lane, which are few
@@ -338,7 +342,7 @@ class OutgoingLink:
         return address.waiting.size
 
     def note_credit(self) -> None:
-        """It has credit, or has none: only those that have are looked at when a delivery goes."""
+        """Add the link to its node's `creditors` if it has credit, else remove it: only creditors are asked to send."""
         if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
             self.address.creditors = shared(with_item(self.address.creditors, self), self.address.outgoing)
         else:
@@ -352,8 +356,10 @@ class OutgoingLink:
             self.zero_credit_since = now
 
     def stall(self) -> None:
-        """It was wanted and could not send, for its session's window or its connection's output: it is to be looked at
-        when that has changed."""
+        """Note that a delivery could not be sent for want of session window or output space.
+
+        The session or the connection tries the link again when that changes.
+        """
         session = self.link.session
         if session.flow_state.remote_incoming_window <= 0:
             session.stalled[self] = None
@@ -362,16 +368,16 @@ class OutgoingLink:
 
     @property
     def is_held_up(self) -> bool:
-        """Too much waits to be written to the peer. What is large stops first, so that the small pass it."""
+        """True if too much output waits for the peer. A bulk link stops at a lower limit: small deliveries pass it."""
         return self.connection.is_congested(self.link.flow_state.part)
 
     def next_tag(self, key: bytes | None = None) -> bytes:
-        """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
+        """Return a delivery-tag that no unsettled delivery of this link has. Args: key: the tag to use on a lane."""
         flow_state = self.link.flow_state
         if key is not None and self.lane is not None and not flow_state.has_tag(key):
             return key
         while True:
             flow_state.last_tag += 1
-            tag = b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails if they are none
+            tag = b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails on other octets
             if self.lane is None or not flow_state.has_tag(tag):
                 return tag

@@ -1,4 +1,4 @@
-"""Who serves an address here: its producers, its consumers, its pool of credit, and what waits between them."""
+"""Nodes: the links, the credit pool and the queue of an address; and the table of a router's nodes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
-#: What a dynamic node outlives, if nobody says otherwise.
+#: The lifetime of a dynamic node for which no other is asked.
 DELETE_ON_CLOSE: Final = DeleteOnClose()
 
 
 class Waiting:
-    """Relays that wait for a receiver's credit: by priority, all 256 of them apart, then in the order they came.
+    """The queue of a node: relays that wait for a receiver's credit, by priority (256 levels), then by arrival.
 
-    Some wait only until a deadline. What leaves the queue from its middle is forgotten when it comes up, or when more
-    than half of what is remembered has left. A relay waits in one queue at a time: by its ticket it is known which
-    place of those that it has had is the one that it has.
+    Some relays wait only until a deadline. The entry of a relay that leaves from the middle of the queue stays for a
+    while: it is removed when it becomes the first one, or when more than half of the entries are such ones. Each entry
+    has a ticket. A relay waits in one queue at a time, and its own ticket (`queued`) tells its entry from former ones.
     """
 
     __slots__ = ("_deadlines", "_heap", "size")
@@ -44,14 +44,14 @@ class Waiting:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Relay]] = []
         self._deadlines: list[tuple[float, int, Relay]] = []
-        #: How many wait.
+        #: The number of waiting relays.
         self.size = 0
 
     def __len__(self) -> int:
         return self.size
 
     def add(self, relay: Relay, deadline: float | None = None) -> None:
-        """It waits from now on, behind those of its priority, until `deadline` (seconds) at the latest."""
+        """Add a relay behind the others of its priority. Args: deadline: the end of its wait, seconds."""
         relay.queued = ticket = next(self._tickets)
         self.size += 1
         heappush(self._heap, (-relay.priority, ticket, relay))
@@ -59,44 +59,44 @@ class Waiting:
             heappush(self._deadlines, (deadline, ticket, relay))
 
     def set_aside(self) -> tuple[int, int, Relay]:
-        """Take the first one out of the line, without forgetting it: `put_back` it."""
+        """Take out the first entry. Its relay still counts as waiting: the caller must `put_back` the entry."""
         return heappop(self._heap)
 
     def put_back(self, entries: list[tuple[int, int, Relay]]) -> None:
-        """They stand where they stood."""
+        """Put entries that were set aside back in their places."""
         for entry in entries:
             heappush(self._heap, entry)
 
     def relays(self) -> list[Relay]:
-        """All that wait, in no order."""
+        """Return all waiting relays, in no order."""
         return [relay for _, ticket, relay in self._heap if relay.queued == ticket]
 
     def first(self) -> Relay | None:
-        """The one that leaves next; None if nothing waits."""
+        """Return the relay that leaves next; None: the queue is empty."""
         heap = self._heap
         while heap and heap[0][2].queued != heap[0][1]:
             heappop(heap)
         return heap[0][2] if heap else None
 
     def next_deadline(self) -> float | None:
-        """When somebody has waited long enough; None: nobody's wait is limited."""
+        """Return the next deadline; None: no wait is limited."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].queued != deadlines[0][1]:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def due(self, now: float) -> Relay | None:
-        """One that has waited until its deadline; None if there is none. It is still in the queue."""
+        """Return a relay whose deadline has passed; None: there is none. The relay stays in the queue."""
         deadline = self.next_deadline()
         return self._deadlines[0][2] if deadline is not None and deadline <= now else None
 
     def put_off(self, deadline: float) -> None:
-        """The one that is due next waits on, until then."""
+        """Give the relay with the next deadline a later one."""
         _, ticket, relay = self._deadlines[0]
         heapreplace(self._deadlines, (deadline, ticket, relay))
 
     def remove(self, relay: Relay) -> None:
-        """It waits no longer, wherever in the line it stood."""
+        """Remove a relay, wherever it stands in the queue; do nothing if it does not wait."""
         if relay.queued:
             relay.queued = 0
             self.size -= 1
@@ -108,14 +108,14 @@ class Waiting:
                 heapify(self._deadlines)
 
 
-#: Where nothing waits, and nobody is waited for; and what links have counted, where none has gone.
+#: Shared empty values: the queue, the awaited receivers, and the counts of ended links of most nodes.
 NOBODY: Final = Waiting()
 NOBODY_AWAITED: Final[list[OutgoingLink]] = []
 NOTHING: Final = Tally()
 
 
 class FarSide:
-    """What stands here for a node of another container. `RemoteNode` does."""
+    """The interface of `RemoteNode`, which serves a node of another container, as its two nodes here use it."""
 
     __slots__ = ()
 
@@ -124,15 +124,16 @@ class FarSide:
         raise NotImplementedError
 
     def look(self) -> bool:
-        """Attach and detach links as they are needed. Returns: whether the node is needed no more, and forgotten."""
+        """Attach and detach links as needed. Returns: whether the node was not needed any more, and was forgotten."""
         raise NotImplementedError
 
 
 class Address:
-    """One address of this router: a node that deliveries come to and leave from.
+    """A node of this router, named by an address: deliveries arrive at it and leave from it.
 
-    In a mesh an address is several: where its consumers here are attached; where its producers are, which leads there
-    and to other routers (its ingress); and one for each lane that leaves this router.
+    In a mesh an address has several nodes. Consumers at this router attach to the first. Producers attach to the
+    second, its *ingress*, which leads to the first and to other routers. Each lane that leaves this router has a
+    further node.
     """
 
     __slots__ = (
@@ -181,70 +182,70 @@ class Address:
         maker: ConnectionRecord | None = None,
         lane: Lane | None = None,
     ) -> None:
-        #: The whole memory, until something has waited here: then a part of it.
+        #: The router's memory; once a message has waited here, the node's own account in it.
         self._memory = memory
         self._pool: Pool | None = None
-        #: Its senders are given no credit, for want of memory or because the router drains.
+        #: True if its senders get no credit: the node is above its share of memory, or the router drains.
         self.suspended = False
         self.tenant = tenant
         self.name = name
         self.config = config
-        #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
+        #: The connection that made this dynamic node (§3.5.3); None: it is no dynamic node.
         self.maker = maker
-        #: Of a dynamic node: others may receive from it, too, if its maker tells them its name.
+        #: True for a dynamic node that all who know its name may receive from; False: only its maker may.
         self.is_open = False
-        #: What leaves from here goes by this lane; None: to consumers of this router, or by `shares`.
+        #: The lane that deliveries leave by; None: they go to consumers of this router, or by `shares`.
         self.lane = lane
-        #: Where the producers of this address are attached, in a mesh.
+        #: In a mesh, the node that producers of this address attach to.
         self.ingress: Address | None = None
-        #: It is such a node.
+        #: True if this node is an ingress.
         self.is_ingress = False
-        #: What comes here or leaves from here does so by links to a node elsewhere.
+        #: The remote node that this node serves, by links to its container; None: it serves none.
         self.far: FarSide | None = None
-        #: The mesh knows of its consumers.
+        #: True if this router advertises to the mesh that the address has consumers here.
         self.is_advertised = False
-        #: An ingress' ways out, and what each of them lends it.
+        #: For an ingress: the nodes that it leads to, each with the credit that it lends.
         self.shares: SmallSet[Share] = ()
-        #: Of a lane's: no path leads on any more, and one is waited for.
+        #: For a node of a lane: there is no path at present, and the node waits for one.
         self.held = False
-        #: Of a lane's: nothing comes to it since then, seconds.
+        #: For a node of a lane: the time since which no sender uses it, seconds.
         self.idle_since: float | None = None
-        #: What this node lends to ingresses.
+        #: The credit that this node lends to ingresses.
         self.borrowers: SmallSet[Share] = ()
-        #: Those of its shares whose ways want back what is not used.
+        #: The shares whose unused credit their nodes have asked for.
         self.lenders: SmallSet[Share] = ()
-        #: A node of the router's own: it is there while nobody uses it.
+        #: True for a node of the router's own, which exists even if it is not used.
         self.kept = False
-        #: What a dynamic node outlives (§3.5.10 to §3.5.13).
+        #: The end of a dynamic node's life (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
-        #: Where deliveries leave, as far as nothing is to be decided; None: nobody has asked.
+        #: The route of deliveries that need no decision; None: it was not asked for yet.
         self.fast_route: FastRoute | None = None
         self.incoming: SmallSet[IncomingLink] = ()
         self.outgoing: SmallSet[OutgoingLink] = ()
-        #: Those of them that have credit.
+        #: The outgoing links that have credit.
         self.creditors: SmallSet[OutgoingLink] = ()
         self.copies: SmallSet[OutgoingLink] = ()
-        #: To be read; see `wait`.
+        #: The queue. It may be shared: `wait` adds to it.
         self.waiting = NOBODY
-        #: Of a multicast that waits: receivers that could not take it. None is looked at again before it is the last
-        #: of them: else thousands would be, whenever one of them gives credit.
+        #: For a multicast that waits: the receivers that could not take it. Only the last one is checked, and removed
+        #: when it can take a delivery: otherwise all, perhaps thousands, would be checked whenever one gives credit.
         self.awaited = NOBODY_AWAITED
         #: Consumers whose drain is not answered yet.
         self.draining: SmallSet[OutgoingLink] = ()
-        #: What links that are gone have counted: to be read; see `count`.
+        #: The counts of ended links. They may be shared: `count` adds to them.
         self.past = NOTHING
-        #: When one left that was not relayed without a decision, seconds.
+        #: The time when a delivery last left otherwise than on the fast path, seconds.
         self.left_at = -inf
-        #: Deliveries have come that are not for all of its receivers.
+        #: True once a delivery has come that some of its receivers must not get.
         self.excludes = False
-        #: Deliveries that went to nobody.
+        #: Deliveries that found no receiver.
         self.undelivered = 0
-        #: Deliveries whose octets are kept: they have left from here, and may come back to be sent again.
+        #: Deliveries that have left from here, and whose octets are kept because they may be sent again.
         self.returning = 0
 
     @property
     def pool(self) -> Pool:
-        """Divides the credit of its consumers among its producers. Made when one of either comes."""
+        """The pool that divides the credit of its consumers among its producers; made when first used."""
         pool = self._pool
         if pool is None:
             config = self.config
@@ -255,67 +256,67 @@ class Address:
 
     @property
     def has_pool(self) -> bool:
-        """There is credit to be divided, or was."""
+        """True if the pool was made: a producer or a consumer has attached."""
         return self._pool is not None
 
     def next_timer(self) -> float | None:
-        """When its pool, or what waits, is to be looked at; None: nothing depends on time."""
+        """Return the time of the next timer of its pool or its queue; None: there is none."""
         at = None if self._pool is None else self._pool.next_timer()
         until = self.waiting.next_deadline() if self.waiting.size else None
         return until if at is None or (until is not None and until < at) else at
 
     @property
     def account(self) -> Budget:
-        """Octets of its deliveries that wait here. Made when one has to."""
+        """The account of the octets that wait here; made when first used."""
         if self._memory.whole is None:
             self._memory = Budget(self._memory.limit, self._memory)
         return self._memory
 
     @property
     def buffered(self) -> int:
-        """Octets of its deliveries that wait here."""
+        """Octets that wait here."""
         return 0 if self._memory.whole is None else self._memory.used
 
     @property
     def demand(self) -> int:
-        """How many deliveries can leave from here now."""
+        """Deliveries that can leave from here now."""
         return 0 if self._pool is None else self._pool.demand
 
     @property
     def granted(self) -> int:
-        """Deliveries that may still come here."""
+        """Deliveries that senders may still send here."""
         return 0 if self._pool is None else self._pool.granted
 
     def wait(self, relay: Relay, deadline: float | None = None) -> None:
-        """A relay waits here from now on; see `Waiting.add`."""
+        """Add a relay to the queue; see `Waiting.add`."""
         if self.waiting is NOBODY:
             self.waiting = Waiting()
         self.waiting.add(relay, deadline)
 
     def count(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is gone: what it has counted stays."""
+        """Keep the counts of a link that has ended."""
         if self.past is NOTHING:
             self.past = Tally()
         self.past.add(taken)
 
     @property
     def is_multicast(self) -> bool:
-        """Every consumer gets each delivery."""
+        """True if every consumer gets each delivery."""
         return self.config.distribution is Distribution.MULTICAST
 
     @property
     def is_internal(self) -> bool:
-        """It is no address as clients know one: it leads to other routers, or its producers' messages to consumers."""
+        """True for a node that clients do not know as an address: an ingress, or the node of a lane."""
         return self.lane is not None or self.is_ingress
 
     @property
     def has_consumers(self) -> bool:
-        """There is somebody, here or at other routers, whom deliveries could go to; or there will be, elsewhere."""
+        """True if deliveries have a consumer, here or at another router, or are likely to have one again."""
         return bool(self.outgoing or self.shares) or self.held or (self.far is not None and self.is_ingress)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is attached and nothing waits."""
+        """True if nothing is attached and nothing waits."""
         return not (
             self.incoming or self.outgoing or self.copies or self.waiting.size or self.ingress or self.borrowers
         )
@@ -328,7 +329,7 @@ def address_of(relay: Relay) -> Address | None:
 
 
 class AddressTable:
-    """The addresses that somebody uses now, by (tenant, name), and the configuration of those that somebody may."""
+    """The nodes in use, by (tenant, name), and the configuration of all addresses."""
 
     def __init__(self, patterns: PatternTable[AddressConfig], memory: Budget) -> None:
         self.patterns = patterns
@@ -340,21 +341,22 @@ class AddressTable:
         return len(self._addresses)
 
     def values(self) -> list[Address]:
-        """All of them, now."""
+        """Return all nodes in use."""
         return list(self._addresses.values())
 
     def config(self, name: str) -> AddressConfig:
-        """What the most specific pattern says of an address, whichever container has it. Patterns say nothing of the
-        router's own.
+        """Return the configuration of an address: that of the most specific pattern that matches its name.
+
+        In `name@container` the container does not count. The router's own addresses match no pattern.
         """
         return (None if is_reserved(name) else self.patterns.lookup(split(name)[0])) or self._default
 
     def find(self, tenant: str, name: str) -> Address | None:
-        """The address, if somebody uses it."""
+        """Return the node of an address; None: it is not in use."""
         return self._addresses.get((tenant, name))
 
     def use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Address:
-        """The address, made if nobody has used it."""
+        """Return the node of an address; make it if there is none. Args: maker: as of the node."""
         address = self._addresses.get((tenant, name))
         if address is None:
             config = self.config(name) if maker is None else self._default
@@ -362,17 +364,17 @@ class AddressTable:
         return address
 
     def keep(self, name: str) -> None:
-        """Have a node of the router's own from now on."""
+        """Make a node of the router's own."""
         self.use("", name).kept = True
 
     def drop_if_idle(self, address: Address) -> bool:
-        """Forget an address that nobody uses any more; whether it was."""
+        """Forget a node that is not used any more. Returns: whether it was forgotten."""
         idle = address.is_idle and not address.kept
         if idle:
             self.remove(address)
         return idle
 
     def remove(self, address: Address) -> None:
-        """Forget an address."""
+        """Forget a node."""
         if self._addresses.get((address.tenant, address.name)) is address:
             del self._addresses[address.tenant, address.name]

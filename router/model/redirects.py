@@ -1,4 +1,4 @@
-"""Redirects as peers are told them, and as they tell them (§2.8.16, §2.8.18)."""
+"""Redirects in errors, as this router sends and reads them (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_PORT: Final = 2**16 - 1
 
 
 def info(place: Redirect) -> dict[Symbol, Value]:
-    """The info of the error that sends a peer there; what the place does not say is not in it."""
+    """Return the info of the error that redirects a peer to a place; fields that the place leaves open are left out."""
     values: dict[str, Value] = {
         "hostname": place.hostname,
         "network-host": place.network_host,
-        # The standard leaves its type open; as an int it is what clients in C look for.
+        # The standard leaves the type of the port open. Clients in C look for an int.
         "port": None if place.port is None else Int(place.port),
         "address": place.address,
     }
@@ -27,7 +27,7 @@ def info(place: Redirect) -> dict[Symbol, Value]:
 
 
 def redirect_of(error: Error) -> Redirect:
-    """Where the error of a peer sends us. What is empty, or of another type than the standard says, is not said."""
+    """Return the redirect in a peer's error. A field that is empty, or has a wrong type, counts as missing."""
     told = error.info or {}
 
     def text(key: str) -> str | None:
