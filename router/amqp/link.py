@@ -283,7 +283,7 @@ class Sender(Link):
             if flow_state.current is not None:
                 raise CommandError("another delivery is in the middle of its frames")
             if aborted:
-                raise CommandError("nothing of the delivery was sent")
+                raise CommandError("the delivery has not begun, so it cannot be aborted")
         if settled and not delivery.settled:
             delivery.settled = delivery.remote_settled = True
             kernel.forget(delivery)

@@ -83,19 +83,19 @@ def bind() -> Bound:
     if wanted == "pure":
         return Bound("pure", f"{VARIABLE} says so")
     if wanted not in ("", "compiled"):
-        raise ImportError(f"{VARIABLE} is {wanted!r}: `compiled` or `pure` is wanted", name=COMPILED)
+        raise ImportError(f"{VARIABLE} is {wanted!r}: it must be `compiled` or `pure`", name=COMPILED)
     compiled = compiled_file()
     if compiled is None:
-        reason = "it is not compiled"
+        reason = "there is no compiled kernel"
     elif not is_of_source(compiled):
-        reason = "what is compiled is another source"
+        reason = "the compiled kernel is of another source"
         if not wanted:
-            warnings.warn(f"{compiled}: {reason} than {_FOLDER}, which runs as it is", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{compiled}: {reason} than {_FOLDER}, which runs uncompiled", RuntimeWarning, stacklevel=2)
     else:
         try:
             kernel = load(compiled, COMPILED)
         except ImportError as error:  # compiled for another system
-            reason = f"what is compiled cannot be loaded: {error}"
+            reason = f"the compiled kernel cannot be loaded: {error}"
         else:
             _stand_in(kernel)
             return Bound("compiled")

@@ -219,9 +219,9 @@ def encode_head(message: Message) -> bytes:
     Raises: CommandError: it is no message, or has a body; and as `Message.encode`.
     """
     if not isinstance(message, Message):
-        raise CommandError(f"what is said about the parts is a Message, not {type(message).__name__}")
+        raise CommandError(f"the head of a message in parts is a Message, not {type(message).__name__}")
     if message.body is not None:
-        raise CommandError("the message has a body, and the parts would be another")
+        raise CommandError("the message has a body, so it cannot be sent in parts")
     if message.content_encoding is not None:
         _check_encoding(message.content_encoding, ())
     return encode_sections(message._head())

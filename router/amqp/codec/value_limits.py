@@ -53,7 +53,7 @@ def refuse_values(payload: Buffer, most: int) -> None:
             offset, most = _count(payload, offset, 1, 0, most)
     except _TooManyError:
         raise ProtocolError(
-            Scope.LINK, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "there are more values than are decoded here at once"
+            Scope.LINK, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "there are more values than the decoder permits"
         ) from None
     except (*MALFORMED, KeyError):
         return

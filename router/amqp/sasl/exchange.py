@@ -47,7 +47,7 @@ class SaslCode(IntEnum):
 _REFUSALS: Final[Mapping[SaslCode, str]] = {
     SaslCode.AUTH: "does not accept the credentials (auth)",
     SaslCode.SYS: "cannot check the credentials (sys)",
-    SaslCode.SYS_PERM: "cannot check the credentials until somebody mends it (sys-perm)",
+    SaslCode.SYS_PERM: "cannot check the credentials until it is repaired (sys-perm)",
     SaslCode.SYS_TEMP: "cannot check the credentials now (sys-temp)",
 }
 
@@ -378,7 +378,7 @@ class SaslClient(_Exchange[ServerFrame]):
                 turn = self._tell(b"")
             self._turn = turn
         except StopIteration:
-            raise MechanismError("a challenge that the mechanism does not have") from None
+            raise MechanismError("a challenge that is not due") from None
 
     def _finish(self, frame: SaslOutcome) -> None:
         if frame.code is not SaslCode.OK:
@@ -400,7 +400,7 @@ class SaslClient(_Exchange[ServerFrame]):
 def _check_names(mechanisms: Sequence[str]) -> None:
     unknown = [name for name in mechanisms if name not in MECHANISMS]
     if unknown or not mechanisms:
-        raise CommandError(f"mechanisms are some of {', '.join(MECHANISMS)}, not {', '.join(unknown) or 'none'}")
+        raise CommandError(f"mechanisms must be some of {', '.join(MECHANISMS)}, not {', '.join(unknown) or 'none'}")
 
 
 def _fitting(body: bytes) -> bytes:

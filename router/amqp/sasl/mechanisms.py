@@ -207,7 +207,7 @@ def _anonymous_client(_mechanism: str, _side: ClientSide) -> ClientConversation:
 def _external_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     authorization = _text((yield b""))
     if side.external_user is None:
-        raise MechanismError("the layer below has authenticated nobody")
+        raise MechanismError("TLS has authenticated no user")
     # proton sends its configured user here. Acting for another user is not permitted.
     if authorization not in ("", side.external_user):
         raise MechanismError("another authorization identity than the authenticated one")

@@ -68,7 +68,7 @@ def beside(tree: Path) -> Path:
 
 
 def test_a_source_that_is_not_compiled_runs_as_it_is(tree: Path) -> None:
-    assert told(tree) == ("pure; it is not compiled; py", "")
+    assert told(tree) == ("pure; there is no compiled kernel; py", "")
 
 
 def test_it_runs_where_there_is_no_cython(tree: Path) -> None:
@@ -96,24 +96,24 @@ def test_a_source_that_has_changed_since_it_was_compiled_runs_as_it_is_with_a_wa
     with (tree / name).open("a") as source:
         source.write("# changed\n")
     said, _ = told(tree)
-    assert said == "pure; what is compiled is another source; py"
+    assert said == "pure; the compiled kernel is of another source; py"
     warned = ran(tree.parents[2], "-c", TELL).stderr
-    assert f"RuntimeWarning: {beside(tree)}: what is compiled is another source than {tree}" in warned
+    assert f"RuntimeWarning: {beside(tree)}: the compiled kernel is of another source than {tree}" in warned
 
 
 def test_what_was_made_for_another_system_is_left_alone(tree: Path) -> None:
     beside(tree).write_bytes(b"no machine code, " + binding.mark())
     said, _ = told(tree)
-    assert said.startswith("pure; what is compiled cannot be loaded: ")
+    assert said.startswith("pure; the compiled kernel cannot be loaded: ")
     assert said.endswith("; py")
 
 
 @pytest.mark.parametrize(
     ("wanted", "content", "message"),
     [
-        ("compiled", None, "AMQPMESH_KERNEL is 'compiled': it is not compiled"),
-        ("compiled", b"of something else", "AMQPMESH_KERNEL is 'compiled': what is compiled is another source"),
-        ("Compiled", None, "AMQPMESH_KERNEL is 'Compiled': `compiled` or `pure` is wanted"),
+        ("compiled", None, "AMQPMESH_KERNEL is 'compiled': there is no compiled kernel"),
+        ("compiled", b"of something else", "AMQPMESH_KERNEL is 'compiled': the compiled kernel is of another source"),
+        ("Compiled", None, "AMQPMESH_KERNEL is 'Compiled': it must be `compiled` or `pure`"),
     ],
 )
 def test_a_kernel_that_is_wanted_and_not_there_is_an_error(
@@ -150,7 +150,7 @@ def test_a_line_of_the_file_for_the_compiler_is_found_in_its_part() -> None:
 def test_a_command_says_so_in_one_line_and_ends_with_2(arguments: list[str]) -> None:
     done = ran(ROOT, "-m", "amqpmesh", *arguments, wanted="fast")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "amqpmesh: AMQPMESH_KERNEL is 'fast': `compiled` or `pure` is wanted\n"
+    assert done.stderr == "amqpmesh: AMQPMESH_KERNEL is 'fast': it must be `compiled` or `pure`\n"
 
 
 def test_the_version_says_which_kernel_runs(compiled: Path) -> None:
