@@ -1,7 +1,7 @@
-"""Links come and go: what an attach is answered with, dynamic nodes, stolen links (§2.6.1, §2.6.3, §3.5).
+"""Answers to attaches, dynamic nodes, and stolen links (§2.6.1, §2.6.3, §3.5).
 
-Our attach reports what is in force, never an echo of what was asked for: filters that nobody applies are absent, no
-terminus is durable, and none outlives its link.
+The router's attach reports the terms that are in force; it never repeats the peer's terms as they were. Filters are
+left out, since the router applies none. No terminus is durable, and none outlives its link.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 
-#: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
-#: few enough for the smallest frame that a peer may take (§2.7.1).
+#: Characters of a container-id and of a link's name that the name of a dynamic node contains: enough to trace the node
+#: to its link (§3.5.3), few enough for the smallest frame that a peer may take (§2.7.1).
 TRACEABLE: Final = 32
 
-#: Seconds for which a container whose connections share a link's name is not told of again; and how many of those are
-#: remembered.
+#: Seconds until a container is logged again whose connections share the name of a link. `TOLD`: containers that are
+#: remembered for this.
 TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
@@ -72,32 +72,32 @@ _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in Dis
 
 
 class Attaching:
-    """The answers to attaches."""
+    """Answers the attaches of peers."""
 
     def __init__(self, context: Context, lookup: Lookup) -> None:
         self._context = context
         self._lookup = lookup
         self._claims = Claims(context)
-        #: Containers of which several connections share a link's name, by the hash of what identifies them, and until
-        #: when that is not told again.
+        #: Containers whose connections share the name of a link, by the hash of their identity; each with the time from
+        #: which it may be logged again.
         self._told: OrderedDict[int, float] = OrderedDict()
 
     def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
-        """A peer's attach came: answer it.
+        """Answer a peer's attach.
 
-        Raises: ProtocolError(SESSION, resource-limit-exceeded): there are too many handles of links that are no more.
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer has not detached too many ended links.
         """
         octets = size_of_attach(attach)
         self._check_handles(record)
         key = self._key(record, link)
         claim = link.context if isinstance(link.context, Claim) else None
-        # The same link on this connection: what is live of it is the new one's, if the peer wants to resume.
+        # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
         try:
             if is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
-                # Nothing new may be sent until both maps are complete: it is to try again (§2.7.3).
+                # Neither side may send new deliveries until both maps are complete: the peer must attach again (§2.7.3).
                 link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
                 link.detach(closed=False)
                 return
@@ -106,7 +106,7 @@ class Attaching:
             holders = [
                 each.connection for each in self._context.link_names.having(key) if each.connection is not record
             ]
-            # Whoever has an unsettled map wants to resume: that is the one that was there, by the letter of §2.6.1.
+            # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
             if claim is None and holders and attach.unsettled is None and self._context.config.theft_wait:
                 _lifetime(attach.target if isinstance(link, Receiver) else attach.source)
                 self._claims.ask(Claim(record, link, attach, octets), holders)
@@ -123,7 +123,7 @@ class Attaching:
         except (RefusedError, ProtocolError) as refusal:
             if isinstance(refusal, RefusedError):
                 error = refusal.error
-            elif refusal.scope is Scope.LINK:  # of its unsettled map, which is read now
+            elif refusal.scope is Scope.LINK:  # an error in its unsettled map, which is read only now
                 error = Error(condition=refusal.condition, description=str(refusal))
             else:
                 raise
@@ -146,14 +146,14 @@ class Attaching:
         self._context.link_names.add(key, taken)
 
     def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
-        """What answers an incomplete unsettled map."""
+        """Return the unsettled map that answers an incomplete one."""
         if isinstance(link, Receiver):
             return states(in_common(self._context, record, link, attach))
         end_undecided(self._context, record, link, attach)
         return {}
 
     def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
-        """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
+        """Log and record that a peer's attach was refused. Raises: as `attached`."""
         self._context.log.info(
             "link refused",
             connection=record.number,
@@ -169,10 +169,10 @@ class Attaching:
 
     @staticmethod
     def _check_handles(record: ConnectionRecord) -> None:
-        """Whether the handles that a peer has not detached are few: those of links that we ended stay its own until it
-        does, and are none of its `links`.
+        """Check the number of handles that a peer uses: an ended link keeps its handle until the peer detaches it.
 
-        Raises: ProtocolError(SESSION, resource-limit-exceeded): it has let as many stay as it may have links, and more.
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer uses more than twice as many handles as it
+            may have links.
         """
         handles = 0
         for each in record.engine.channels.incoming.values():
@@ -198,7 +198,7 @@ class Attaching:
             address = self._make_dynamic(record, link, _lifetime(target))
             named: str | None = self._dynamic_name(address)
         elif target.address is None:
-            # The anonymous terminus: each message goes by its own `to`.
+            # The anonymous terminus: each message goes to the address in its `to`.
             address, named = None, None
         else:
             named = target.address
@@ -272,7 +272,7 @@ class Attaching:
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
-            # Accepted is said by receivers only: a router never says it in the place of one that is gone.
+            # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
         end_undecided(context, record, link, attach)
         link.attach(
@@ -283,7 +283,7 @@ class Attaching:
                 dynamic_node_properties=_properties(address) if source.dynamic else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
-                # What is no outcome cannot be one of those that are chosen from (§3.5.3, outcomes).
+                # Symbols that are no outcomes are left out (§3.5.3, outcomes).
                 outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES),
             ),
             target=attach.target,
@@ -314,16 +314,16 @@ class Attaching:
     # ----------------------------------------------------------------------------------------------------- addresses
 
     def _make_dynamic(self, record: ConnectionRecord, link: Link, lifetime: LifetimePolicy | None) -> Address:
-        """A node for this link (§3.5.3, §3.5.4, dynamic).
+        """Make a node for a link with a dynamic source or target (§3.5.3, §3.5.4, dynamic).
 
-        Of a dynamic source only the connection that made it receives, and others send. Of a dynamic target others
-        receive, too, if its maker tells them its name: for whom else would it send?
+        Only the connection that made it may receive from the node of a dynamic source; others send to it. All who know
+        the name of a dynamic target's node may receive from it: its maker is the sender, and needs receivers.
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
         name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
         address = self._context.addresses.use(record.peer.tenant, name, record)
         address.is_open = isinstance(link, Receiver)
-        # Should the link not come about after all, nobody uses it.
+        # If the link is refused after all, the node is not used, and is forgotten.
         self._context.touch(address)
         if lifetime is not None:
             address.lifetime = lifetime
@@ -335,15 +335,15 @@ class Attaching:
     # ------------------------------------------------------------------------------------------------------- stealing
 
     def _key(self, record: ConnectionRecord, link: Link) -> LinkKey:
-        """What identifies a link between two containers (§2.6.1).
+        """Return the identity of a link between two containers (§2.6.1).
 
-        The container-id alone proves nothing: it counts per virtual host and authenticated user, or host.
+        A container-id proves nothing. So it only counts together with the virtual host, and the user or else the host.
         """
         peer = record.peer
         return peer.hostname or "", record.principal, peer.container_id, link.name, link.role is Role.SENDER
 
     def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
-        """The second attach of a link wins, and the first is detached (§2.6.1)."""
+        """Detach a link that was attached a second time: the second attach wins (§2.6.1)."""
         context = self._context
         context.log.info(
             "link stolen",
@@ -359,7 +359,7 @@ class Attaching:
         fail_link(context, robbed, error)
 
     def _tell_shared(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
-        """Two connections of a container live, and each has a link of that name: tell it once."""
+        """Log, once in `TOLD_TIME`, that two live connections of a container have a link of the same name."""
         now, told = self._context.now, self._told
         assert holder.key is not None
         container = hash(holder.key[:3])
@@ -380,9 +380,10 @@ class Attaching:
 
 
 def _lifetime(terminus: object) -> LifetimePolicy | None:
-    """How long a dynamic node is to live; None: that is not said. A policy of an extension is not in force.
+    """Return the lifetime policy that a peer asks for its dynamic node; None: it asks for none.
 
-    Raises: RefusedError: it is of a type that is no lifetime policy.
+    A policy that is an extension of the standard counts as none.
+    Raises: RefusedError: the value is no lifetime policy.
     """
     if not (isinstance(terminus, Source | Target) and terminus.dynamic):
         return None
@@ -406,12 +407,12 @@ def _no_credit_reason(context: Context, address: Address) -> Reason:
 
 
 def _properties(address: Address) -> NodeProperties:
-    """What a dynamic node is (§3.5.9)."""
+    """Return the properties of a dynamic node (§3.5.9)."""
     return {LIFETIME_POLICY: address.lifetime, DISTRIBUTION_MODES: _MODES}
 
 
 def _traceable(text: str) -> str:
-    """The beginning of a text, percent-encoded."""
+    """Return the beginning of a text, percent-encoded, in `TRACEABLE` characters at most."""
     text = text[:TRACEABLE]
     while len(encoded := quote(text, safe="")) > TRACEABLE:
         text = text[:-1]

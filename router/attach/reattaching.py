@@ -1,8 +1,9 @@
-"""A link that is attached again with an unsettled map while deliveries of it live on its connection (§2.6.13).
+"""Resumption of a link on the same connection: a second attach with an unsettled map (§2.6.13).
 
-Such a link was detached without being closed. A sender that comes back is told of the deliveries that both have, and
-may go on with them. A receiver that comes back has its outcomes passed on; what it has not decided is given up, since
-its octets are not kept to be sent again. Of the peer's map nothing is kept.
+Such a link was detached, but not closed, and still has unsettled deliveries on the connection. If the peer is the
+sender, our attach names the deliveries that both sides have, and the peer may resume them. If the peer is the receiver,
+its outcomes are passed on. Deliveries for which it has no outcome are given up: the router does not keep their octets,
+and cannot send them again. The router keeps nothing of the peer's map.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
-#: All of a delivery has come, however many sections it has: the place behind the last that there can be (§3.4.1).
+#: The state of a delivery that has arrived whole: a place behind the last section that a message can have (§3.4.1).
 WHOLE: Final = Received(section_number=2**32 - 1, section_offset=0)
 
 
 def in_common(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> dict[bytes, Delivery]:
-    """Live deliveries of a sender that comes back; those that its map has, too, if that is complete.
+    """Return the deliveries of a resuming sender that both sides have, by delivery-tag.
 
-    What a complete map has not is settled by the sender (§2.6.13); an outcome that it has is passed on (§2.6.12).
+    An incomplete map of the sender does not count: all our deliveries are returned then. The sender has settled the
+    deliveries that are not in its complete map (§2.6.13). Outcomes in the map are passed on (§2.6.12).
     """
     ours = _live(record, link) if attach.unsettled is not None else {}
     if not ours or attach.incomplete_unsettled:
@@ -48,20 +50,21 @@ def in_common(context: Context, record: ConnectionRecord, link: Link, attach: At
             if (encoded := _outcome(state)) is not None:
                 _said(context, delivery, encoded, settled=False)
         if not ours:
-            break  # nobody reads what is behind the last of ours
+            break  # the rest of the map is not read
     for delivery in ours.values():
         _said(context, delivery, None, settled=True)
     return both
 
 
 def states(deliveries: Mapping[bytes, Delivery]) -> dict[bytes, DeliveryState]:
-    """What our attach says of them: the outcome, or that all of it is here."""
+    """Return the states of deliveries in our attach: the outcome, or `received` with all of the delivery."""
     return {tag: WHOLE if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
 
 
 def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: IncomingLink) -> None:
-    """The deliveries are those of a new link from now on. Their sender has to go on with each (`resume`): until then
-    they have no delivery-id, and an outcome is kept.
+    """Move deliveries to the new link.
+
+    The sender must resume each of them (`resume`). Until then a delivery has no delivery-id, and its outcome is kept.
     """
     flow_state = incoming.link.flow_state
     for tag, delivery in deliveries.items():
@@ -76,8 +79,9 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
 
 
 def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> None:
-    """Pass on the outcomes that a receiver comes back with. What its map has no outcome of is given up, as is what a
-    complete map has not.
+    """Pass on the outcomes in the map of a resuming receiver, and give up the other deliveries.
+
+    These are the deliveries in the map without an outcome, and the deliveries that a complete map does not have.
     """
     ours = _live(record, link) if attach.unsettled is not None else {}
     if not ours:
@@ -100,12 +104,12 @@ def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach
 
 
 def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | OutgoingLink]:
-    """What was attached as this link before."""
+    """Return the links that were attached with this name and role before, and were detached but not closed."""
     return [each for each in record.detached_unsettled if each.link.name == link.name and each.link.role is link.role]
 
 
 def _live(record: ConnectionRecord, link: Link) -> dict[bytes, Delivery]:
-    """Deliveries that live on a connection from when this link was attached before, by delivery-tag."""
+    """Return the live deliveries of the former attaches of this link, by delivery-tag."""
     before = _before(record, link)
     for old in before:
         expand_link(old.link.flow_state)
@@ -123,7 +127,7 @@ def _outcome(state: DeliveryState | None) -> bytes | None:
 
 
 def _said(context: Context, delivery: Delivery, state: bytes | None, *, settled: bool) -> None:
-    """What a map says of a delivery is what a disposition would."""
+    """Handle the state of a delivery in a map like that of a disposition."""
     if state is not None:
         delivery.remote_state = state
     delivery.remote_settled = delivery.remote_settled or settled

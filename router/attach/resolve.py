@@ -1,8 +1,8 @@
-"""What an address means at this router: a name here, of the mesh, or of another container.
+"""Resolution of addresses: the node of this router that an address of a link or a message leads to.
 
-`name` is served by whichever routers have receivers of it, `name@container` by that container alone, and `@container`
-is all of it. What is found out from the configuration is kept by address, since each message of an anonymous sender
-says one.
+All routers with receivers of `name` serve it. Only the container serves `name@container`. `@container` stands for all
+nodes of the container. Results of the configuration are remembered by address, since each message of an anonymous
+sender has an address.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink
     from amqpmesh.router.model.node import Address
 
-#: Addresses that are remembered, and the longest of them: they are as long as peers make them.
+#: The number of remembered addresses, and the characters of the longest one: peers choose them.
 REMEMBERED: Final = 1000
 LONGEST: Final = 255
 
 
 def check_here(config: AddressConfig, name: str) -> None:
-    """Let an address pass that is served here.
+    """Check that the configuration does not redirect an address.
 
-    Raises: RefusedError: it is elsewhere, and the error says where (§2.8.18).
+    Raises: RefusedError: it does; the error names the place (§2.8.18).
     """
     if config.redirect is not None:
         place = config.redirect.place.for_address(name)
@@ -45,9 +45,9 @@ def check_here(config: AddressConfig, name: str) -> None:
 
 
 def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
-    """Whether this router goes where an address is, in the place of who asks for it.
+    """Return whether this router follows the redirect of an address for a client.
 
-    Who desires `amqpmesh:redirect`, of its connection or of its link, goes there by itself.
+    A client that desires `amqpmesh:redirect`, in its `open` or its `attach`, follows redirects itself.
     """
     if config.redirect is None or not config.redirect.is_followed:
         return False
@@ -56,57 +56,58 @@ def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | No
 
 
 class Place(NamedTuple):
-    """An address, with the aliases of this router followed."""
+    """An address in its parts, after the aliases of this router were applied."""
 
     name: str
-    """Empty: the whole of a container."""
+    """Empty: the address stands for all nodes of the container."""
     container: str | None
-    """None: whichever routers serve the name."""
+    """None: all routers with receivers of the name serve it."""
     config: AddressConfig
 
     @property
     def address(self) -> str:
-        """All of it."""
+        """The whole address."""
         return self.name if self.container is None else f"{self.name}@{self.container}"
 
     @property
     def is_reserved(self) -> bool:
-        """It is one of a router's own."""
+        """True if the address is a router's own."""
         return is_reserved(self.name)
 
     @property
     def is_available(self) -> bool:
-        """Policy lets it be used. It is asked for names of other containers, too: what is forbidden here would be got
-        around by an `@`.
+        """True if the configuration permits the address.
+
+        The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
         """
         return self.config.distribution is not Distribution.UNAVAILABLE
 
 
 class Lookup:
-    """Finds addresses of a router."""
+    """Resolves the addresses that links and messages name."""
 
     def __init__(self, context: Context, elsewhere: Elsewhere) -> None:
         self._context = context
         self._elsewhere = elsewhere
         self._own = context.config.names
-        #: Addresses that were looked up lately. Once half of what may be remembered was, those not looked up since are
-        #: the older ones, which go next: nobody makes the router forget what is in use.
+        #: Addresses that were looked up lately, in two generations. When the first is full, it becomes the older one,
+        #: and the former older one is dropped. An address in use returns to the first: no flood of others displaces it.
         self._places: dict[str, Place] = {}
         self._older: dict[str, Place] = {}
 
     @property
     def remembered(self) -> Mapping[str, Place]:
-        """The addresses whose meaning is kept."""
+        """The remembered addresses, with their parts."""
         return {**self._older, **self._places}
 
     def compact(self) -> None:
-        """Let go of what is kept: one of them among what a link had keeps the whole page of memory."""
+        """Forget all remembered addresses: each of them may keep a page of memory that is otherwise free."""
         self._places, self._older = {}, {}
 
     def place(self, address: str) -> Place:
-        """What an address means by the configuration, wherever that is.
+        """Return the parts of an address, after aliases.
 
-        Raises: RefusedError: it is none.
+        Raises: RefusedError: the address is invalid.
         """
         place = self._places.get(address)
         if place is None:
@@ -127,15 +128,16 @@ class Lookup:
             config = context.addresses.config(name)
             if config.alias is None or not (container is None or container in self._own):
                 return Place(name, container, config)
-            # The configuration has no circles.
+            # This ends: a configuration with circles of aliases is refused.
             address = config.alias
 
     # --------------------------------------------------------------------------------------------------------- of links
 
     def target(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address | None:
-        """Where what is sent to an address goes; None: every message by itself, to the router `place.container`.
+        """Return the node for the messages of a sender to an address.
 
-        Raises: RefusedError: by the configuration it is elsewhere or unavailable; or nobody knows of it.
+        Returns: None: each message is resolved by itself, and goes to the router `place.container`.
+        Raises: RefusedError: the configuration redirects or forbids the address; or its container is not known.
         """
         context, container = self._context, place.container
         if not place.name:
@@ -143,7 +145,7 @@ class Lookup:
             if container not in self._own and not self._is_router(container):
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return None
-        # The other workers of this router have no more of those than this one.
+        # All workers of a router have the same addresses of these kinds.
         is_alike = place.is_reserved or place.config.redirect is not None
         if container == context.id or (is_alike and container in self._own):
             address = self._local(record, attach, place)
@@ -155,9 +157,9 @@ class Lookup:
         return context.routes.ingress(self.source(record, attach, place))
 
     def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
-        """What a receiver of an address takes from. Whether it may is another question.
+        """Return the node for a receiver of an address. The caller checks the receiver's rights.
 
-        Raises: RefusedError: as `target`.
+        Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
         """
         container, tenant = place.container, record.peer.tenant
         if not place.name:
@@ -175,7 +177,7 @@ class Lookup:
         return address
 
     def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
-        """The address here that a name is, made if nobody has used it."""
+        """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context, tenant = self._context, record.peer.tenant
         if place.is_reserved:
             address = context.addresses.find(tenant, place.name)
@@ -192,21 +194,21 @@ class Lookup:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         address = self._context.addresses.use(tenant, key)
-        # Should the link not come about after all, nobody uses it.
+        # If the link is refused after all, the node is not used, and is forgotten.
         self._context.touch(address)
         return address
 
     def _is_router(self, container: str) -> bool:
-        """Whether a container is another router of this mesh, or several that are one, within reach or not."""
+        """Return whether a container is another router of the mesh, or the workers of one, reachable or not."""
         return bool(self._context.routes.routers_of(container))
 
     # ------------------------------------------------------------------------------------------------------ of messages
 
     def resolve(self, incoming: IncomingLink, to: str) -> tuple[Address | None, str]:
-        """Where a message goes by its `to`, and what that means in the end: what an alias stands for.
+        """Return the node for a message, and the address that its `to` stands for, after aliases.
 
-        Returns: None for the address, if there is none that anybody serves.
-        Raises: RefusedError: it never can be served; by the configuration it is elsewhere (§2.8.18).
+        Returns: None for the node: no receiver of the address is known.
+        Raises: RefusedError: the address can never be served, or the configuration redirects it (§2.8.18).
         """
         lane, only = incoming.lane, incoming.container
         if lane is not None:
@@ -227,9 +229,9 @@ class Lookup:
         return self.way(tenant, place), place.address
 
     def way(self, tenant: str, place: Place) -> Address | None:
-        """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere.
+        """Return the node for a single message to an address; None: no receiver of it is known.
 
-        Raises: RefusedError: as `target`; or too much is used elsewhere.
+        Raises: RefusedError: as `target`; or there are too many remote nodes.
         """
         context = self._context
         routes, name, container = context.routes, place.name, place.container
@@ -255,7 +257,7 @@ class Lookup:
         return found
 
     def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
-        """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""
+        """Return the node and the address, as `resolve`, for a copy that the router sends itself; never refuse it."""
         place = self.place(address)
         try:
             if self._is_here(place) and place.config.redirect is not None:
@@ -265,11 +267,11 @@ class Lookup:
             return None, place.address
 
     def _is_here(self, place: Place) -> bool:
-        """Whether a name is one of this router's as well."""
+        """Return whether this router serves an address itself, perhaps as one of several."""
         return place.container is None or place.container in self._own
 
     def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Address:
-        """The node of an address that is elsewhere, where this router goes there. Raises: RefusedError: it does not."""
+        """Return the node of a redirected address. Raises: RefusedError: the client has to follow the redirect."""
         redirect = place.config.redirect
         assert redirect is not None
         if not follows(place.config, incoming.connection, incoming.link.remote):
@@ -277,7 +279,10 @@ class Lookup:
         return self._context.routes.ingress(self._elsewhere.led(tenant, place.name, redirect))
 
     def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Address | None:
-        """What came by a lane has arrived: it is for who is here, or for nobody. Aliases are for clients."""
+        """Return the node for a message that a transit lane has brought to its last router; None: it has none.
+
+        Aliases do not apply: the router of the sender has applied its own.
+        """
         context = self._context
         name, container = split(to)
         if not (container is None or container in self._own):

@@ -1,10 +1,11 @@
-"""Attaches of a link that other connections have: which of those still live (§2.6.1).
+"""Checks of the connections that already have a link which a peer attaches (§2.6.1).
 
-The standard gives a link to whoever attaches it last. That is meant for a client that comes back before its old
-connection is missed. But programs with two connections attach one name on each (python-proton names links after
-container and address), and replicas of a service often share a container-id. So the holders are asked for a sign of
-life, and a link is taken from those that give none. A sign is an octet that comes after the question, or that the
-peer's system acknowledges the empty frame, where the transport can tell.
+By the standard the last attach of a link wins. That helps a client that reconnects before the loss of its old
+connection is noticed. But some programs attach the same name on each of two connections (python-proton names links
+after container and address), and replicas of a service often share a container-id. So the router asks the connections
+that have the link for a sign of life, by an empty frame. Only connections that give none lose the link. A sign of life
+is any octet that arrives after the question. An acknowledgement of the empty frame by the peer's system is one, too, if
+the transport can see it.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
-#: Seconds until a sign of life is first looked for; each next look comes after twice as long.
+#: Seconds until the first check for a sign of life; the pause doubles after each check.
 FIRST_LOOK: Final = 0.001
 
-#: Holders that are asked, the oldest first. Others are taken to live: an attach costs no more questions than that.
+#: Connections that are asked for one attach at most, the oldest first. Others count as alive: so the cost is limited.
 MOST_ASKED: Final = 16
 
 
 class Claim:
-    """An attach that is answered once the holders of its link have been asked."""
+    """An attach that is answered once the connections that have its link were asked."""
 
     __slots__ = ("asked", "attach", "flow", "link", "octets", "record", "silent")
 
     def __init__(self, record: ConnectionRecord, link: Link, attach: Attach, octets: int) -> None:
-        """Args: octets: what it takes while it waits; they count against the peer."""
+        """Args: octets: the octets of the waiting attach, which count on the peer's account."""
         self.record = record
         self.link = link
         self.attach = of_claim(attach)
         self.octets = octets
         #: Connections that may still give a sign of life.
         self.asked: set[ConnectionRecord] = set()
-        #: Those that gave none.
+        #: Connections that gave none.
         self.silent: set[ConnectionRecord] = set()
-        #: What the peer said last of the link's credit, which counts once the link is attached.
+        #: The peer's last `flow` for the link, which is handled once the link is attached.
         self.flow: CreditChanged | DrainRequested | None = None
 
 
@@ -65,15 +66,16 @@ class _Question:
 
 
 class Claims:
-    """Asks the holders of claimed links for signs of life."""
+    """Asks the connections that have claimed links for signs of life."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._questions: dict[ConnectionRecord, _Question] = {}
 
     def ask(self, claim: Claim, holders: Iterable[ConnectionRecord]) -> None:
-        """Ask the first of the holders. The core handles the claim's attach again when they are known to live or not.
+        """Ask the connections that have the link for a sign of life, `MOST_ASKED` at most.
 
+        The attach of the claim is handled again when all have given one, or their time has passed.
         Args: holders: connections other than the claim's own; one at least.
         """
         context = self._context
@@ -94,7 +96,7 @@ class Claims:
         question.pause *= 2
 
     def _look(self, question: _Question) -> None:
-        """See whether a connection that was asked has given a sign of life, or has no time left for it."""
+        """Check a connection for a sign of life, and answer the claims that wait for no other connection."""
         context, record = self._context, question.record
         lives = record.octets_in > question.octets_in or context.is_acknowledged(record)
         if not (lives or record.lost or context.now >= question.until):
