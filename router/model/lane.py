@@ -81,11 +81,11 @@ class Keys:
     delivery-tag is the key and a further octet: the number of hops left.
     """
 
-    def __init__(self, router: str, flow_state: KernelRouter) -> None:
-        """Args: flow_state: the router's kernel state, which has the counter."""
+    def __init__(self, router: str, kernel: KernelRouter) -> None:
+        """Args: kernel: the router's kernel state, which has the counter."""
         self._number = blake2b(router.encode(), digest_size=_NUMBER).digest()
         self._epoch = -1
-        self._flow_state = flow_state
+        self._kernel = kernel
 
     def tag(self, epoch: int, hops: int) -> bytes:
         """Return the delivery-tag of a delivery that enters the mesh here.
@@ -93,13 +93,13 @@ class Keys:
         Args: epoch: the router's present epoch; it never falls. hops: the number of hops that it may make, 1..255.
         """
         self.begin(epoch)
-        return self._flow_state.next_key(hops)
+        return self._kernel.next_key(hops)
 
     def begin(self, epoch: int) -> None:
         """Use this epoch in all further keys."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._flow_state.begin_keys(self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big"))
+            self._kernel.begin_keys(self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big"))
 
 
 def age(tag: bytes) -> bytes:
