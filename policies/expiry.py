@@ -6,9 +6,9 @@ from math import inf
 def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
     """Return the ttl that a message leaves with (§3.2.1).
 
-    Args: ttl_ms: as it arrived, milliseconds.
+    Args: ttl_ms: the ttl that the message arrived with, milliseconds. Not 0: callers take a ttl of 0 for none.
         elapsed_seconds: since its first frame arrived.
-    Returns: milliseconds, 1..ttl_ms; None if the message has expired. One with a ttl of 0 has expired on arrival.
+    Returns: milliseconds, 1..ttl_ms; None if the message has expired.
     """
     # A clock that is read twice within its resolution can go backwards; that does not extend the ttl.
     elapsed_ms = max(0.0, elapsed_seconds * 1000)

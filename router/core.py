@@ -473,7 +473,7 @@ class Core:
         return config.cost if self.mesh is None else self.mesh.cost_of(config)
 
     def set_cost(self, told: Costly, cost: int, now: float) -> None:
-        """Change the cost of sending to neighbours. Raises: LookupError: it is gone, or the router is in no mesh."""
+        """Change the cost of sending to neighbours. Raises: LookupError: as `change_cost`; or there is no mesh."""
         self._begin(now)
         if self.mesh is None:
             raise LookupError("this router has no neighbours: it is in no mesh")

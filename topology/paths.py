@@ -104,7 +104,7 @@ class Paths:
         return tree.subtree(child) if tree.parent(child) == self.router else set()
 
     def branches(self, ingress: str, destinations: Iterable[str]) -> dict[str, set[str]]:
-        """Return those of some routers that are below this one in the tree of an ingress router, by child.
+        """Select the given routers that are below this one in the tree of an ingress router, by child.
 
         It takes a step for each router on the way up, where `subtree` visits all routers below.
         """

@@ -97,7 +97,7 @@ class Attaching:
             if is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
-                # Neither side may send new deliveries until both maps are complete: the peer must attach again (§2.7.3).
+                # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
                 link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
                 link.detach(closed=False)
                 return

@@ -87,7 +87,10 @@ def _new_fast_delivery(
     outgoing_id: int,
     outgoing_tag: bytes,
 ) -> FastDelivery:
-    """Make a fast delivery, and put it into both ledgers. The caller sees to `lane_to_lane` of an outgoing lane."""
+    """Make a fast delivery, and put it into both ledgers.
+
+    If both links are lanes, the caller must put it into `lane_to_lane` of the outgoing one.
+    """
     fast = FastDelivery.__new__(FastDelivery)
     fast.incoming = incoming
     fast.incoming_tag = incoming_tag

@@ -1,7 +1,7 @@
 """Membership of one router in the mesh: its neighbours, and the messages between them.
 
-The topology decides which messages to send, and what follows from received ones. Here it gets connections and a clock,
-and its changes are applied to the routes.
+The topology decides which messages to send, and what follows from received ones. This module gives the topology
+connections and a clock, and applies its changes to the routes.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class MeshMember:
                 self._close(each, Error(condition=ConnectionCondition.CONNECTION_FORCED, description=STANDS_BY))
 
     def lost(self, record: ConnectionRecord) -> None:
-        """Take a lost connection."""
+        """Handle the loss of a connection, which may be a neighbour's: its routes end."""
         neighbour = self.neighbours.pop(record, None)
         if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._context.now)):
             self.routes.graph_changed()
@@ -305,7 +305,7 @@ class MeshMember:
     def change_cost(self, statistics: Costly, cost: int) -> None:
         """Change the cost of sending on a neighbour's connection, or on all connections of a connector or listener.
 
-        Raises: LookupError: it is gone, or it never leads to a neighbour.
+        Raises: LookupError: the neighbour is gone, or the connector or listener is not for neighbours.
         """
         if isinstance(statistics, NeighbourStatistics):
             number = statistics.connection

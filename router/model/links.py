@@ -119,7 +119,7 @@ class IncomingLink:
         self.link.flow_state.behind = True
 
     def end_bulk(self, way: Address, leg: kernel.Leg) -> None:
-        """Note that the last frame of a large relay was written: later deliveries need not wait for it any more."""
+        """Note that no more frames of a large relay will be written: later deliveries need not wait for it any more."""
         if self.bulk.get(way) is leg:
             del self.bulk[way]
             self.link.flow_state.behind = bool(self.bulk)

@@ -92,15 +92,11 @@ class Driver:
         return bool(self._paused)
 
     def heard(self, record: ConnectionRecord) -> None:
-        """Resume the readers that wait for this connection: its peer has sent something, and may have widened its
-        windows.
-        """
+        """Resume the readers that wait for this connection: its peer has sent octets, perhaps for a wider window."""
         self._resume_readers(record.engine.flow_state)
 
     def wait(self, reader: PausedReader, sink: KernelConnection) -> None:
-        """Resume a reader once more can be written to a connection, the connection is lost, or that has taken
-        too long.
-        """
+        """Pause a reader until more can be written to a connection, for `PATIENCE` seconds at most."""
         _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
         readers.append(reader)
         self._schedule_overdue()

@@ -88,7 +88,7 @@ class Pipe:
             self._put(part, len(part))
 
     def end(self, *, reset: bool = False) -> None:
-        """End the direction behind all octets. Args: reset: as a loss, not as an end."""
+        """End the direction after all octets sent so far. Args: reset: let the reader find a loss, not an end."""
         if not self.over:
             self._put(_RESET if reset else _END, 0)
             self.over = True

@@ -67,7 +67,7 @@ class HostedRouter(Router):
 
     @property
     def mesh(self) -> MeshMember:
-        """Its membership in the mesh."""
+        """The router's membership in the mesh."""
         mesh = self._started().mesh
         assert mesh is not None, "every router of a simulated mesh is one of a mesh"
         return mesh

@@ -38,7 +38,7 @@ second.
 WINDOW: Final = 2 * STEP
 """Transfer frames that the peer may send before it learns that some were taken (§2.5.6).
 
-So many may arrive beyond `memory`.
+As many frames may still arrive when `memory` is full.
 """
 
 

@@ -231,7 +231,7 @@ class Incoming:
             )
 
     def end(self, failure: AmqpMeshError) -> None:
-        """End it with an error, and free its octets: the rest will not arrive, or is not wanted."""
+        """End the delivery with an error, and free its octets: the rest will not arrive, or is not wanted."""
         self._failure = failure
         self._came.clear()
         self.release_frames()

@@ -331,7 +331,7 @@ class ReceiverLink(CreditingLink):
         return delivery
 
     def _open_window(self) -> None:
-        """Free the frames of the first delivery, which may be larger than the window: it must not stop itself."""
+        """Return the frames of the first delivery to the window: otherwise one larger than the window would stall."""
         first = self._ready[0] if self._ready else self._arriving
         if first is None:
             return

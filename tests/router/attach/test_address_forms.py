@@ -55,13 +55,13 @@ TABLE = [
 
 
 def condition(client: Client, link: Link) -> str | None:
-    """Why a link was refused; None: it was not."""
+    """Return the condition with which a link was refused; None: it was not refused."""
     error = client.detached.get(link)
     return None if error is None else str(error.condition)
 
 
 def mesh_with_receivers() -> tuple[World, dict[str, Client]]:
-    """A, B and C, with a receiver of q at each; and who they are."""
+    """Return the mesh A, B, C, and a client at each router that receives from q."""
     return with_receivers("ABC", LINE)
 
 
@@ -100,7 +100,7 @@ def test_a_receiver_from_a_form_of_address(address: str, expected: str) -> None:
     links = {router: client.sender("q") for router, client in producers.items()}
     mesh.advance(0.2)
     if expected in EXPECTED:
-        # Whoever sends to q reaches who receives from q at A, or at B, since both are of the mesh's q.
+        # A sender to q reaches the receivers of q at A and at B: both belong to the mesh's q.
         for router, client in producers.items():
             mesh.advance_until(lambda it=links[router]: it.credit > 0, 1.0)  # type: ignore[misc]  # of this turn
             sent = client.send(links[router])
@@ -262,7 +262,7 @@ def test_a_name_with_an_at_is_its_last_containers_and_no_other_address() -> None
     mesh.leave()
 
 
-# The whole of a container.
+# Whole containers.
 
 
 @pytest.mark.parametrize("target", ["@A", "@B", "@C"])
@@ -354,11 +354,11 @@ def test_an_answer_finds_its_way_to_whatever_reply_to_names(asking: str, form: s
     mesh.leave()
 
 
-# Who may.
+# Rights.
 
 
 def of_tenant(client: Client, tenant: str) -> Client:
-    """The same client, as one of a tenant's."""
+    """Make a client belong to a tenant."""
     client.record.peer = Peer(container_id=client.record.peer.container_id, listener="test", tenant=tenant)
     return client
 
@@ -439,7 +439,7 @@ def test_a_client_cannot_pass_for_a_neighbour_by_naming_a_lane() -> None:
     mesh.leave()
 
 
-# What is kept.
+# Reasons and remembered addresses.
 
 
 def test_a_sender_is_told_what_it_waits_for() -> None:

@@ -19,12 +19,12 @@ LINE = [("A", "B"), ("B", "C")]
 
 
 def alias(pattern: str, stands_for: str) -> AddressConfig:
-    """The configuration of an alias."""
+    """Return the configuration of an alias."""
     return AddressConfig(pattern=pattern, alias=stands_for)
 
 
 def mesh_with(*aliases: AddressConfig) -> World:
-    """A, which has the aliases, and B and C."""
+    """Return a mesh of A, which has the aliases, B, and C."""
     mesh = World("BC", [("B", "C")])
     mesh.start("A", *aliases)
     mesh.join("A", "B")
@@ -33,7 +33,7 @@ def mesh_with(*aliases: AddressConfig) -> World:
 
 
 def reaches(mesh: World, producer: Client, sender: str | None, to: str | None, consumer: Client) -> None:
-    """What the producer sends arrives at the consumer as it was sent, and its outcome comes back."""
+    """Check that a message of the producer reaches the consumer unchanged, and that its outcome comes back."""
     link = producer.sender(sender)
     mesh.advance_until(lambda: link.credit > 0, 1.0)
     sent = producer.send(link, message(to=to))
@@ -182,11 +182,11 @@ def test_a_dead_letter_goes_to_what_an_alias_stands_for_wherever_that_is() -> No
     mesh.leave()
 
 
-# What the configuration refuses.
+# Aliases that the configuration refuses.
 
 
 def configured(**pattern_to_alias: str) -> RouterConfig:
-    """A router A with these aliases."""
+    """Return the configuration of a router A with these aliases."""
     return RouterConfig(id="A", addresses=tuple(alias(*each) for each in pattern_to_alias.items()))
 
 

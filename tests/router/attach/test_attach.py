@@ -265,7 +265,7 @@ def test_nobody_else_consumes_a_dynamic_node() -> None:
     network.leave()
 
 
-def test_a_dynamic_target_is_consumed_by_whoever_knows_its_name() -> None:
+def test_all_who_know_the_name_of_a_dynamic_target_may_receive_from_it() -> None:
     network = Network()
     client, other = network.client("a client/1"), network.client()
     link = client.sender(None, name="my node", target=Target(dynamic=True))
@@ -391,7 +391,7 @@ def test_a_fault_in_the_timers_of_a_connection_ends_neither_them_nor_those_of_ot
         patched.setattr(Connection, "handle_timer", failing)
         pass_time(other)
     assert 5 <= faults <= 7, "once a second"
-    faulty.engine.receive(b"\0\0\0\x08\2\0\0\0", network.now)  # it was not told anything for so long
+    faulty.engine.receive(b"\0\0\0\x08\2\0\0\0", network.now)  # nothing else reached the router for so long
     network.advance(1.0)
     pass_time(faulty, other)
     network.leave()

@@ -1,4 +1,4 @@
-"""Links that come back with an unsettled map, while deliveries of theirs live on the connection (§2.6.13, §3.4.6)."""
+"""Links that attach again with an unsettled map, while their deliveries live on the connection (§2.6.13, §3.4.6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAG = (0).to_bytes(4, "big")
 
 
 class Sending(Intruder):
-    """A peer whose delivery 0 is with a receiver, undecided, while its link is detached and not closed."""
+    """A sending peer with a detached, not closed link, whose delivery 0 has reached a receiver and is undecided."""
 
     def __init__(
         self, rcv: ReceiverSettleMode = ReceiverSettleMode.FIRST, *, deliveries: int = 1, detached: bool = True
@@ -50,7 +50,7 @@ class Sending(Intruder):
         return answer
 
     def resume(self, number: int, *, channel: int = 0, **fields: object) -> None:
-        """Go on with the first delivery, by another id."""
+        """Resume the first delivery, with another delivery-id."""
         resumed = transferred(number, delivery_tag=TAG, resume=True, **fields)
         self.peer.write(frame(resumed, b"" if fields.get("aborted") else message(0), channel=channel))
 
@@ -59,7 +59,7 @@ class Sending(Intruder):
         return [each.performative for each in self.peer.hear() if isinstance(each.performative, Disposition)]
 
     def end(self) -> None:
-        """Nothing is left."""
+        """End the connection, and check that nothing is left."""
         self.network.core.receive_eof(self.record, self.network.now)
         self.network.run()
         assert self.network.relays == 0
@@ -213,7 +213,7 @@ def test_an_incomplete_map_is_answered_with_all_that_is_held() -> None:
 
 
 class Receiving(Intruder):
-    """A peer that has two deliveries, undecided, while its link is detached and not closed."""
+    """A receiving peer with a detached, not closed link, and with two undecided deliveries."""
 
     def __init__(self) -> None:
         super().__init__(Network())
@@ -285,7 +285,7 @@ def test_resumed_deliveries_that_are_ignored_do_not_eat_a_producers_credit_for_e
     assert before
     for i in range(before):
         link.delivery(b"t%d" % i)
-        # as transfer, with resume
+        # like `link.transfer`, but with `resume`
         producer.engine.write(
             0,
             Transfer(

@@ -27,7 +27,7 @@ told = pytest.mark.parametrize(
     ("address", "there"),
     [
         ("elsewhere/a", "elsewhere/a"),
-        ("elsewhere/a@A", "elsewhere/a"),  # the container in it is the one that it is not at
+        ("elsewhere/a@A", "elsewhere/a"),  # the redirect leaves out the container: it is the one that the client leaves
         ("elsewhere/old", "new"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_message_of_an_anonymous_sender_is_rejected_with_where_it_should_have_
     assert sent.outcome.error is not None
     assert sent.outcome.error.condition == LinkCondition.REDIRECT
     assert sent.outcome.error.info == PLACE | {"address": there, "delivery-tag": sent.delivery.tag}
-    # And it goes on with the next one.
+    # The link continues with the next message.
     client.receiver("elsewhere/kept")
     kept = client.send(anonymous, message(to="elsewhere/kept"))
     client.take(1)[0].accept()
@@ -156,7 +156,7 @@ def test_a_listener_that_redirects_opens_and_closes_with_where() -> None:
     assert closed.error is not None
     assert closed.error.condition == ConnectionCondition.REDIRECT
     assert closed.error.info == PLACE
-    # The session that the client had begun before it heard of it is not answered.
+    # The router does not answer the session that the client had begun before it received the redirect.
     assert not any(isinstance(event, events.SessionBegun) for event in client.events)
     assert n.core.context.connections == {}
     n.leave()

@@ -64,7 +64,7 @@ def test_two_connections_of_a_program_both_have_their_link(name: str, caplog: py
 def test_names_of_chance_are_never_asked_about() -> None:
     network = Network()
     first, second = network.client("", max_frame_size=512), network.client("", max_frame_size=512)
-    # As go-amqp names links where its program does not: 40 letters each.
+    # go-amqp gives a link of 40 random letters as a name, if the program gives none.
     links = [client.sender("q", name=chr(65 + n) * 40) for n, client in enumerate((first, second, first))]
     assert all(link.is_attached for link in links)
     network.leave()
@@ -97,7 +97,7 @@ def test_octets_that_come_are_a_sign_of_life_too() -> None:
     network = Network()
     old = network.client("same")
     kept = old.sender("q", name="link")
-    old.stopped = True  # nobody can tell what it has read
+    old.stopped = True  # the router cannot see which octets it has read
     new = network.client("same")
     link = new.sender("q", name="link")
     network.advance(0.1)
@@ -123,7 +123,7 @@ def test_a_holder_that_goes_while_it_is_asked_gives_way() -> None:
     network.leave()
 
 
-def test_whoever_comes_with_an_unsettled_map_has_the_link_at_once() -> None:
+def test_an_attach_with_an_unsettled_map_has_the_link_at_once() -> None:
     network = Network()
     old, new = network.client("same"), network.client("same")
     robbed = old.sender("q", name="link")

@@ -1,4 +1,4 @@
-"""Links to nodes of other containers: settlement by their receivers, and their return."""
+"""Links to nodes of other containers: settlement by their receivers, and attaching again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def network(*links: LinkConfig) -> Network:
 
 
 def told(of: Network, name: str) -> ContainerLinkStatistics:
-    """How a link stands."""
+    """Return the statistics of a link."""
     return next(each for each in of.core.statistics().container_links if each.name == name)
 
 
@@ -149,7 +149,7 @@ def test_more_than_a_broker_had_credit_for_is_taken_and_delivered() -> None:
     link = broker.sending("feeds")
     sents = []
     for _ in range(10):
-        link.flow_state.link_credit = 1  # as of a broker that does not count what is on its way
+        link.flow_state.link_credit = 1  # like a broker that does not count messages under way
         sents.append(broker.send(link))
     arrivals = consumer.take(2)
     receiver.flow(8)
@@ -252,7 +252,7 @@ def test_what_a_broker_sends_is_lost_at_no_stage(cut: str) -> None:
     if cut == "after it":
         assert sent.said == [(Accepted(), True)]
     else:
-        # What it has no outcome of it has still, and sends it again.
+        # The broker still has the message without an outcome, and sends it again.
         another = Broker(router)
         again = another.send(another.sending("feeds"))
         (arrival,) = consumer.take(1)
@@ -506,7 +506,7 @@ class Bridge(Wire):
 
 
 def test_two_meshes_are_joined_and_outcomes_cross_both() -> None:
-    # A and B are one mesh, Y and Z another; the links go from B to Y.
+    # A and B form one mesh, Y and Z another; the links lead from B to Y.
     links = (
         LinkConfig(connector="broker", name="there", target="parcels", address="parcels"),
         LinkConfig(connector="broker", name="back", source="receipts", address="receipts"),

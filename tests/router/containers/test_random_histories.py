@@ -30,7 +30,7 @@ REFUSALS = (
 
 
 class History:
-    """A router, its clients, and the places that it goes to; `step` has something happen."""
+    """A router, its clients, and the places that it connects to. `step` lets something happen."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -66,7 +66,7 @@ class History:
         found = self._link()
         if found is not None:
             found[1].detach()
-            # What becomes of what it had sent, nobody can tell it any more.
+            # The sender cannot learn the outcomes of its messages any more.
             self.sent = [each for each in self.sent if each.link is not found[1]]
 
     def send(self) -> None:
@@ -108,7 +108,7 @@ class History:
         self.n.advance(self.chance.choice((0.05, 0.3, 2.5, 12.0)))
 
     def end(self) -> None:
-        """Everybody settles, and goes."""
+        """Settle all deliveries, end all links and connections, and check that nothing is left."""
         for broker in self.brokers.values():
             broker.refuses.clear()
         for _ in range(3):

@@ -26,12 +26,12 @@ S = ContainerLinkState
 
 
 def redirect(**where: object) -> Error:
-    """Its words. Args: where: as of a `Redirect`."""
+    """Return the error of a redirect. Args: where: the fields of a `Redirect`."""
     return Error(condition=LinkCondition.REDIRECT, info=info(Redirect(**where)))  # type: ignore[arg-type]  # tests' own
 
 
 class Led(Network):
-    """A router with links to a broker, and the connectors that it makes where it is led."""
+    """A router with links to a broker, and the connectors that it makes to follow redirects."""
 
     def __init__(self, *links: LinkConfig, home: ConnectorConfig = HOME, **settings: object) -> None:
         super().__init__(connectors=(home,), container_links=links or (FEEDS, FED), **settings)  # type: ignore[arg-type]  # as tests name them
@@ -48,14 +48,14 @@ class Led(Network):
         self.core.places.on_disconnect = disconnect
 
     def there(self, name: str = OTHER_PORT, **settings: object) -> Broker:
-        """The connection where it was led to."""
+        """Open the connection of a connector that the router has made for a redirect."""
         return Broker(self, connector=self.made[name], **settings)  # type: ignore[arg-type]  # as tests name them
 
     def told(self, name: str) -> ContainerLinkStatistics:
         return next(each for each in self.core.statistics().container_links if each.name == name)
 
     def leave(self) -> None:
-        """And the connections that nobody configured are left."""
+        """End as any network does, and check that the router has closed the connections for redirects."""
         super().leave()
         self.core.start_drain(self.now)
         self.advance(2 * REACHING + 60.0)
@@ -222,7 +222,7 @@ def test_credentials_of_a_connector_go_to_its_own_hosts() -> None:
     n = Led(FED, home=home)
     Broker(n, connector=HOME, refuses={"queue": redirect(port=5673)})
     assert (n.made[OTHER_PORT].user, n.made[OTHER_PORT].password) == ("me", home.password)
-    # But not in clear, whatever the broker there offers: it is the peer who named it.
+    # The peer has named the place. So no password goes there without TLS, even if the broker there offers PLAIN.
     assert n.core.places.is_redirected(OTHER_PORT)
     assert not n.core.places.is_redirected(HOME.name)
     n.leave()

@@ -43,11 +43,11 @@ S = ContainerLinkState
 
 
 class Far(Network):
-    """A router, and the places elsewhere that it wants to connect to."""
+    """A router, and the other containers that it wants to connect to."""
 
     def __init__(self, *addresses: AddressConfig, **settings: object) -> None:
         super().__init__(*(addresses or (ELSEWHERE,)), **settings)  # type: ignore[arg-type]  # as tests name them
-        #: The connectors that it has made, by name, and whom certificates have to name there.
+        #: The connectors that it has made, by name. `certified`: the names that certificates must have.
         self.wanted: dict[str, ConnectorConfig] = {}
         self.certified: dict[str, str | None] = {}
 
@@ -63,16 +63,16 @@ class Far(Network):
         self.core.places.on_disconnect = disconnect
 
     def broker(self, name: str = PLACE, **settings: object) -> Broker:
-        """The connection there comes about."""
+        """Open the connection of a connector that the router has made."""
         return Broker(self, connector=self.wanted[name], **settings)  # type: ignore[arg-type]  # as tests name them
 
     def told(self, name: str) -> ContainerLinkState:
-        """How the link of an address stands; there is one."""
+        """Return the state of the only link of an address."""
         (found,) = (each.state for each in self.core.statistics().container_links if each.name == name)
         return found
 
     def leave(self) -> None:
-        """As of any network, once nothing has needed the links for a while."""
+        """End as any network does, after nothing has needed the links for a while."""
         for client in self.clients:
             if not isinstance(client, Broker) and not client.is_lost:
                 client.close()
@@ -82,12 +82,12 @@ class Far(Network):
         super().leave()
 
     def reason(self, address: str) -> Reason | None:
-        """Why nobody can send there."""
+        """Return the reason why nothing can be sent to an address."""
         return next(each.reason for each in self.core.statistics().addresses if each.name == address)
 
 
 def following(client: Client, address: str | None) -> Sender:
-    """A sender of a client that goes by itself where it is sent."""
+    """Attach a sender of a client that follows redirects itself."""
     terminus = Terminus(f"follows {address}", Role.SENDER)
     target = Target(address=address)
     link = client.session.attach(terminus, source=Source(), target=target, desired_capabilities=(REDIRECT,))
@@ -240,7 +240,7 @@ def test_dead_letters_may_go_there() -> None:
     n = Far(ELSEWHERE, dying)
     client = n.client()
     client.receiver("dying")
-    # A receiver of it here is not who it is sent to.
+    # A receiver of the address at this router gets no dead letter: they go to the other container.
     client.receiver("elsewhere/dead")
     broker = n.broker()
     sent = client.send(client.sender("dying"))
@@ -672,7 +672,7 @@ SECRET = PasswordConfig(env="SECRET")
 
 
 def home(url: str, **more: object) -> ConnectorConfig:
-    """A connector with credentials."""
+    """Return a connector with credentials."""
     return ConnectorConfig(url=url, name="home", role="container", user="me", password=SECRET, **more)  # type: ignore[arg-type]  # as tests name them
 
 
@@ -699,13 +699,13 @@ def test_credentials_are_shown_where_their_connector_lets_them(
     (made,) = n.wanted.values()
     assert made.places == (Endpoint("amqps" if redirect.scheme else "amqp", "10.0.0.2", 5672),)
     assert (made.user, made.password) == (("me", SECRET) if shown else (None, None))
-    # The configuration names it, no peer.
+    # The configuration names the place, not a peer.
     assert not n.core.places.is_redirected(made.name)
     n.leave()
 
 
 def test_a_place_that_redirects_does_not_use_what_it_was_not_shown() -> None:
-    """Whoever is sent on by a place without a name comes without a name, even to where a connector has one."""
+    """A place that the router uses without credentials cannot redirect it to a place where it would show some."""
     n = Far(connectors=(home("amqp://10.0.0.9:5672"),), elsewhere=ElsewhereConfig(redirects=("10.0.0.9",)))
     client = n.client()
     client.sender("elsewhere/a")

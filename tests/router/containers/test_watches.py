@@ -36,7 +36,7 @@ def told(router: Network) -> ContainerLinkStatistics:
 
 
 def delivers(router: Network, broker: Broker, producer: Client) -> bool:
-    """Whether a message reaches the node, and its sender hears so."""
+    """Send a message. Returns: whether it reaches the node and its sender gets the outcome."""
     link = producer.sender("outgoing")
     if not link.credit:
         return False

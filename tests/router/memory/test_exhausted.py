@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def stopped(network: Network, address: str) -> Client:
-    """A receiver with credit for everything, which does not read any more."""
+    """Attach a receiver that gives much credit, and stop it: it reads nothing any more."""
     client = network.client(max_frame_size=32 * 2**10)
     client.receiver(address, credit=10_000)
     client.stopped = True
@@ -42,7 +42,7 @@ def fill(core: Core, client: Client, address: str, size: int = 30_000) -> None:
 
 
 def use_up(network: Network, count: int = 6) -> list[Client]:
-    """Have so many receivers stop reading, and memory be used up by what others send them."""
+    """Use the memory up by messages to receivers that do not read. Returns: the receivers."""
     readers = [stopped(network, f"stopped {number}") for number in range(count)]
     for number in range(count):
         fill(network.core, network.client(), f"stopped {number}")
@@ -230,7 +230,7 @@ AT_ONCE = 50  # messages in one batch
 
 
 def crowd(memory: int) -> Network:
-    """A network each of whose clients may have thousands of links, and of messages that wait."""
+    """Make a network whose clients may each have thousands of links and of waiting messages."""
     network = Network(memory=memory)
     network.listener = ListenerConfig(
         url="amqp://127.0.0.1:0",
@@ -243,7 +243,7 @@ def crowd(memory: int) -> Network:
 
 
 def attach(network: Network, count: int, end: Callable[[int], Source | Target]) -> list[Receiver | Sender]:
-    """Attach so many links, many at once: from a source, or to a target."""
+    """Attach links, many at once. Args: end: makes the source or the target of a link, by its number."""
     links = list[Receiver | Sender]()
     for first in range(0, count, EACH):
         session = network.client(window=2**16).session
@@ -263,7 +263,7 @@ def attach(network: Network, count: int, end: Callable[[int], Source | Target]) 
 
 
 def send_all(network: Network, links: list[Receiver | Sender], payload: Callable[[int], bytes]) -> None:
-    """Send a message by each link that has credit."""
+    """Send a message on each link that has credit."""
     for number, link in enumerate(links):
         if isinstance(link, Sender) and link.credit:
             link.transfer(link.delivery(b"%x" % link.delivery_count), payload(number))
@@ -273,7 +273,7 @@ def send_all(network: Network, links: list[Receiver | Sender], payload: Callable
 
 
 def hold_at_names(network: Network, holders: int, rounds: int, size: int) -> None:
-    """Named senders send what the one receiver of each, whose credit is spent, cannot take."""
+    """Let messages wait at nodes: each node has one receiver, whose credit is spent."""
     for each in attach(network, holders, lambda number: Source(address=f"q{number}")):
         assert isinstance(each, Receiver)
         each.flow(1)
@@ -283,7 +283,7 @@ def hold_at_names(network: Network, holders: int, rounds: int, size: int) -> Non
 
 
 def hold_at_dynamic_nodes(network: Network, holders: int, rounds: int, size: int) -> None:
-    """An anonymous sender sends to dynamic nodes whose receivers give no credit."""
+    """Let messages of an anonymous sender wait at dynamic nodes, whose receivers give no credit."""
     nodes = list[str]()
     for each in attach(network, holders, lambda _: Source(dynamic=True)):
         assert each.remote is not None
@@ -297,7 +297,7 @@ def hold_at_dynamic_nodes(network: Network, holders: int, rounds: int, size: int
 
 
 def hold_in_heads(network: Network, holders: int, rounds: int, size: int) -> None:
-    """Peers begin messages whose addresses nobody knows yet: their heads go on."""
+    """Let peers begin messages with long heads, before which the router does not know the addresses."""
     head = encode_composite(MessageAnnotations(value={Symbol("k"): "v" * (size * rounds)}))
     begun = []
     for _ in range(holders):
@@ -313,7 +313,7 @@ def hold_in_heads(network: Network, holders: int, rounds: int, size: int) -> Non
 
 
 def hold_unread(network: Network, holders: int, rounds: int, size: int) -> None:
-    """Peers do not read what is written for them."""
+    """Let output wait for peers that do not read."""
     readers = []
     for number in range(holders):
         readers.append(network.client())
@@ -346,7 +346,7 @@ def test_however_many_hold_memory_it_is_less_than_twice_the_limit(
     hold(network, holders, rounds, size)
     assert memory < core.context.budget.most < 2 * memory + AT_ONCE * (size + OVERHEAD)
     assert core.context.budget.holders <= holders + 20
-    # Who comes now is served.
+    # New clients are served.
     consumer, producer = network.client(), network.client()
     consumer.receiver("fine", credit=10)
     sent = producer.send(producer.sender("fine"))
@@ -405,7 +405,7 @@ def test_holders_that_are_given_nothing_above_their_share_hold_less_than_twice_t
             account.add(octets)
             largest = max(largest, octets)
     assert memory.budget.holders == sum(account.used > 0 for account in accounts)
-    # What comes at once may be more than a share.
+    # Messages that arrive at once may hold more than a share.
     assert memory.budget.used <= 2 * limit + largest * memory.budget.holders
     if memory.budget.used > 2 * limit:
         assert max(account.used for account in accounts) > memory.share

@@ -58,7 +58,7 @@ def test_keys_differ_by_router_and_epoch_and_are_within_the_octets_of_a_delivery
     tags = {Keys(router, KernelRouter()).tag(epoch, 255) for router in ("A", "B") for epoch in (1, 2, 2**62)}
     several = Keys("A", KernelRouter())
     tags |= {several.tag(1, 255) for _ in range(3)}
-    assert len(tags) == 6 + 2  # the first of the three is the key that stands there already
+    assert len(tags) == 6 + 2  # the first of the three keys is in the set already
     assert max(map(len, tags)) <= 32
 
 

@@ -41,7 +41,7 @@ def test_the_timer_of_an_address_goes_with_it() -> None:
     router = Network(AddressConfig(pattern="q", distribution=Distribution.BALANCED))
     consumer, producer = router.client(), router.client()
     consumer.receiver("q", credit=5)
-    for _ in range(3):  # the last finds no credit left: those that hold it are looked at again
+    for _ in range(3):  # the last one finds no credit left: the pool checks the others again
         producer.sender("q")
         router.run()
     address = router.core.context.addresses.find("", "q")
