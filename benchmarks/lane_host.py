@@ -63,7 +63,7 @@ async def back(router: Router, count: int, before: set[int]) -> float:
         # To look at ten thousand of them takes time that is not theirs: only once they are all there.
         if (
             sum(len(record.outgoing) for record in now) >= count
-            and sum(1 for lane in lanes(router) if lane.link.credit and lane.connection in now) >= count
+            and sum(1 for lane in lanes(router) if lane.endpoint.credit and lane.connection in now) >= count
         ):
             return seen
         await trio.sleep(LOOK)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.sinks import Grant
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 def finish_batch(context: Context) -> None:
@@ -47,32 +47,32 @@ def _finish_touched(context: Context) -> None:
         if context.failed_links:
             fail_links(context)
         deserted, context.deserted = context.deserted, {}
-        for address in deserted:
-            end_excluded(context, address)
+        for node in deserted:
+            end_excluded(context, node)
         addresses, context.touched = context.touched, {}
-        for address in addresses:
-            if address.waiting.size:
-                dispatch(context, address)
-            elif address.awaited:
-                address.awaited = NOBODY_AWAITED
+        for node in addresses:
+            if node.waiting.size:
+                dispatch(context, node)
+            elif node.awaited:
+                node.awaited = NOBODY_AWAITED
         outgoing, context.touched_outgoing = context.touched_outgoing, {}
         for each in outgoing:
             _update_branch(context, each)
-        for address in addresses:
-            check_node(context.memory, address, draining=context.draining)
-            if address.has_pool:
-                _grant(context, address.pool.grants(context.now))
-                stay_quiet(address)
-            if address.draining or address.lenders:
-                _answer_drains(context, address)
-            for share in sorted(address.borrowers, key=_left_at):
+        for node in addresses:
+            check_node(context.memory, node, draining=context.draining)
+            if node.has_pool:
+                _grant(context, node.pool.grants(context.now))
+                stay_quiet(node)
+            if node.draining or node.lenders:
+                _answer_drains(context, node)
+            for share in sorted(node.borrowers, key=_left_at):
                 # Several ingresses may wait until all consumers here can take a multicast: the one that sent last
                 # comes last.
                 if share.ingress.is_multicast and (share.look(context.now) or share.ingress.waiting.size):
                     context.touch(share.ingress)
-            context.set_timer(address, address.next_timer())
-            if _drop_if_idle(context, address):
-                context.forget_timer(address)
+            context.set_timer(node, node.next_timer())
+            if _drop_if_idle(context, node):
+                context.forget_timer(node)
         windows, context.touched_windows = context.touched_windows, {}
         for window in windows:
             _grant(context, window.grants(context.now))
@@ -87,7 +87,7 @@ def _relieve(context: Context) -> None:
     relieved, context.relieved = context.relieved, {}
     for record, addresses in relieved.items():
         for outgoing in record.outgoing:
-            if outgoing.address in addresses:
+            if outgoing.node in addresses:
                 context.touch_outgoing(outgoing)
 
 
@@ -97,7 +97,7 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
     recount(context, outgoing)
     branch = outgoing.branch
     if branch is not None and not outgoing.gone:
-        flow_state = outgoing.link.flow_state
+        flow_state = outgoing.endpoint.flow_state
         if context.recording is not None:
             context.recording.may_have_waited(outgoing)
         outgoing.time_credit(context.now)
@@ -107,22 +107,22 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
         usable = outgoing.usable
         if outgoing.skipped and usable:
             take_back(context, outgoing, branch)
-        elif outgoing.address.is_multicast and not usable:
+        elif outgoing.node.is_multicast and not usable:
             watch(context, outgoing)
         elif usable:
             outgoing.stalled_since = None
-        outgoing.address.pool.set_usable(branch, usable, context.now, withdrawn=withdrawn)
+        outgoing.node.pool.set_usable(branch, usable, context.now, withdrawn=withdrawn)
         if not usable and flow_state.link_credit:
             outgoing.stall()
 
 
-def _drop_if_idle(context: Context, address: Address) -> bool:
+def _drop_if_idle(context: Context, node: Node) -> bool:
     """Forget a node that is no longer used. Returns: whether it was forgotten."""
-    if address.far is not None:
-        return address.far.look()
-    if address.is_internal:
-        return context.routes.drop_if_idle(address)
-    return context.addresses.drop_if_idle(address)
+    if node.far is not None:
+        return node.far.look()
+    if node.is_internal:
+        return context.routes.drop_if_idle(node)
+    return context.nodes.drop_if_idle(node)
 
 
 def _grant(context: Context, grants: Iterable[Grant]) -> None:
@@ -137,23 +137,23 @@ def _grant(context: Context, grants: Iterable[Grant]) -> None:
                     incoming.drain_by = context.now + ingress.config.drain_time
                     context.schedule(incoming.drain_by, partial(context.touch, ingress))
             context.touch(incoming.ingress)
-        elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
-            incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
-            incoming.link.flow_state.quiet = incoming.pool.quiet(grant.input)
+        elif isinstance(incoming, IncomingLink) and incoming.endpoint.is_attached:
+            incoming.endpoint.flow(grant.credit, drain=grant.drain, echo=grant.echo)
+            incoming.endpoint.flow_state.quiet = incoming.pool.quiet(grant.input)
             if context.recording is not None:
                 context.recording.may_have_waited(incoming)
             incoming.time_credit(context.now)
 
 
-def _answer_drains(context: Context, address: Address) -> None:
-    over = address.pool.drained(context.now)
-    for share in list(address.lenders):
+def _answer_drains(context: Context, node: Node) -> None:
+    over = node.pool.drained(context.now)
+    for share in list(node.lenders):
         if over or context.now >= share.drain_by:
-            address.lenders = without_item(address.lenders, share)
+            node.lenders = without_item(node.lenders, share)
             share.drained(context.now)
             context.touch(share.node)
     answered = []
-    for outgoing in address.draining:
+    for outgoing in node.draining:
         if not over and context.now < outgoing.drain_by:
             break  # the receivers behind it have asked later
         # A queued delivery may wait for other receivers, as a multicast does for its slowest: the answer does not
@@ -161,6 +161,6 @@ def _answer_drains(context: Context, address: Address) -> None:
         if outgoing.current is None or outgoing.current.started:
             answered.append(outgoing)
     for outgoing in answered:
-        address.draining = without_item(address.draining, outgoing)
-        outgoing.link.drained()
+        node.draining = without_item(node.draining, outgoing)
+        outgoing.endpoint.drained()
         context.touch_outgoing(outgoing)

@@ -14,7 +14,7 @@ from amqpmesh.router.model.ended_links import EndedLinks
 from amqpmesh.router.model.link_names import LinkNames
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.local_routes import LocalRoutes
-from amqpmesh.router.model.node import Address, AddressTable
+from amqpmesh.router.model.node import Node, NodeTable
 from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Context:
         self.kernel = KernelRouter()
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
-        self.addresses = AddressTable(config.address_table(), self.budget)
+        self.nodes = NodeTable(config.address_table(), self.budget)
         #: The routes to other routers; of a router in a mesh, `RouteSelection`.
         self.routes = LocalRoutes()
         self.connections: dict[ConnectionRecord, None] = {}
@@ -72,7 +72,7 @@ class Context:
         self.ended_links = EndedLinks()
         #: Attached links by their names, so that a second attach finds the first (§2.6.1).
         self.link_names = LinkNames()
-        self.timers: Timers[ConnectionRecord | Address | Errand] = Timers()
+        self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
         #: An address pattern makes messages expire by the wall clock.
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
         #: The router takes nothing new.
@@ -90,24 +90,24 @@ class Context:
         self.on_link_failed: Callable[[Endpoint, Error], None] = lambda *_: None
         #: The node of a message's own address, and that address with aliases followed; for a message of a sender, and
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
-        self.resolve: Callable[[IncomingLink, str], tuple[Address | None, str]] = _unset
-        self.resolve_copy: Callable[[str, str], tuple[Address | None, str]] = _unset
+        self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
+        self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
         #: Handle an event again that could not be handled when it came.
         self.handle: Callable[[ConnectionRecord, Event], None] = _unset
 
         # Dirty sets: filled while events are handled, emptied when the batch is finished.
         #: Nodes, outgoing links and windows of anonymous senders that have changed.
-        self.touched: dict[Address, None] = {}
+        self.touched: dict[Node, None] = {}
         self.touched_outgoing: dict[OutgoingLink, None] = {}
         self.touched_windows: dict[FixedCredit, None] = {}
         #: Nodes whose fast route was closed.
-        self.closed: dict[Address, None] = {}
+        self.closed: dict[Node, None] = {}
         #: Nodes that a receiver has left while others stay: messages that wait there may not be for those.
-        self.deserted: dict[Address, None] = {}
+        self.deserted: dict[Node, None] = {}
         #: Nodes that could send more than the turn had time for.
-        self.postponed: dict[Address, None] = {}
+        self.postponed: dict[Node, None] = {}
         #: Connections with fewer unsettled deliveries on detached links, and the nodes of those links.
-        self.relieved: dict[ConnectionRecord, set[Address]] = {}
+        self.relieved: dict[ConnectionRecord, set[Node]] = {}
         #: Links that their peers have misused, with the error to detach each with.
         self.failed_links: dict[Link, Error] = {}
         #: Legs that this turn has looked at, beside one for each delivery. Each costs as much time as a delivery.
@@ -134,12 +134,12 @@ class Context:
         self.timers.set(Errand(action), deadline)
         self.on_timer()
 
-    def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
+    def set_timer(self, owner: ConnectionRecord | Node, deadline: float | None) -> None:
         """Have `owner` looked at by `deadline`. A timer of it that is set earlier is kept."""
         if deadline is not None and self.timers.set_earlier(owner, deadline):
             self.on_timer()
 
-    def forget_timer(self, owner: ConnectionRecord | Address) -> None:
+    def forget_timer(self, owner: ConnectionRecord | Node) -> None:
         """Cancel the timer of `owner`."""
         self.timers.cancel(owner)
 
@@ -161,22 +161,22 @@ class Context:
         self.links_made += 1
         return self.links_made
 
-    def seen_as(self, address: Address) -> Address:
+    def seen_as(self, node: Node) -> Node:
         """Return the address that clients know a node by; the node itself, where there is none."""
-        if address.is_internal and address.name:
-            return self.addresses.find(address.tenant, address.name) or address
-        return address
+        if node.is_internal and node.name:
+            return self.nodes.find(node.tenant, node.name) or node
+        return node
 
     def keep_count(self, link: Link) -> None:
         """Add the counts of a link that is gone to those of its address and of the router, once."""
         if self.recording is not None:
             self.recording.last_counts(link)
-        if not link.link.flow_state.has_counted:
+        if not link.endpoint.flow_state.has_counted:
             return
         self.past.add(link)
-        if link.address is not None:
-            self.seen_as(link.address).count(link)
-        link.link.flow_state.reset_counters()
+        if link.node is not None:
+            self.seen_as(link.node).count(link)
+        link.endpoint.flow_state.reset_counters()
 
     # --------------------------------------------------------------------------------------------------- detached links
 
@@ -193,10 +193,10 @@ class Context:
         if count is None:
             return False
         if isinstance(link, OutgoingLink):
-            held = record.unsettled_after_detach.pop(link.address, 0) - count
+            held = record.unsettled_after_detach.pop(link.node, 0) - count
             if held > 0:
-                record.unsettled_after_detach[link.address] = held
-            self.relieved.setdefault(record, set()).add(link.address)
+                record.unsettled_after_detach[link.node] = held
+            self.relieved.setdefault(record, set()).add(link.node)
         return True
 
     def fail_link(self, link: Link, error: Error) -> None:
@@ -205,43 +205,43 @@ class Context:
 
     # ------------------------------------------------------------------------------------------------------- dirty sets
 
-    def touch(self, address: Address) -> None:
+    def touch(self, node: Node) -> None:
         """Note that a node has changed: its fast route closes, and the batch's end looks at it."""
         if self.kernel.dirty:
             self.catch_up()
-        self.touched[address] = None
-        self.close_fast_route(address)
+        self.touched[node] = None
+        self.close_fast_route(node)
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """Note that an outgoing link can take more or less than before."""
         self.touched_outgoing[outgoing] = None
-        self.touch(outgoing.address)
+        self.touch(outgoing.node)
 
     def touch_input(self, incoming: IncomingLink) -> None:
         """Note that an incoming link may be due credit."""
-        if incoming.address is not None:
-            self.touch(incoming.address)
+        if incoming.node is not None:
+            self.touch(incoming.node)
         if isinstance(incoming.pool, FixedCredit):
             self.touched_windows[incoming.pool] = None
 
-    def postpone(self, address: Address) -> None:
+    def postpone(self, node: Node) -> None:
         """Send more from a node once others have had their turn."""
-        if address not in self.postponed:
-            self.postponed[address] = None
-            self.chores.put_off(self._touch_again(address))
+        if node not in self.postponed:
+            self.postponed[node] = None
+            self.chores.put_off(self._touch_again(node))
 
-    def _touch_again(self, address: Address) -> Steps[None]:
-        del self.postponed[address]
-        self.touch(address)
+    def _touch_again(self, node: Node) -> Steps[None]:
+        del self.postponed[node]
+        self.touch(node)
         yield
 
-    def close_fast_route(self, address: Address) -> None:
+    def close_fast_route(self, node: Node) -> None:
         """Have the router decide about each delivery again that comes to a node, or to a node that leads there."""
-        route = address.fast_route
+        route = node.fast_route
         if route is not None:
             route.generation = 0
-            self.closed[address] = None
-        for share in address.borrowers:
+            self.closed[node] = None
+        for share in node.borrowers:
             route = share.ingress.fast_route
             if route is not None:
                 route.generation = 0
@@ -257,33 +257,33 @@ class Context:
             link.dirty = False
             record = link.record
             if isinstance(record, OutgoingLink):
-                if (link.link_credit > 0) is not (record in record.address.creditors):
+                if (link.link_credit > 0) is not (record in record.node.creditors):
                     record.note_credit()
                     if link.link_credit:  # it may take deliveries again
-                        self.close_fast_route(record.address)
+                        self.close_fast_route(record.node)
                 self.touched_outgoing[record] = None
-                self.touched[record.address] = None
+                self.touched[record.node] = None
             elif isinstance(record, IncomingLink):
                 if link.remote_handle == -1:
                     self.end_detached(record)
                 count, link.relayed = link.relayed, 0
-                address = record.address
-                assert address is not None
+                node = record.node
+                assert node is not None
                 if not link.link_credit:
                     record.time_credit(now)
                 record.pool.relayed(record.input, count, link.last_at)
                 link.quiet = record.pool.quiet(record.input)
-                self.touched[address] = None
-                for share in address.shares:
+                self.touched[node] = None
+                for share in node.shares:
                     share.relayed(count, link.last_at)
                     self.touched[share.node] = None
-                    if address.fast_route is not None:
-                        address.fast_route.quiet = share.pool.quiet(share.input)
+                    if node.fast_route is not None:
+                        node.fast_route.quiet = share.pool.quiet(share.input)
 
 
 def has_unsettled(link: Link) -> bool:
     """Tell whether a delivery is unsettled on a link. No map has the deliveries that the kernel has sent alone."""
-    state = link.link.flow_state
+    state = link.endpoint.flow_state
     return bool(state.unsettled) or (state.sender and state.outstanding > 0)
 
 

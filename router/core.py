@@ -37,7 +37,7 @@ from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.local_routes import LocalRoutes
-from amqpmesh.router.model.node import Address
+from amqpmesh.router.model.node import Node
 from amqpmesh.router.telemetry.recording import Recording
 
 if TYPE_CHECKING:
@@ -358,8 +358,8 @@ class Core:
         finally:
             finish_batch(self.context)
 
-    def _timer_due(self, owner: ConnectionRecord | Address) -> None:
-        if isinstance(owner, Address):
+    def _timer_due(self, owner: ConnectionRecord | Node) -> None:
+        if isinstance(owner, Node):
             due = owner.next_timer()
             if due is None or due > self.context.now:  # the reason of the timer is gone
                 self.context.set_timer(owner, due)
@@ -398,8 +398,8 @@ class Core:
     @property
     def has_credit_out(self) -> bool:
         """True if a producer may still have credit, as far as its last flow tells."""
-        links = (incoming.link for record in self.context.connections for incoming in record.incoming)
-        return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
+        links = (incoming.endpoint for record in self.context.connections for incoming in record.incoming)
+        return any(serial_distance(endpoint.delivery_count, endpoint.known_limit) > 0 for endpoint in links)
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on each connection, and take no new deliveries."""
@@ -449,7 +449,7 @@ class Core:
                 session.flow_state.compact()
             for table in (record.outgoing, record.incoming):
                 for each in table:
-                    each.link.flow_state.compact()
+                    each.endpoint.flow_state.compact()
 
     def record(self, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> Recording:
         """Begin to record telemetry. Args: writer: takes the records. epoch: as of `Recording`."""

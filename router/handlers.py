@@ -189,19 +189,19 @@ class Handlers:
             self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
     def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
-        link = event.link
+        endpoint = event.link
         # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
         # error follows (§2.6.3).
-        if not isinstance(link.context, OutgoingLink):
+        if not isinstance(endpoint.context, OutgoingLink):
             self._take(record, event)
-        if link.remote is not None:
-            link.remote = of_attach(event.attach)
+        if endpoint.remote is not None:
+            endpoint.remote = of_attach(event.attach)
 
     def _take(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
-        taken = event.link.context
-        if isinstance(taken, ContainerLink):
-            self.containers.attached(taken, event)
-        elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.is_neighbours_attach(record, event)):
+        link = event.link.context
+        if isinstance(link, ContainerLink):
+            self.containers.attached(link, event)
+        elif isinstance(link, Neighbour) or (self.mesh is not None and self.mesh.is_neighbours_attach(record, event)):
             assert self.mesh is not None
             self.mesh.attached(record, event)
         elif self.mesh is not None and record in self.mesh.neighbours:
@@ -210,26 +210,26 @@ class Handlers:
             self.attaching.attached(record, event.link, event.attach)
 
     def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
-        link = event.link
-        taken = link.context
-        if (taken is None or isinstance(taken, Claim)) and not event.by_peer and event.error is not None:
-            self.attaching.refused(record, link, event.error)
-        if isinstance(taken, Neighbour) and self.mesh is not None:
-            self.mesh.detached(taken)
-        if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:
+        endpoint = event.link
+        link = endpoint.context
+        if (link is None or isinstance(link, Claim)) and not event.by_peer and event.error is not None:
+            self.attaching.refused(record, endpoint, event.error)
+        if isinstance(link, Neighbour) and self.mesh is not None:
+            self.mesh.detached(link)
+        if isinstance(link, OutgoingLink) and link.lane is not None and not link.gone:
             assert self.mesh is not None
-            self.mesh.routes.lane_refused(taken)
-        if isinstance(taken, IncomingLink | OutgoingLink):
+            self.mesh.routes.lane_refused(link)
+        if isinstance(link, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
-                suspend(self._context, record, taken)
+                suspend(self._context, record, link)
             else:
                 # Neither side can name its deliveries any more, whichever side has closed it (§2.6.5, §2.6.6).
-                link_over(self._context, taken)
-        if event.by_peer and link.session.can_send:  # a handler may have closed the connection
-            link.detach(closed=event.closed)
+                link_over(self._context, link)
+        if event.by_peer and endpoint.session.can_send:  # a handler may have closed the connection
+            endpoint.detach(closed=event.closed)
         self.containers.detached(event)
         if event.closed and not event.by_peer:
-            link.let_go()
+            endpoint.let_go()
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
         neighbour = event.link.context
@@ -252,44 +252,44 @@ class Handlers:
         disposition_received(self._context, event)
 
     def _credited(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
-        taken = event.link.context
+        link = event.link.context
         flow = event.flow
-        if isinstance(taken, Claim):
-            taken.flow = event
-        elif isinstance(taken, OutgoingLink):
-            taken.link.offer(taken.available)
-            taken.note_credit()
-            self._context.touch_outgoing(taken)
-            if taken.backlog or (taken.current is not None and not taken.current.started):
-                send_more(self._context, taken)
-        elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
-            taken.pool.flow_received(
-                taken.input, flow.delivery_count, flow.link_credit, flow.available, self._context.now
+        if isinstance(link, Claim):
+            link.flow = event
+        elif isinstance(link, OutgoingLink):
+            link.endpoint.offer(link.available)
+            link.note_credit()
+            self._context.touch_outgoing(link)
+            if link.backlog or (link.current is not None and not link.current.started):
+                send_more(self._context, link)
+        elif isinstance(link, IncomingLink) and flow.delivery_count is not None:
+            link.pool.flow_received(
+                link.input, flow.delivery_count, flow.link_credit, flow.available, self._context.now
             )
-            taken.link.flow_state.quiet = taken.input.quiet
-            taken.time_credit(self._context.now)
-            self._context.touch_input(taken)
-        elif isinstance(taken, Neighbour):
-            taken.pump()
+            link.endpoint.flow_state.quiet = link.input.quiet
+            link.time_credit(self._context.now)
+            self._context.touch_input(link)
+        elif isinstance(link, Neighbour):
+            link.pump()
 
     def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
         self._credited(record, event)
-        taken = event.link.context
-        if isinstance(taken, Claim):
+        link = event.link.context
+        if isinstance(link, Claim):
             return
-        if not isinstance(taken, OutgoingLink):
+        if not isinstance(link, OutgoingLink):
             event.link.drained()
-        elif taken.copy:
-            if not taken.backlog:
-                taken.link.drained()
+        elif link.copy:
+            if not link.backlog:
+                link.endpoint.drained()
         else:
-            address = taken.address
-            if taken not in address.draining:
-                address.draining = with_item(address.draining, taken)
-                taken.drain_by = self._context.now + address.config.drain_time
-                self._context.schedule(taken.drain_by, partial(self._context.touch, address))
-            address.pool.drain(self._context.now)
-            self._context.touch(address)
+            node = link.node
+            if link not in node.draining:
+                node.draining = with_item(node.draining, link)
+                link.drain_by = self._context.now + node.config.drain_time
+                self._context.schedule(link.drain_by, partial(self._context.touch, node))
+            node.pool.drain(self._context.now)
+            self._context.touch(node)
 
     def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
         session = event.session

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.pool import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: Characters of a container-id and of a link's name that the name of a dynamic node contains: enough to trace the node
 #: to its link (§3.5.3), few enough for the smallest frame that a peer may take (§2.7.1).
@@ -82,15 +82,15 @@ class Attaching:
         #: which it may be logged again.
         self._told: OrderedDict[int, float] = OrderedDict()
 
-    def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
+    def attached(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
         """Answer a peer's attach.
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer has not detached too many ended links.
         """
         octets = size_of_attach(attach)
         self._check_handles(record)
-        key = self._key(record, link)
-        claim = link.context if isinstance(link.context, Claim) else None
+        key = self._key(record, endpoint)
+        claim = endpoint.context if isinstance(endpoint.context, Claim) else None
         # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
         try:
@@ -98,8 +98,10 @@ class Attaching:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
                 # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
-                link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
-                link.detach(closed=False)
+                endpoint.attach(
+                    source=attach.source, target=attach.target, unsettled=self._unsettled(record, endpoint, attach)
+                )
+                endpoint.detach(closed=False)
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.detached_unsettled) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
@@ -108,18 +110,18 @@ class Attaching:
             ]
             # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
             if claim is None and holders and attach.unsettled is None and self._context.config.theft_wait:
-                _lifetime(attach.target if isinstance(link, Receiver) else attach.source)
-                self._claims.ask(Claim(record, link, attach, octets), holders)
+                _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
+                self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
             if attach.unsettled is not None:
                 resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
                 for each in resumed:
                     suspend(self._context, record, each)
-            if isinstance(link, Receiver):
-                taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
+            if isinstance(endpoint, Receiver):
+                link: IncomingLink | OutgoingLink = self._producer(record, endpoint, attach)
             else:
-                assert isinstance(link, Sender)
-                taken = self._consumer(record, link, attach)
+                assert isinstance(endpoint, Sender)
+                link = self._consumer(record, endpoint, attach)
         except (RefusedError, ProtocolError) as refusal:
             if isinstance(refusal, RefusedError):
                 error = refusal.error
@@ -129,42 +131,42 @@ class Attaching:
                 raise
             for each in resumed:
                 self._steal(record, each)
-            link.refuse(error)
-            self.refused(record, link, error)
+            endpoint.refuse(error)
+            self.refused(record, endpoint, error)
             return
-        link.context = taken
+        endpoint.context = link
         if octets:
-            taken.remembered = octets
+            link.remembered = octets
             record.account.add(octets)
         if self._context.recording is not None:
-            self._context.recording.up(taken)
+            self._context.recording.up(link)
         for holder in [*resumed, *self._context.link_names.having(key)]:
             if claim is None or holder.connection is record or holder.connection in claim.silent:
                 self._steal(record, holder)
             else:
                 self._tell_shared(record, holder)
-        self._context.link_names.add(key, taken)
+        self._context.link_names.add(key, link)
 
-    def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
+    def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object]:
         """Return the unsettled map that answers an incomplete one."""
-        if isinstance(link, Receiver):
-            return states(in_common(self._context, record, link, attach))
-        end_undecided(self._context, record, link, attach)
+        if isinstance(endpoint, Receiver):
+            return states(in_common(self._context, record, endpoint, attach))
+        end_undecided(self._context, record, endpoint, attach)
         return {}
 
-    def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
+    def refused(self, record: ConnectionRecord, endpoint: Link, error: Error) -> None:
         """Log and record that a peer's attach was refused. Raises: as `attached`."""
         self._context.log.info(
             "link refused",
             connection=record.number,
             peer=record.host,
-            link=link.name,
+            link=endpoint.name,
             condition=error.condition,
             reason=error.description,
         )
         if self._context.recording is not None:
-            self._context.recording.refused(link, record, error)
-        link.let_go()
+            self._context.recording.refused(endpoint, record, error)
+        endpoint.let_go()
         self._check_handles(record)
 
     @staticmethod
@@ -183,7 +185,7 @@ class Attaching:
 
     # ---------------------------------------------------------------------------------------------------- producers
 
-    def _producer(self, record: ConnectionRecord, link: Receiver, attach: Attach) -> IncomingLink:
+    def _producer(self, record: ConnectionRecord, endpoint: Receiver, attach: Attach) -> IncomingLink:
         context = self._context
         target = attach.target
         if isinstance(target, Coordinator):
@@ -191,34 +193,34 @@ class Attaching:
         if target is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
         assert isinstance(target, Target)
-        address: Address | None
+        node: Node | None
         to: str | None = None
         container: str | None = None
         if target.dynamic:
-            address = self._make_dynamic(record, link, _lifetime(target))
-            named: str | None = self._dynamic_name(address)
+            node = self._make_dynamic(record, endpoint, _lifetime(target))
+            named: str | None = self._dynamic_name(node)
         elif target.address is None:
             # The anonymous terminus: each message goes to the address in its `to`.
-            address, named = None, None
+            node, named = None, None
         else:
             named = target.address
             place = self._lookup.place(named)
-            address = self._lookup.target(record, attach, place)
-            if address is None:
+            node = self._lookup.target(record, attach, place)
+            if node is None:
                 to, container = place.address if place.name else None, place.container
         pool: Pool | FixedCredit
-        if address is None:
+        if node is None:
             pool = SharedWindow(record.limits.anonymous_window)
         else:
-            pool = address.pool
-        both = in_common(context, record, link, attach)
-        link.attach(
+            pool = node.pool
+        both = in_common(context, record, endpoint, attach)
+        endpoint.attach(
             source=attach.source,
             target=Target(
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=target.dynamic,
-                dynamic_node_properties=_properties(address) if target.dynamic and address else None,
+                dynamic_node_properties=_properties(node) if target.dynamic and node else None,
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
@@ -226,61 +228,61 @@ class Attaching:
             unsettled=None if attach.unsettled is None else states(both),
         )
         incoming = IncomingLink(
-            record, link, address, pool, number=context.next_link_number(), now=context.now, to=to, container=container
+            record, endpoint, node, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )
         bring(context, both, incoming)
         if isinstance(pool, FixedCredit):
             pool.set_suspended(context.draining or is_cut_off(context, incoming))
         record.incoming[incoming] = None
-        if address is not None:
-            address.incoming = with_item(address.incoming, incoming)
-            context.touch(address)
-            if not address.has_consumers:
+        if node is not None:
+            node.incoming = with_item(node.incoming, incoming)
+            context.touch(node)
+            if not node.has_consumers:
                 context.log.info(
                     "sender waits",
                     connection=record.number,
-                    link=link.name,
+                    link=endpoint.name,
                     peer=record.host,
-                    address=address.name,
-                    reason=_no_credit_reason(context, address).value,
+                    address=node.name,
+                    reason=_no_credit_reason(context, node).value,
                 )
         context.touch_input(incoming)
         return incoming
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
-    def _consumer(self, record: ConnectionRecord, link: Sender, attach: Attach) -> OutgoingLink:
+    def _consumer(self, record: ConnectionRecord, endpoint: Sender, attach: Attach) -> OutgoingLink:
         context = self._context
         source = attach.source
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
         if source.dynamic:
-            address = self._make_dynamic(record, link, _lifetime(source))
-            named = self._dynamic_name(address)
+            node = self._make_dynamic(record, endpoint, _lifetime(source))
+            named = self._dynamic_name(node)
         elif source.address is None:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
         else:
             named = source.address
             place = self._lookup.place(named)
-            address = self._lookup.source(record, attach, place)
-            if address.maker not in (None, record) and not address.is_open:
+            node = self._lookup.source(record, attach, place)
+            if node.maker not in (None, record) and not node.is_open:
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
-            if address.maker is None and not (may_consume(place.name) or record.own):
+            if node.maker is None and not (may_consume(place.name) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
-        end_undecided(context, record, link, attach)
-        link.attach(
+        end_undecided(context, record, endpoint, attach)
+        endpoint.attach(
             source=Source(
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=source.dynamic,
-                dynamic_node_properties=_properties(address) if source.dynamic else None,
+                dynamic_node_properties=_properties(node) if source.dynamic else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 # Symbols that are no outcomes are left out (§3.5.3, outcomes).
@@ -293,54 +295,54 @@ class Attaching:
         )
         outgoing = OutgoingLink(
             record,
-            link,
-            address,
+            endpoint,
+            node,
             copy=copy,
             default_outcome=default,
-            max_unsettled=address.config.max_unsettled,
+            max_unsettled=node.config.max_unsettled,
             number=context.next_link_number(),
             now=context.now,
         )
         record.outgoing[outgoing] = None
         if copy:
-            address.copies = with_item(address.copies, outgoing)
+            node.copies = with_item(node.copies, outgoing)
         else:
-            address.outgoing = with_item(address.outgoing, outgoing)
-        outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
+            node.outgoing = with_item(node.outgoing, outgoing)
+        outgoing.branch = node.pool.add_branch(0, 1, not copy, outgoing)
         context.touch_outgoing(outgoing)
-        context.routes.consumers_changed(address)
+        context.routes.consumers_changed(node)
         return outgoing
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
-    def _make_dynamic(self, record: ConnectionRecord, link: Link, lifetime: LifetimePolicy | None) -> Address:
+    def _make_dynamic(self, record: ConnectionRecord, endpoint: Link, lifetime: LifetimePolicy | None) -> Node:
         """Make a node for a link with a dynamic source or target (§3.5.3, §3.5.4, dynamic).
 
         Only the connection that made it may receive from the node of a dynamic source; others send to it. All who know
         the name of a dynamic target's node may receive from it: its maker is the sender, and needs receivers.
         """
-        made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
+        made_for = f"{_traceable(record.peer.container_id)}/{_traceable(endpoint.name)}"
         name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
-        address = self._context.addresses.use(record.peer.tenant, name, record)
-        address.is_open = isinstance(link, Receiver)
+        node = self._context.nodes.use(record.peer.tenant, name, record)
+        node.is_open = isinstance(endpoint, Receiver)
         # If the link is refused after all, the node is not used, and is forgotten.
-        self._context.touch(address)
+        self._context.touch(node)
         if lifetime is not None:
-            address.lifetime = lifetime
-        return address
+            node.lifetime = lifetime
+        return node
 
-    def _dynamic_name(self, address: Address) -> str:
-        return f"{address.name}@{self._context.id}"
+    def _dynamic_name(self, node: Node) -> str:
+        return f"{node.name}@{self._context.id}"
 
     # ------------------------------------------------------------------------------------------------------- stealing
 
-    def _key(self, record: ConnectionRecord, link: Link) -> LinkKey:
+    def _key(self, record: ConnectionRecord, endpoint: Link) -> LinkKey:
         """Return the identity of a link between two containers (§2.6.1).
 
         A container-id proves nothing. So it only counts together with the virtual host, and the user or else the host.
         """
         peer = record.peer
-        return peer.hostname or "", record.principal, peer.container_id, link.name, link.role is Role.SENDER
+        return peer.hostname or "", record.principal, peer.container_id, endpoint.name, endpoint.role is Role.SENDER
 
     def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
         """Detach a link that was attached a second time: the second attach wins (§2.6.1)."""
@@ -350,7 +352,7 @@ class Attaching:
             connection=robbed.connection.number,
             by=record.number,
             peer=record.host,
-            link=robbed.link.name,
+            link=robbed.endpoint.name,
         )
         context.stolen += 1
         if context.recording is not None:
@@ -375,7 +377,7 @@ class Attaching:
             other=holder.connection.number,
             peer=record.host,
             container=record.peer.container_id,
-            link=holder.link.name,
+            link=holder.endpoint.name,
         )
 
 
@@ -395,20 +397,20 @@ def _lifetime(terminus: object) -> LifetimePolicy | None:
     raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
 
 
-def _no_credit_reason(context: Context, address: Address) -> Reason:
+def _no_credit_reason(context: Context, node: Node) -> Reason:
     """Return the reason why a sender gets no credit for a node without consumers."""
-    if context.routes.is_in_mesh and not address.is_ingress:
-        reason = why_node(address, draining=context.draining)
+    if context.routes.is_in_mesh and not node.is_ingress:
+        reason = why_node(node, draining=context.draining)
     else:
-        seen = context.seen_as(address)
+        seen = context.seen_as(node)
         consumers = context.routes.consumer_routers(seen.tenant, seen.name)
         reason = why_address(seen, draining=context.draining, consumers=consumers)
     return reason or Reason.NO_RECEIVER
 
 
-def _properties(address: Address) -> NodeProperties:
+def _properties(node: Node) -> NodeProperties:
     """Return the properties of a dynamic node (§3.5.9)."""
-    return {LIFETIME_POLICY: address.lifetime, DISTRIBUTION_MODES: _MODES}
+    return {LIFETIME_POLICY: node.lifetime, DISTRIBUTION_MODES: _MODES}
 
 
 def _traceable(text: str) -> str:

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 WHOLE: Final = Received(section_number=2**32 - 1, section_offset=0)
 
 
-def in_common(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> dict[bytes, Delivery]:
+def in_common(context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach) -> dict[bytes, Delivery]:
     """Return the deliveries of a resuming sender that both sides have, by delivery-tag.
 
     An incomplete map of the sender does not count: all our deliveries are returned then. The sender has settled the
     deliveries that are not in its complete map (§2.6.13). Outcomes in the map are passed on (§2.6.12).
     """
-    ours = _live(record, link) if attach.unsettled is not None else {}
+    ours = _live(record, endpoint) if attach.unsettled is not None else {}
     if not ours or attach.incomplete_unsettled:
         return ours
     assert attach.unsettled is not None
@@ -66,7 +66,7 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
 
     The sender must resume each of them (`resume`). Until then a delivery has no delivery-id, and its outcome is kept.
     """
-    flow_state = incoming.link.flow_state
+    flow_state = incoming.endpoint.flow_state
     for tag, delivery in deliveries.items():
         forget(delivery)
         delivery.link = flow_state
@@ -74,16 +74,16 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
         flow_state.unsettled[tag] = delivery
         assert delivery.relay is not None
         delivery.relay.second = True
-    for old in _before(incoming.connection, incoming.link):
+    for old in _before(incoming.connection, incoming.endpoint):
         context.end_detached(old)
 
 
-def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach: Attach) -> None:
+def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
     """Pass on the outcomes in the map of a resuming receiver, and give up the other deliveries.
 
     These are the deliveries in the map without an outcome, and the deliveries that a complete map does not have.
     """
-    ours = _live(record, link) if attach.unsettled is not None else {}
+    ours = _live(record, endpoint) if attach.unsettled is not None else {}
     if not ours:
         return
     assert attach.unsettled is not None
@@ -103,20 +103,24 @@ def end_undecided(context: Context, record: ConnectionRecord, link: Link, attach
                 hop_lost(context, delivery.leg)
 
 
-def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | OutgoingLink]:
+def _before(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | OutgoingLink]:
     """Return the links that were attached with this name and role before, and were detached but not closed."""
-    return [each for each in record.detached_unsettled if each.link.name == link.name and each.link.role is link.role]
+    return [
+        each
+        for each in record.detached_unsettled
+        if each.endpoint.name == endpoint.name and each.endpoint.role is endpoint.role
+    ]
 
 
-def _live(record: ConnectionRecord, link: Link) -> dict[bytes, Delivery]:
+def _live(record: ConnectionRecord, endpoint: Link) -> dict[bytes, Delivery]:
     """Return the live deliveries of the former attaches of this link, by delivery-tag."""
-    before = _before(record, link)
+    before = _before(record, endpoint)
     for old in before:
-        expand_link(old.link.flow_state)
+        expand_link(old.endpoint.flow_state)
     return {
         tag: delivery
         for old in before
-        for tag, delivery in old.link.terminus.unsettled.items()
+        for tag, delivery in old.endpoint.terminus.unsettled.items()
         if isinstance(delivery, Delivery)
     }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: The number of remembered addresses, and the characters of the longest one: peers choose them.
 REMEMBERED: Final = 1000
@@ -125,7 +125,7 @@ class Lookup:
             if fault is not None:
                 raise RefusedError(AmqpCondition.INVALID_FIELD, f"the address {fault}")
             name, container = split(address)
-            config = context.addresses.config(name)
+            config = context.nodes.config(name)
             if config.alias is None or not (container is None or container in self._own):
                 return Place(name, container, config)
             # This ends: a configuration with circles of aliases is refused.
@@ -133,7 +133,7 @@ class Lookup:
 
     # --------------------------------------------------------------------------------------------------------- of links
 
-    def target(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address | None:
+    def target(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node | None:
         """Return the node for the messages of a sender to an address.
 
         Returns: None: each message is resolved by itself, and goes to the router `place.container`.
@@ -148,15 +148,15 @@ class Lookup:
         # All workers of a router have the same addresses of these kinds.
         is_alike = place.is_reserved or place.config.redirect is not None
         if container == context.id or (is_alike and container in self._own):
-            address = self._local(record, attach, place)
-            return address if address.far is None else context.routes.ingress(address)
+            node = self._local(record, attach, place)
+            return node if node.far is None else context.routes.ingress(node)
         if container is not None and container in self._own:
             return context.routes.ingress(self._use(record.peer.tenant, place, place.address))
         if container is not None and place.is_reserved and self._is_router(container):
             return None
         return context.routes.ingress(self.source(record, attach, place))
 
-    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
+    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node:
         """Return the node for a receiver of an address. The caller checks the receiver's rights.
 
         Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
@@ -171,32 +171,32 @@ class Lookup:
             if place.is_reserved:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
             return self._use(tenant, place, place.address)
-        address = self._elsewhere.node(tenant, place.name, container)
-        if address is None:
+        node = self._elsewhere.node(tenant, place.name, container)
+        if node is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
-        return address
+        return node
 
-    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
+    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context, tenant = self._context, record.peer.tenant
         if place.is_reserved:
-            address = context.addresses.find(tenant, place.name)
-            if address is None:
+            node = context.nodes.find(tenant, place.name)
+            if node is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
-            return address
+            return node
         redirect = place.config.redirect
         if redirect is not None and follows(place.config, record, attach):
             return self._elsewhere.led(tenant, place.name, redirect)
         check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
 
-    def _use(self, tenant: str, place: Place, key: str) -> Address:
+    def _use(self, tenant: str, place: Place, key: str) -> Node:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        address = self._context.addresses.use(tenant, key)
+        node = self._context.nodes.use(tenant, key)
         # If the link is refused after all, the node is not used, and is forgotten.
-        self._context.touch(address)
-        return address
+        self._context.touch(node)
+        return node
 
     def _is_router(self, container: str) -> bool:
         """Return whether a container is another router of the mesh, or the workers of one, reachable or not."""
@@ -204,7 +204,7 @@ class Lookup:
 
     # ------------------------------------------------------------------------------------------------------ of messages
 
-    def resolve(self, incoming: IncomingLink, to: str) -> tuple[Address | None, str]:
+    def resolve(self, incoming: IncomingLink, to: str) -> tuple[Node | None, str]:
         """Return the node for a message, and the address that its `to` stands for, after aliases.
 
         Returns: None for the node: no receiver of the address is known.
@@ -228,7 +228,7 @@ class Lookup:
             return self._redirected(incoming, tenant, place), place.address
         return self.way(tenant, place), place.address
 
-    def way(self, tenant: str, place: Place) -> Address | None:
+    def way(self, tenant: str, place: Place) -> Node | None:
         """Return the node for a single message to an address; None: no receiver of it is known.
 
         Raises: RefusedError: as `target`; or there are too many remote nodes.
@@ -251,12 +251,12 @@ class Lookup:
         if routes.is_in_mesh and container is None:
             found = routes.route(tenant, name, place.config)
         else:
-            found = context.addresses.find(tenant, local_key(context.id, name))
+            found = context.nodes.find(tenant, local_key(context.id, name))
         if found is None and place.is_reserved:
             raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
         return found
 
-    def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
+    def of_copy(self, tenant: str, address: str) -> tuple[Node | None, str]:
         """Return the node and the address, as `resolve`, for a copy that the router sends itself; never refuse it."""
         place = self.place(address)
         try:
@@ -270,15 +270,15 @@ class Lookup:
         """Return whether this router serves an address itself, perhaps as one of several."""
         return place.container is None or place.container in self._own
 
-    def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Address:
+    def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Node:
         """Return the node of a redirected address. Raises: RefusedError: the client has to follow the redirect."""
         redirect = place.config.redirect
         assert redirect is not None
-        if not follows(place.config, incoming.connection, incoming.link.remote):
+        if not follows(place.config, incoming.connection, incoming.endpoint.remote):
             check_here(place.config, place.name)
         return self._context.routes.ingress(self._elsewhere.led(tenant, place.name, redirect))
 
-    def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Address | None:
+    def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Node | None:
         """Return the node for a message that a transit lane has brought to its last router; None: it has none.
 
         Aliases do not apply: the router of the sender has applied its own.
@@ -288,12 +288,12 @@ class Lookup:
         if not (container is None or container in self._own):
             context.no_path += 1
             return None
-        place = Place(name, container, context.addresses.config(name))
+        place = Place(name, container, context.nodes.config(name))
         if place.config.redirect is not None:
             return self._redirected(incoming, tenant, place)
         if not place.is_available:
             return None
-        return context.addresses.find(tenant, name if container is None else local_key(context.id, name))
+        return context.nodes.find(tenant, name if container is None else local_key(context.id, name))
 
 
 def is_cut_off(context: Context, incoming: IncomingLink) -> bool:

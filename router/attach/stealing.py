@@ -36,12 +36,12 @@ MOST_ASKED: Final = 16
 class Claim:
     """An attach that is answered once the connections that have its link were asked."""
 
-    __slots__ = ("asked", "attach", "flow", "link", "octets", "record", "silent")
+    __slots__ = ("asked", "attach", "endpoint", "flow", "octets", "record", "silent")
 
-    def __init__(self, record: ConnectionRecord, link: Link, attach: Attach, octets: int) -> None:
+    def __init__(self, record: ConnectionRecord, endpoint: Link, attach: Attach, octets: int) -> None:
         """Args: octets: the octets of the waiting attach, which count on the peer's account."""
         self.record = record
-        self.link = link
+        self.endpoint = endpoint
         self.attach = of_claim(attach)
         self.octets = octets
         #: Connections that may still give a sign of life.
@@ -79,7 +79,7 @@ class Claims:
         Args: holders: connections other than the claim's own; one at least.
         """
         context = self._context
-        claim.link.context = claim
+        claim.endpoint.context = claim
         claim.record.account.add(claim.octets)
         for record in list(dict.fromkeys(holders))[:MOST_ASKED]:
             question = self._questions.get(record)
@@ -111,12 +111,12 @@ class Claims:
                 self._answer(claim)
 
     def _answer(self, claim: Claim) -> None:
-        context, record, link = self._context, claim.record, claim.link
+        context, record, endpoint = self._context, claim.record, claim.endpoint
         record.account.add(-claim.octets)
-        if record.lost or link.state is not LinkEndpointState.ATTACH_RCVD or not link.session.can_send:
+        if record.lost or endpoint.state is not LinkEndpointState.ATTACH_RCVD or not endpoint.session.can_send:
             return
-        context.handle(record, LinkAttached(link, claim.attach))
-        if claim.flow is not None and link.is_attached:
+        context.handle(record, LinkAttached(endpoint, claim.attach))
+        if claim.flow is not None and endpoint.is_attached:
             context.handle(record, claim.flow)
             if claim.flow.flow.echo:
-                link.request_flow()
+                endpoint.request_flow()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import LinkConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: Seconds before an unchanged reason is logged again.
 REPEAT_TIME: Final = 60.0
@@ -67,7 +67,7 @@ class ContainerLink:
         *,
         incoming: bool,
         address: str,
-        serves: Callable[[ConnectionRecord], Address],
+        serves: Callable[[ConnectionRecord], Node],
         now: float,
         asks: LinkConfig | None = None,
         refused: Callable[[ContainerLink, Error | None], bool] | None = None,
@@ -167,7 +167,7 @@ class ContainerLink:
         """
         asks = self._asks
         if self.incoming:
-            link = session.attach(
+            endpoint = session.attach(
                 Terminus(self.name, Role.RECEIVER),
                 source=_source(self.node, asks),
                 target=Target(address=self.address),
@@ -176,16 +176,16 @@ class ContainerLink:
                 snd_settle_mode=SenderSettleMode.UNSETTLED,
                 max_message_size=limit or None,
             )
-            assert isinstance(link, Receiver)
-            link.forgiven = FORGIVEN
-            return link
+            assert isinstance(endpoint, Receiver)
+            endpoint.forgiven = FORGIVEN
+            return endpoint
         return session.attach(
             Terminus(self.name, Role.SENDER), source=Source(address=self.address), target=_target(self.node, asks)
         )
 
     def statistics(self) -> ContainerLinkStatistics:
         """Return the link's statistics."""
-        taken = self.link.context if self.link is not None else None
+        link = self.link.context if self.link is not None else None
         return ContainerLinkStatistics(
             name=self.name,
             connector=self.connector,
@@ -195,7 +195,7 @@ class ContainerLink:
             address=self.address,
             state=self.state,
             since=self.since,
-            link=taken.number if isinstance(taken, IncomingLink | OutgoingLink) else None,
+            link=link.number if isinstance(link, IncomingLink | OutgoingLink) else None,
             failures=0 if self.state is S.ATTACHED else self.failures,
             stolen=self.stolen,
             retry_at=self.retry_at,
@@ -210,9 +210,9 @@ def configured(context: Context, config: LinkConfig) -> ContainerLink:
     assert node is not None, "the configuration has one of them"
     incoming = config.source is not None
 
-    def serves(record: ConnectionRecord) -> Address:
-        address = context.addresses.use(record.peer.tenant, config.address)
-        return context.routes.ingress(address) if incoming else address
+    def serves(record: ConnectionRecord) -> Node:
+        local = context.nodes.use(record.peer.tenant, config.address)
+        return context.routes.ingress(local) if incoming else local
 
     return ContainerLink(
         config.name,
@@ -251,9 +251,9 @@ def _target(node: str, asks: LinkConfig | None) -> Target:
     )
 
 
-def is_refusal(link: Link, attach: Attach) -> bool:
+def is_refusal(endpoint: Link, attach: Attach) -> bool:
     """Return whether the answer to our attach refuses the link: the peer's terminus is missing (§2.6.3)."""
-    return (attach.source if isinstance(link, Receiver) else attach.target) is None
+    return (attach.source if isinstance(endpoint, Receiver) else attach.target) is None
 
 
 def who(*, by_peer: bool) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.containers.on_demand import Places
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: Seconds before a link attaches again that was refused or has ended: twice as many each time.
 FIRST_PAUSE: Final = 0.1
@@ -84,12 +84,12 @@ class Containers:
 
     def remove(self, each: ContainerLink) -> None:
         """Remove a link. Its unsettled deliveries end as those of any ended link."""
-        link = each.link
+        endpoint = each.link
         each.retry_at = None
         self._all.pop(each, None)
-        for endpoint in (link, self._let_go(each)):
-            if endpoint is not None:
-                self._detach(endpoint)
+        for attached in (endpoint, self._let_go(each)):
+            if attached is not None:
+                self._detach(attached)
         self._leave(each)
         each.stop = None
 
@@ -131,7 +131,7 @@ class Containers:
 
     def _others_in(self, session: Session) -> list[ContainerLink]:
         endpoints = (*self._by_link.items(), *self._by_watch.items())
-        return list(dict.fromkeys(each for link, each in endpoints if link.session is session))
+        return list(dict.fromkeys(each for endpoint, each in endpoints if endpoint.session is session))
 
     def _go(self, each: ContainerLink, connector: str) -> None:
         """Let a link use the connections of a connector from now on."""
@@ -169,48 +169,48 @@ class Containers:
 
     def attached(self, each: ContainerLink, event: LinkAttached) -> None:
         """Handle the answer to our attach. If it is a refusal, the peer's detach follows, with the reason (§2.6.3)."""
-        context, link, record = self._context, event.link, each.record
-        if record is None or is_refusal(link, event.attach):
+        context, endpoint, record = self._context, event.link, each.record
+        if record is None or is_refusal(endpoint, event.attach):
             return
-        if each.watch is link and each.link is None:
+        if each.watch is endpoint and each.link is None:
             self._attach_link(each, record)
-        if each.link is not link:
+        if each.link is not endpoint:
             return
-        address = each.serves(record)
-        if isinstance(link, Receiver):
-            link.context = self._take_in(record, link, address)
-        elif isinstance(link, Sender):
-            link.context = self._take_out(record, link, address)
+        node = each.serves(record)
+        if isinstance(endpoint, Receiver):
+            endpoint.context = self._take_in(record, endpoint, node)
+        elif isinstance(endpoint, Sender):
+            endpoint.context = self._take_out(record, endpoint, node)
         each.become(S.ATTACHED, context.now)
         each.reason = None
         each.is_news_no_more()
         context.log.info(
-            "link attached", connector=each.connector, link=link.name, node=each.node, address=each.address
+            "link attached", connector=each.connector, link=endpoint.name, node=each.node, address=each.address
         )
 
     def detached(self, event: LinkDetached) -> None:
         """Handle a detach by the peer, or by this router for a fault of the peer."""
         self.over(event.link, event.error, by_peer=event.by_peer)
 
-    def over(self, link: Link, error: Error | None, *, by_peer: bool = False) -> None:
+    def over(self, endpoint: Link, error: Error | None, *, by_peer: bool = False) -> None:
         """Handle the end of an endpoint. If it belongs to a container link, that attaches again after a pause."""
-        watched = self._by_watch.get(link)
+        watched = self._by_watch.get(endpoint)
         if watched is not None:
             verb = "refused" if watched.link is None else "detached"
             self._watch_over(watched, error, f"the {who(by_peer=by_peer)} {verb} the watch")
-        each = self._by_link.get(link)
+        each = self._by_link.get(endpoint)
         if each is None:
             return
-        refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, link)))
+        refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, endpoint)))
         verb = "refused" if refused else "detached"
         self._over(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
-    def _is_untried(self, each: ContainerLink, link: Link) -> bool:
+    def _is_untried(self, each: ContainerLink, endpoint: Link) -> bool:
         """Return whether a link attached a moment ago, and has had no delivery. Some containers answer an attach before
         they look for the node, and detach the link when the node is missing.
         """
-        taken = link.context
-        is_unused = isinstance(taken, IncomingLink | OutgoingLink) and taken.last_delivery_at is None
+        link = endpoint.context
+        is_unused = isinstance(link, IncomingLink | OutgoingLink) and link.last_delivery_at is None
         return is_unused and self._context.now - each.since < REFUSING
 
     def _attach(self, each: ContainerLink) -> None:
@@ -233,14 +233,14 @@ class Containers:
 
     def _attach_link(self, each: ContainerLink, record: ConnectionRecord) -> None:
         try:
-            link = each.attach(self._session_of(each, record), record.limits.max_message_size)
+            endpoint = each.attach(self._session_of(each, record), record.limits.max_message_size)
         except CommandError as error:
             self._let_go(each)
             self._wait(each, f"it cannot be attached: {error}")
             return
-        link.context = each
-        each.link = link
-        self._by_link[link] = each
+        endpoint.context = each
+        each.link = endpoint
+        self._by_link[endpoint] = each
         each.become(S.ATTACHING, self._context.now)
 
     def _attach_watch(self, each: ContainerLink, record: ConnectionRecord) -> None:
@@ -266,11 +266,11 @@ class Containers:
 
     def _watch_over(self, each: ContainerLink, error: Error | None, what: str) -> None:
         """End the link if its watch ended because the node is gone; else continue without a watch, and log that."""
-        context, link, record = self._context, each.link, each.record
+        context, endpoint, record = self._context, each.link, each.record
         assert record is not None, "it has a watch"
         if is_gone(error):
-            if link is not None:
-                self._detach(link)
+            if endpoint is not None:
+                self._detach(endpoint)
             self._over(each, error, f"{what}: the node is not there", refused=True)
             return
         self._let_go_of_watch(each)
@@ -285,16 +285,16 @@ class Containers:
                 reason=reason,
             )
         each.unwatched = reason
-        if link is None:
+        if endpoint is None:
             self._attach_link(each, record)
 
-    def _detach(self, link: Link) -> None:
+    def _detach(self, endpoint: Link) -> None:
         """Detach an endpoint. Its unsettled deliveries end as those of any ended link."""
-        taken = link.context
-        if isinstance(taken, IncomingLink | OutgoingLink):
-            link_over(self._context, taken)
-        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-            link.detach()
+        link = endpoint.context
+        if isinstance(link, IncomingLink | OutgoingLink):
+            link_over(self._context, link)
+        if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
+            endpoint.detach()
 
     def _session_of(self, each: ContainerLink, record: ConnectionRecord) -> Session:
         """Return the link's session, or begin a new one. Raises: CommandError: no channel is free."""
@@ -321,18 +321,18 @@ class Containers:
             return record.engine.begin(record.limits.session_window)
         except CommandError:
             shared = Counter(
-                link.session
-                for link, other in self._by_link.items()
-                if other.record is record and other.refused is not None and link.session.has_room
+                endpoint.session
+                for endpoint, other in self._by_link.items()
+                if other.record is record and other.refused is not None and endpoint.session.has_room
             )
             if each.refused is None or not shared:
                 raise
             return min(shared, key=shared.__getitem__)
 
-    def _take_in(self, record: ConnectionRecord, link: Receiver, node: Address) -> IncomingLink:
+    def _take_in(self, record: ConnectionRecord, endpoint: Receiver, node: Node) -> IncomingLink:
         """Make the incoming link: its deliveries are for this node."""
         context = self._context
-        incoming = IncomingLink(record, link, node, node.pool, number=context.next_link_number(), now=context.now)
+        incoming = IncomingLink(record, endpoint, node, node.pool, number=context.next_link_number(), now=context.now)
         # RabbitMQ 3 ends the session for a drain, or counts credit wrongly after it. So the router takes credit back by
         # a lower limit. A message that is under way meanwhile, and finds no receiver, returns to the broker.
         incoming.input.drains = False
@@ -342,12 +342,12 @@ class Containers:
         context.touch_input(incoming)
         return incoming
 
-    def _take_out(self, record: ConnectionRecord, link: Sender, node: Address) -> OutgoingLink:
+    def _take_out(self, record: ConnectionRecord, endpoint: Sender, node: Node) -> OutgoingLink:
         """Make the outgoing link: the node in the other container consumes the deliveries of this node."""
         context = self._context
         outgoing = OutgoingLink(
             record,
-            link,
+            endpoint,
             node,
             copy=False,
             default_outcome=None,

@@ -25,7 +25,7 @@ from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.refusal import refuse
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address, FarSide
+from amqpmesh.router.model.node import FarSide, Node
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ WILDCARDS: Final = frozenset({"*", "#"})
 class RemoteNode(FarSide):
     """A remote node, as this router serves it.
 
-    Attributes: `address`: the node that its consumers attach to. `connector`, `node`: the connector to its container,
+    Attributes: `local`: the node that its consumers attach to. `connector`, `node`: the connector to its container,
         and its address there.
     """
 
@@ -58,16 +58,16 @@ class RemoteNode(FarSide):
         "_links",
         "_look_at",
         "_places",
-        "address",
         "connector",
+        "local",
         "node",
     )
 
-    def __init__(self, context: Context, containers: Containers, places: Places, address: Address, node: str) -> None:
+    def __init__(self, context: Context, containers: Containers, places: Places, local: Node, node: str) -> None:
         self._context = context
         self._containers = containers
         self._places = places
-        self.address = address
+        self.local = local
         self.node = node
         self.connector = ""
         #: The links, by their direction: True if a link feeds this router. `_idle_since`: the times since which nothing
@@ -77,32 +77,32 @@ class RemoteNode(FarSide):
         #: The time of the next check, if nothing happens before.
         self._look_at: float | None = None
 
-    def ingress(self) -> Address:
+    def ingress(self) -> Node:
         """Return the node that its producers attach to; make it if there is none."""
-        address = self.address
-        if address.ingress is None:
-            ingress = Address(address.tenant, address.name, address.config, self._context.budget)
+        local = self.local
+        if local.ingress is None:
+            ingress = Node(local.tenant, local.name, local.config, self._context.budget)
             ingress.is_ingress = True
             ingress.far = self
-            address.ingress = ingress
+            local.ingress = ingress
             self._context.touch(ingress)
-        return address.ingress
+        return local.ingress
 
     def look(self) -> bool:
         """Make the links that are needed, and remove those that nothing has needed for a while.
 
         Returns: whether the remote node was forgotten: it has no links, and nothing uses its address.
         """
-        context, address, ingress = self._context, self.address, self.address.ingress
+        context, local, ingress = self._context, self.local, self.local.ingress
         for incoming in (True, False):
             self._keep(incoming=incoming, needed=self._is_needed(incoming=incoming))
         if self._links:
             return False
         if ingress is not None and ingress.is_idle:
-            address.ingress = None
-        if not address.is_idle:
+            local.ingress = None
+        if not local.is_idle:
             return False
-        context.addresses.remove(address)
+        context.nodes.remove(local)
         self._places.leave(self.connector, self)
         return True
 
@@ -128,13 +128,13 @@ class RemoteNode(FarSide):
             self._containers.remove(link)
         self._links.clear()
         self._idle_since.clear()
-        self._context.touch(self.address)
+        self._context.touch(self.local)
         return self.look()
 
     def _is_needed(self, *, incoming: bool) -> bool:
-        address, ingress = self.address, self.address.ingress
+        local, ingress = self.local, self.local.ingress
         if incoming:
-            return bool(address.outgoing or address.copies)
+            return bool(local.outgoing or local.copies)
         return ingress is not None and bool(ingress.incoming or ingress.borrowers or ingress.waiting.size)
 
     def _keep(self, *, incoming: bool, needed: bool) -> None:
@@ -159,16 +159,16 @@ class RemoteNode(FarSide):
             self._containers.remove(link)
 
     def _link(self, *, incoming: bool) -> ContainerLink:
-        context, address = self._context, self.address
-        name = f"@{address.tenant}/{address.name}" if address.tenant else address.name
+        context, local = self._context, self.local
+        name = f"@{local.tenant}/{local.name}" if local.tenant else local.name
         return ContainerLink(
             # The link may use the connection of a configured link: if both had one name, it would steal that link.
             free_name(name, [each.name for each in context.config.container_links]),
             self.connector,
             self.node,
             incoming=incoming,
-            address=address.name,
-            serves=lambda _: address if incoming else self.ingress(),
+            address=local.name,
+            serves=lambda _: local if incoming else self.ingress(),
             now=context.now,
             refused=self._refused,
         )
@@ -180,7 +180,7 @@ class RemoteNode(FarSide):
 
     def _look_again(self) -> None:
         self._look_at = None
-        self._context.touch(self.address)
+        self._context.touch(self.local)
 
     def _refused(self, link: ContainerLink, error: Error | None) -> bool:
         """Refuse the clients that need a link, since its container has refused it. Waiting messages are refused, too.
@@ -188,11 +188,11 @@ class RemoteNode(FarSide):
         Returns: whether nothing else needs the link. If other routers do, it attaches again after a pause: they cannot
             be refused, since they would ask again at once.
         """
-        context, address = self._context, self.address
+        context, local = self._context, self.local
         told = _passed_on(error, link.connector)
         attached: list[IncomingLink | OutgoingLink]
         if link.incoming:
-            attached = [*address.outgoing, *address.copies]
+            attached = [*local.outgoing, *local.copies]
         else:
             ingress = self.ingress()
             attached = [*ingress.incoming]
@@ -204,7 +204,7 @@ class RemoteNode(FarSide):
         for each in attached:
             if each.lane is None:
                 fail_link(context, each, told)
-        context.touch(address)
+        context.touch(local)
         if others:
             return False
         del self._links[link.incoming]
@@ -225,7 +225,7 @@ class Elsewhere:
         #: goes to all routers along a tree, and each of them would send it to the remote node.
         self.single: Mapping[str, Distribution] = dict(self._find_single())
 
-    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Address:
+    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Node:
         """Return the node of an address whose redirect this router follows.
 
         Raises: RefusedError: there are too many places, or too many nodes at this one.
@@ -240,20 +240,20 @@ class Elsewhere:
             if is_followed and is_single and goes_to_one:
                 yield config.pattern, config.distribution
 
-    def followed(self, tenant: str, name: str) -> Address | None:
+    def followed(self, tenant: str, name: str) -> Node | None:
         """Return the node of an address whose redirect this router follows; None: it follows none.
 
         Raises: RefusedError: as `led`.
         """
-        redirect = self._context.addresses.config(name).redirect
+        redirect = self._context.nodes.config(name).redirect
         return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 
-    def ingress(self, tenant: str, name: str) -> Address | None:
+    def ingress(self, tenant: str, name: str) -> Node | None:
         """Return the node that producers of an address attach to. Returns None, Raises: as `followed`."""
-        address = self.followed(tenant, name)
-        return None if address is None else self._context.routes.ingress(address)
+        node = self.followed(tenant, name)
+        return None if node is None else self._context.routes.ingress(node)
 
-    def node(self, tenant: str, name: str, domain: str) -> Address | None:
+    def node(self, tenant: str, name: str, domain: str) -> Node | None:
         """Return the node of `name@domain`; None: the configuration does not name the domain.
 
         Raises: RefusedError: as `led`; or the address is unavailable by the configuration.
@@ -261,16 +261,16 @@ class Elsewhere:
         if not name or not self._domains.allows(domain):
             return None
         whole = f"{name}@{domain}"
-        if self._context.addresses.config(whole).distribution is Distribution.UNAVAILABLE:
+        if self._context.nodes.config(whole).distribution is Distribution.UNAVAILABLE:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, whole, name, domain)
 
-    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Address:
+    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Node:
         context = self._context
-        address = context.addresses.use(tenant, name)
-        context.touch(address)
-        if address.far is None:
-            far = RemoteNode(context, self._containers, self._places, address, node)
+        local = context.nodes.use(tenant, name)
+        context.touch(local)
+        if local.far is None:
+            far = RemoteNode(context, self._containers, self._places, local, node)
             try:
                 if isinstance(there, str):
                     far.connector = self._places.use_domain(there, far)
@@ -278,8 +278,8 @@ class Elsewhere:
                     far.connector = self._places.use(there, far)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
-            address.far = far
-        return address
+            local.far = far
+        return local
 
 
 def _passed_on(error: Error | None, connector: str) -> Error:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Budget, KernelSession
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 def transfer_received(context: Context, event: TransferReceived) -> None:
@@ -117,7 +117,7 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
         chunk = Chunk(payload, session, account)
     if not relay.legs:
         relay.chunks.append(chunk)
-        if relay.address is None:
+        if relay.node is None:
             _route(context, relay)
         return
     if relay.kept is not None:
@@ -130,11 +130,11 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
         elif not give_copy(context, leg, payload):
             abort_leg(context, leg)
             continue
-        branch = leg.branch
+        branch = leg.outgoing
         assert isinstance(branch, OutgoingLink)
         if branch.current is leg:
             if branch.bulk:  # the kernel may have begun the delivery
-                source.begin_bulk(branch.address, leg)
+                source.begin_bulk(branch.node, leg)
             send_more(context, branch)
     # This function held the chunk until here, so that no leg freed it before the next leg had it.
     chunk.release()
@@ -147,8 +147,8 @@ def _account(relay: Relay, source: IncomingLink) -> Budget:
         return relay.chunks[0].account
     for leg in relay.legs:
         if not leg.copy:
-            assert isinstance(leg.branch, OutgoingLink)
-            return begun_on(relay, leg.branch)
+            assert isinstance(leg.outgoing, OutgoingLink)
+            return begun_on(relay, leg.outgoing)
     return source.connection.account
 
 
@@ -160,7 +160,7 @@ def _route(context: Context, relay: Relay) -> None:
     data = _joined(chunks)
     lane = incoming.lane
     to = incoming.to
-    anonymous = incoming.address is None
+    anonymous = incoming.node is None
     if relay.message_format == 0:
         head = read_head(data, relay.complete)
         if head is not None and anonymous and to is None:
@@ -203,44 +203,42 @@ def _route(context: Context, relay: Relay) -> None:
     try:
         if anonymous:
             assert to
-            address, to = context.resolve(incoming, to)
+            node, to = context.resolve(incoming, to)
         else:
-            address = incoming.address
+            node = incoming.node
     except RefusedError as refusal:
         refuse(context, relay, refusal.error)
         return
     if (
-        address is None
-        or not address.has_consumers
-        or not _may_hop(context, relay, incoming, address)
+        node is None
+        or not node.has_consumers
+        or not _may_hop(context, relay, incoming, node)
         or not _is_new(context, relay, incoming)
     ):
-        undelivered(context, relay, address)
+        undelivered(context, relay, node)
         return
     if anonymous and lane is None:
         relay.to = to
-    if context.honours_expiry and not _note_expiry(context, relay, address, data):
+    if context.honours_expiry and not _note_expiry(context, relay, node, data):
         return
-    relay.address = address
-    if anonymous and lane is None and is_full(context, relay, address, incoming):
-        undelivered(context, relay, address)
+    relay.node = node
+    if anonymous and lane is None and is_full(context, relay, node, incoming):
+        undelivered(context, relay, node)
         return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
-        read(context, relay, data, address)
-        if is_excluded(relay, address):
+        read(context, relay, data, node)
+        if is_excluded(relay, node):
             end_unsent(context, relay, nobody_else(context, relay))
             return
-    if (address.waiting.size or not send_on(context, relay, address)) and not enqueue(
-        context, relay, address, incoming
-    ):
-        undelivered(context, relay, address)
+    if (node.waiting.size or not send_on(context, relay, node)) and not enqueue(context, relay, node, incoming):
+        undelivered(context, relay, node)
 
 
-def _note_expiry(context: Context, relay: Relay, address: Address, data: bytes) -> bool:
+def _note_expiry(context: Context, relay: Relay, node: Node, data: bytes) -> bool:
     """Note the absolute expiry of a message, if its address honours it. Returns: False: more of it must come first."""
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
-    if head is None or not config_of(context, relay, address).absolute_expiry:
+    if head is None or not config_of(context, relay, node).absolute_expiry:
         return True
     try:
         expiry = read_expiry(data, head.bare_at)
@@ -263,18 +261,18 @@ def _joined(chunks: deque[Chunk]) -> bytes:
     return first.data
 
 
-def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+def _may_hop(context: Context, relay: Relay, incoming: IncomingLink, node: Node) -> bool:
     """Tell whether a delivery of a lane may go on: it has a hop left, and does not return to its neighbour."""
-    if incoming.lane is None or address.lane is None:
+    if incoming.lane is None or node.lane is None:
         return True
     assert relay.incoming is not None
     relay.key = next_tag(relay.incoming.tag)
     if incoming.lane.kind is LaneKind.TREE:
-        may = relay.key is not None or not address.outgoing
+        may = relay.key is not None or not node.outgoing
     else:
         # Without an outgoing link it waits for a router that is likely to come back.
         neighbour = incoming.connection.peer.container_id
-        turns = address.outgoing and all(each.connection.peer.container_id == neighbour for each in address.outgoing)
+        turns = node.outgoing and all(each.connection.peer.container_id == neighbour for each in node.outgoing)
         may = relay.key is not None and not turns
     context.no_hops += not may
     return may

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.credit_share import Share
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: The most octets of a lane's frame that are not payload: a `transfer` with its state, and the final address.
 FRAME_HEAD: Final = 512
@@ -27,22 +27,22 @@ FRAME_HEAD: Final = 512
 MAX_ASIDE: Final = 100
 
 
-def send_on(context: Context, relay: Relay, address: Address) -> bool:
+def send_on(context: Context, relay: Relay, node: Node) -> bool:
     """Send a delivery to receivers that can take it now. Returns: False: there was none."""
-    if address.shares and not address.is_multicast:
-        share = _way(address, relay)
+    if node.shares and not node.is_multicast:
+        share = _way(node, relay)
         if share is None:
             return False
         _give(context, relay, share)
         return True
-    taken = _choose(context, address, relay)
-    if taken:
-        _start(context, relay, address, taken)
-    return bool(taken)
+    links = _choose(context, node, relay)
+    if links:
+        _start(context, relay, node, links)
+    return bool(links)
 
 
-def _start(context: Context, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
-    unsettled = start(context, relay, address, taken)
+def _start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink]) -> None:
+    unsettled = start(context, relay, node, links)
     if unsettled is None:
         expired(context, relay)
     else:
@@ -67,25 +67,25 @@ def resume_sending(context: Context, stalled: Iterable[OutgoingLink]) -> None:
             context.touch_outgoing(outgoing)
 
 
-def dispatch(context: Context, address: Address) -> None:
+def dispatch(context: Context, node: Node) -> None:
     """Send queued deliveries of a node, as far as receivers can take them."""
-    waiting = address.waiting
+    waiting = node.waiting
     aside: list[tuple[int, int, Relay]] = []
-    by_share = bool(address.shares) and not address.is_multicast
+    by_share = bool(node.shares) and not node.is_multicast
     while (relay := waiting.first()) is not None:
         if context.legs_seen >= LEGS_A_TURN:
-            context.postpone(address)
+            context.postpone(node)
             break
         if _is_left(relay):
             assert relay.incoming is not None
             sender_gone(context, relay, relay.incoming)
             continue
-        if by_share and (share := _way(address, relay)) is not None:
+        if by_share and (share := _way(node, relay)) is not None:
             unqueue(context, relay)
             _give(context, relay, share)
-        elif not by_share and (taken := _choose(context, address, relay)):
+        elif not by_share and (links := _choose(context, node, relay)):
             unqueue(context, relay)
-            _start(context, relay, address, taken)
+            _start(context, relay, node, links)
         elif relay.excluded is not None and len(aside) < MAX_ASIDE:
             # No ready receiver may have it, but the next delivery may go to one of them.
             aside.append(waiting.set_aside())
@@ -102,14 +102,14 @@ def _is_left(relay: Relay) -> bool:
         and relay.complete
         and not relay.settled
         and isinstance(source, IncomingLink)
-        and source.link.flow_state.ended
+        and source.endpoint.flow_state.ended
     )
 
 
-def _way(address: Address, relay: Relay) -> Share | None:
+def _way(node: Node, relay: Relay) -> Share | None:
     """Return the share of an ingress by which a delivery leaves now; None: it must wait."""
-    ready = [each for each in address.shares if each.is_ready and not each.is_excluded(relay.excluded)]
-    return next(iter(choose(address.config.distribution, ready)), None)
+    ready = [each for each in node.shares if each.is_ready and not each.is_excluded(relay.excluded)]
+    return next(iter(choose(node.config.distribution, ready)), None)
 
 
 def _give(context: Context, relay: Relay, share: Share) -> None:
@@ -119,28 +119,28 @@ def _give(context: Context, relay: Relay, share: Share) -> None:
     share.take(context.now)
     relay.share = share
     relay.waiting = True
-    relay.address = node = share.node
+    relay.node = node = share.node
     context.touch(node)
     context.touch(share.ingress)
     if node.waiting.size or not send_on(context, relay, node):
         wait(context, relay, node)
 
 
-def _choose(context: Context, address: Address, relay: Relay) -> list[OutgoingLink]:
+def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     """Return the outgoing links that take a delivery now; none: it must wait."""
-    if address.is_multicast:
-        return _everyone(context, address)
+    if node.is_multicast:
+        return _everyone(context, node)
     excluded = relay.excluded
-    if address.lane is not None:
-        return _by_lane(context, address, relay)
-    ready = [each for each in address.creditors if each.is_ready and (excluded is None or each not in excluded)]
+    if node.lane is not None:
+        return _by_lane(context, node, relay)
+    ready = [each for each in node.creditors if each.is_ready and (excluded is None or each not in excluded)]
     if not ready:
-        for each in address.creditors:
+        for each in node.creditors:
             each.stall()
-    return list(choose(address.config.distribution, ready))
+    return list(choose(node.config.distribution, ready))
 
 
-def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]:
+def _by_lane(context: Context, way: Node, relay: Relay) -> list[OutgoingLink]:
     """Return the link of a lane that takes a delivery now; none: it must wait.
 
     A delivery of more than one frame goes by a bulk link of the lane, so that no small one waits for it. Later
@@ -150,10 +150,10 @@ def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]
     behind = source.bulk.get(way) if isinstance(source, IncomingLink) else None
     ready = [each for each in way.creditors if each.is_ready]
     if behind is not None:
-        ready = [each for each in ready if behind.branch is each]
+        ready = [each for each in ready if behind.outgoing is each]
     elif any(not _is_one_frame(relay, each) for each in way.outgoing):
         ready = [each for each in ready if each.bulk]
-        if not ready and all(each.busy or each.link.session.is_closed for each in way.outgoing if each.bulk):
+        if not ready and all(each.busy or each.endpoint.session.is_closed for each in way.outgoing if each.bulk):
             context.routes.need_bulk(way)
     elif len(ready) > 1:
         ready.sort(key=lambda each: each.bulk)
@@ -165,7 +165,7 @@ def _by_lane(context: Context, way: Address, relay: Relay) -> list[OutgoingLink]
 
 def room(outgoing: OutgoingLink) -> int:
     """Return the octets of payload that one frame of a link always has room for."""
-    size = outgoing.link.session.connection.remote_max_frame_size
+    size = outgoing.endpoint.session.connection.remote_max_frame_size
     return max(size - FRAME_HEAD, size // 2)
 
 
@@ -174,30 +174,30 @@ def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
     return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
 
 
-def _everyone(context: Context, address: Address) -> list[OutgoingLink]:
+def _everyone(context: Context, node: Node) -> list[OutgoingLink]:
     """Return all receivers of a multicast that are not skipped; none: one of them is not ready, and it must wait."""
-    awaited = address.awaited
+    awaited = node.awaited
     while awaited:
         last = awaited[-1]
-        if last in address.outgoing and not (last.is_over or last.skipped or last.is_ready):
+        if last in node.outgoing and not (last.is_over or last.skipped or last.is_ready):
             last.stall()
             return []
         awaited.pop()
-    ready = [each for each in address.creditors if each.is_ready]
+    ready = [each for each in node.creditors if each.is_ready]
     here: list[OutgoingLink] = []
-    for share in address.shares:
+    for share in node.shares:
         # This is a node of the mesh: the consumers of this router are at the node of the share.
         here = _everyone(context, share.node) if share.is_ready else []
         if not here:
             return []
-    if len(ready) == len(address.outgoing):
+    if len(ready) == len(node.outgoing):
         return ready + here
-    address.awaited = [each for each in address.outgoing if not (each.is_over or each.skipped or each.is_ready)]
-    if address.awaited:
-        for each in address.outgoing:
+    node.awaited = [each for each in node.outgoing if not (each.is_over or each.skipped or each.is_ready)]
+    if node.awaited:
+        for each in node.outgoing:
             each.stall()
         return []
-    for each in address.outgoing:
+    for each in node.outgoing:
         if not each.is_ready:
             each.missed += 1
     return ready + here

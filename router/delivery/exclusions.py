@@ -19,7 +19,7 @@ from amqpmesh.router.delivery.message_head import delivery_annotations
 from amqpmesh.router.kernel import FAILED_STATE, MODIFIED, state_kind
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address, address_of
+from amqpmesh.router.model.node import Node, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import ULong, Value
@@ -41,22 +41,22 @@ OURS: Final = 16
 _NOT_TO: Final = NOT_TO.encode()
 
 
-def is_excluded(relay: Relay, address: Address) -> bool:
+def is_excluded(relay: Relay, node: Node) -> bool:
     """Tell whether no receiver is left that a delivery of a node may go to."""
     excluded = relay.excluded
     if excluded is None:
         return False
-    if address.shares:
-        return all(share.is_excluded(excluded) for share in address.shares)
-    return excluded.issuperset(address.outgoing)
+    if node.shares:
+        return all(share.is_excluded(excluded) for share in node.shares)
+    return excluded.issuperset(node.outgoing)
 
 
-def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> bool:
+def exclude(relay: Relay, node: Node, leg: Leg, modified: Modified) -> bool:
     """Note at the ingress router that a receiver must not get a delivery again.
 
-    Args: address: the node that the delivery left from. Returns: whether a receiver had it at all.
+    Args: node: the node that the delivery left from. Returns: whether a receiver had it at all.
     """
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     by = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
     is_receiver = isinstance(by, str) and "/" in by
@@ -65,27 +65,27 @@ def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> boo
     if is_receiver and relay.message_format == 0 and len(_listed(relay)) < MOST:
         excluded.add(by)
     else:
-        excluded.add(outgoing if address.lane is None else address)
+        excluded.add(outgoing if node.lane is None else node)
     return is_receiver or by is None
 
 
-def listed(relay: Relay, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
-    """Return the annotation that excludes receivers of other routers. Args: taken: the links that the message takes."""
-    (first, *others) = taken
+def listed(relay: Relay, links: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
+    """Return the annotation that excludes receivers of other routers. Args: links: the links that the message takes."""
+    (first, *others) = links
     if relay.excluded is None or others or first.lane is None or first.lane.kind is not LaneKind.ANYCAST:
         return {}
     names = _listed(relay)
     return {NOT_TO: names} if names else {}
 
 
-def read(context: Context, relay: Relay, data: bytes, address: Address) -> None:
+def read(context: Context, relay: Relay, data: bytes, node: Node) -> None:
     """Note the receivers of this router that a message from a lane excludes.
 
-    Args: data: the beginning of the message. address: its node.
+    Args: data: the beginning of the message. node: where it waits or leaves.
     """
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
-    if head is None or source.lane is None or address.lane is not None:
+    if head is None or source.lane is None or node.lane is not None:
         return
     start, end = head.delivery_annotations
     if _NOT_TO not in data[start:end]:
@@ -93,8 +93,8 @@ def read(context: Context, relay: Relay, data: bytes, address: Address) -> None:
     names = delivery_annotations(data[start:end]).get(NOT_TO)
     if isinstance(names, list):
         there = {each for each in names if isinstance(each, str)}
-        address.excludes = True
-        relay.excluded = there | {each for each in address.outgoing if context.routes.receiver_name(each) in there}
+        node.excludes = True
+        relay.excluded = there | {each for each in node.outgoing if context.routes.receiver_name(each) in there}
 
 
 def nobody_else(context: Context, relay: Relay) -> bytes:
@@ -110,21 +110,21 @@ def passed_up(context: Context, relay: Relay, outcome: bytes) -> bytes:
     source = relay.source
     if not context.routes.is_in_mesh or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
         return outcome
-    address = address_of(relay)
-    if address is None:
+    node = node_of(relay)
+    if node is None:
         return outcome
-    if source.lane is not None and address.lane is not None:
+    if source.lane is not None and node.lane is not None:
         return outcome  # this router only passes it on
     modified = decode_composite(Modified, bounded(outcome, FEW_VALUES - OURS))[0]
     legs = [leg for leg in relay.legs if not leg.copy]
     by = None
     if modified.undeliverable_here and source.lane is not None and len(legs) == 1:
-        outgoing = legs[0].branch
+        outgoing = legs[0].outgoing
         assert isinstance(outgoing, OutgoingLink)
         known = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
         if isinstance(known, str) and "/" in known:
             by = known
-        elif not (relay.excluded or set()).union((outgoing,)).issuperset(address.outgoing):
+        elif not (relay.excluded or set()).union((outgoing,)).issuperset(node.outgoing):
             by = context.routes.receiver_name(outgoing)
     said = without_ours(modified)
     if by is not None:

@@ -19,7 +19,7 @@ from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 
@@ -35,71 +35,71 @@ def reopen(context: Context, *, amid: bool = False) -> None:
         would have all of them looked at.
     """
     closed, context.closed = context.closed, {}
-    for address in closed:
-        route = address.fast_route
+    for node in closed:
+        route = node.fast_route
         assert route is not None, "else nothing was closed"
-        if _receivers(address) <= FEW or (route.wanted and not amid):
+        if _receivers(node) <= FEW or (route.wanted and not amid):
             route.wanted = False
-            _decide(context, address)
+            _decide(context, node)
         elif route.wanted:
-            context.closed[address] = None
+            context.closed[node] = None
 
 
-def _receivers(address: Address) -> int:
+def _receivers(node: Node) -> int:
     """Return how many receivers a decision about a node looks at."""
-    shares = address.shares
-    return len((first(shares).node if len(shares) == 1 else address).creditors)
+    shares = node.shares
+    return len((first(shares).node if len(shares) == 1 else node).creditors)
 
 
 def open_input(context: Context, incoming: IncomingLink) -> None:
     """Let the kernel relay further frames and deliveries of a link, after the router has decided about one."""
-    address, link = incoming.address, incoming.link
-    flow_state = link.flow_state
+    node, endpoint = incoming.node, incoming.endpoint
+    flow_state = endpoint.flow_state
     route = flow_state.fast_route
     if route is not None:
         route.wanted = True
         return
-    if link.input_handle is None or not link.is_attached:
+    if endpoint.input_handle is None or not endpoint.is_attached:
         return
     if (
-        address is not None
+        node is not None
         and not incoming.connection.strict_annotations
         and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
     ):
-        if address.fast_route is None:
-            address.fast_route = kernel.FastRoute()
-            context.closed[address] = None
-        route = address.fast_route
+        if node.fast_route is None:
+            node.fast_route = kernel.FastRoute()
+            context.closed[node] = None
+        route = node.fast_route
         route.wanted = True
-    kernel.enable_fast_path(flow_state, link.input_handle, route)
+    kernel.enable_fast_path(flow_state, endpoint.input_handle, route)
 
 
-def _decide(context: Context, address: Address) -> None:
+def _decide(context: Context, entry: Node) -> None:
     """Decide whether the deliveries of a node all leave in the same way, and by which links."""
-    route = address.fast_route
+    route = entry.fast_route
     assert route is not None
-    node = address
+    node = entry
     route.lent = -1
     route.quiet = 0
-    if address.shares:
-        if len(address.shares) > 1:
+    if entry.shares:
+        if len(entry.shares) > 1:
             return
-        share = first(address.shares)
+        share = first(entry.shares)
         node, route.lent, route.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
-        if address.copies or address.waiting.size or address.outgoing or node.shares:
+        if entry.copies or entry.waiting.size or entry.outgoing or node.shares:
             return
-    config = address.config
+    config = entry.config
     distribution = node.config.distribution
     if (
         node.waiting.size
         or node.copies
         or config.redeliver
         or config.absolute_expiry
-        or address.far is not None
+        or entry.far is not None
         or node.far is not None
     ):
         return
-    if address.is_multicast or node.is_multicast or distribution not in _ORDER:
+    if entry.is_multicast or node.is_multicast or distribution not in _ORDER:
         return
     ready = list(node.creditors)
     if not ready or any(
@@ -115,30 +115,30 @@ def _decide(context: Context, address: Address) -> None:
         route.order = kernel.FIRST
     else:
         route.order = _ORDER[distribution]
-    route.links = [each.link.flow_state for each in ready if not each.bulk]
-    route.bulk = [each.link.flow_state for each in ready if each.bulk]
+    route.links = [each.endpoint.flow_state for each in ready if not each.bulk]
+    route.bulk = [each.endpoint.flow_state for each in ready if each.bulk]
     for each in ready:
-        link = each.link
-        if link.input_handle is not None:
-            kernel.enable_fast_path(link.flow_state, link.input_handle, route)
+        endpoint = each.endpoint
+        if endpoint.input_handle is not None:
+            kernel.enable_fast_path(endpoint.flow_state, endpoint.input_handle, route)
     route.room = min(room(each) for each in node.outgoing)
     route.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
     route.generation = context.kernel.generation
 
 
-def stay_quiet(address: Address) -> None:
+def stay_quiet(node: Node) -> None:
     """Tell the kernel how many deliveries each input of a node may get before its pool must be told."""
-    pool = address.pool
+    pool = node.pool
     for each in pool.watched:
         owner = each.owner
         if isinstance(owner, IncomingLink):
-            owner.link.flow_state.quiet = pool.quiet(each)
+            owner.endpoint.flow_state.quiet = pool.quiet(each)
         elif isinstance(owner, Share) and owner.ingress.fast_route is not None:
             owner.ingress.fast_route.quiet = pool.quiet(each)
 
 
 def expanded(relay: kernel.Relay) -> None:
     """Fill in the node of a relay that the kernel has made from a fast delivery."""
-    outgoing = relay.legs[0].branch
+    outgoing = relay.legs[0].outgoing
     assert isinstance(outgoing, OutgoingLink)
-    relay.address = outgoing.address
+    relay.node = outgoing.node

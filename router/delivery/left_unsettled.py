@@ -33,7 +33,7 @@ def end_all(context: Context, links: Links) -> Steps[None]:
     rounds = context.ended_links.rounds
     ledgers: dict[Ledger, Links] = {}
     for link in links:
-        state = link.link.flow_state
+        state = link.endpoint.flow_state
         if isinstance(link, OutgoingLink):
             yield from end_backlog(context, link)
         if _has_left(link):
@@ -73,7 +73,7 @@ def _go_through(context: Context, ledger: Ledger, links: Links) -> Steps[None]:
         del context.ended_links.rounds[ledger]
     for link in going.links:
         # A sender that has not resumed its link leaves deliveries of the link before in no ledger (§2.6.13).
-        for delivery in [each for each in link.link.flow_state.unsettled.values() if isinstance(each, Delivery)]:
+        for delivery in [each for each in link.endpoint.flow_state.unsettled.values() if isinstance(each, Delivery)]:
             _end(context, delivery)
             yield
         _done(context, link)
@@ -82,7 +82,7 @@ def _go_through(context: Context, ledger: Ledger, links: Links) -> Steps[None]:
 def _done(context: Context, link: IncomingLink | OutgoingLink) -> None:
     if context.ended_links.links.pop(link, 0) is None:
         context.keep_count(link)
-    link.link.flow_state.compact()  # the garbage collector may find the link's objects only much later
+    link.endpoint.flow_state.compact()  # the garbage collector may find the link's objects only much later
 
 
 def _end(context: Context, delivery: Delivery) -> None:

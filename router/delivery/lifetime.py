@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address, address_of
+from amqpmesh.router.model.node import Node, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
@@ -32,7 +32,7 @@ def finish(context: Context, leg: Leg) -> None:
 
 def end_lane(context: Context, leg: Leg) -> None:
     """Have a replaced lane detached, if this leg was its last."""
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.retired:
         context.touch_outgoing(outgoing)
@@ -41,7 +41,7 @@ def end_lane(context: Context, leg: Leg) -> None:
 def uncount(context: Context, leg: Leg) -> None:
     """Count a leg no longer as unsettled on its link."""
     if leg.counted:
-        outgoing = leg.branch
+        outgoing = leg.outgoing
         assert isinstance(outgoing, OutgoingLink)
         leg.counted = False
         outgoing.outstanding -= 1
@@ -71,8 +71,8 @@ def close_if_done(context: Context, relay: Relay) -> None:
     for leg in relay.legs:
         if leg.delivery is not None:
             leg.delivery.leg = None
-        if isinstance(leg.branch, OutgoingLink):
-            context.end_detached(leg.branch)
+        if isinstance(leg.outgoing, OutgoingLink):
+            context.end_detached(leg.outgoing)
     if relay.incoming is not None:
         relay.incoming.relay = None
     relay.legs = []
@@ -84,8 +84,8 @@ def recount(context: Context, outgoing: OutgoingLink) -> None:
     before = record.detached_unsettled.get(outgoing)
     if before is not None:
         record.detached_unsettled[outgoing] = outgoing.outstanding
-        record.unsettled_after_detach[outgoing.address] = (
-            record.unsettled_after_detach.get(outgoing.address, 0) + outgoing.outstanding - before
+        record.unsettled_after_detach[outgoing.node] = (
+            record.unsettled_after_detach.get(outgoing.node, 0) + outgoing.outstanding - before
         )
         context.end_detached(outgoing)
 
@@ -101,32 +101,32 @@ def begin_keeping(context: Context, relay: Relay) -> None:
     """Begin to keep a message that may be sent again, and the node where it would wait."""
     drop_kept(context, relay)
     relay.kept = bytearray()
-    address = chosen_at(context, relay)
-    assert address is not None
-    address.returning += 1
+    node = chosen_at(context, relay)
+    assert node is not None
+    node.returning += 1
 
 
 def drop_kept(context: Context, relay: Relay) -> None:
     """Stop keeping a message: it will not be sent again."""
     if relay.kept is not None:
-        address = chosen_at(context, relay)
-        assert address is not None
-        address.account.add(-len(relay.kept))
+        node = chosen_at(context, relay)
+        assert node is not None
+        node.account.add(-len(relay.kept))
         relay.kept = None
-        address.returning -= 1
-        if not address.returning:
-            context.touch(address)
+        node.returning -= 1
+        if not node.returning:
+            context.touch(node)
 
 
-def chosen_at(context: Context, relay: Relay) -> Address | None:
+def chosen_at(context: Context, relay: Relay) -> Node | None:
     """Return the node where the route of a delivery is chosen; None: its address is unknown."""
-    return relay.share.ingress if isinstance(relay.share, Share) else address_of(relay)
+    return relay.share.ingress if isinstance(relay.share, Share) else node_of(relay)
 
 
-def count_undelivered(context: Context, address: Address | None) -> None:
-    """Count a delivery that no receiver got. Args: address: its node; None: there is none."""
+def count_undelivered(context: Context, node: Node | None) -> None:
+    """Count a delivery that no receiver got. Args: node: its node; None: there is none."""
     context.undelivered += 1
-    if address is not None:
-        context.seen_as(address).undelivered += 1
-        if address.lane is not None and not (address.is_ingress or address.has_consumers):
+    if node is not None:
+        context.seen_as(node).undelivered += 1
+        if node.lane is not None and not (node.is_ingress or node.has_consumers):
             context.no_path += 1

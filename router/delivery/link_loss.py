@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
-def fail_link(context: Context, taken: IncomingLink | OutgoingLink, error: Error) -> None:
+def fail_link(context: Context, link: IncomingLink | OutgoingLink, error: Error) -> None:
     """Detach a link with an error, and end its deliveries."""
-    link_over(context, taken)
-    link = taken.link
-    if link.is_attached and link.session.can_send:
-        link.detach(error=error)
-    context.on_link_failed(link, error)
-    link.let_go()
+    link_over(context, link)
+    endpoint = link.endpoint
+    if endpoint.is_attached and endpoint.session.can_send:
+        endpoint.detach(error=error)
+    context.on_link_failed(endpoint, error)
+    endpoint.let_go()
 
 
 def fail_links(context: Context) -> None:
     """Detach the links that `Context.fail_link` has noted, after the event that showed the fault."""
     while context.failed_links:
         failed, context.failed_links = context.failed_links, {}
-        for taken, error in failed.items():
-            if not taken.link.flow_state.ended:
-                fail_link(context, taken, error)
+        for link, error in failed.items():
+            if not link.endpoint.flow_state.ended:
+                fail_link(context, link, error)
 
 
 def close_connection(context: Context, record: ConnectionRecord, error: Error | None) -> None:
@@ -87,7 +87,7 @@ def session_over(context: Context, record: ConnectionRecord, session: Session) -
     """End all links of a session that has ended."""
     # Outgoing links come first: else deliveries of the others would be sent on them again.
     tables = (record.outgoing, record.detached_unsettled, record.incoming)
-    links = [each for table in tables for each in table if each.link.session is session]
+    links = [each for table in tables for each in table if each.endpoint.session is session]
     for each in links:
         if isinstance(each, OutgoingLink) and each.lane is not None:
             context.routes.lane_refused(each)
@@ -98,7 +98,7 @@ def _over(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[In
     """Stop links from taking and sending deliveries, before they are ended in steps."""
     for each in links:
         _forget_name(context, each)
-        end_link(each.link.flow_state)
+        end_link(each.endpoint.flow_state)
     return links
 
 
@@ -110,140 +110,140 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
     yield from end_all(context, links)
 
 
-def suspend(context: Context, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
+def suspend(context: Context, record: ConnectionRecord, link: IncomingLink | OutgoingLink) -> None:
     """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6)."""
-    _withdraw(context, taken)
-    if isinstance(taken, OutgoingLink):
-        context.chores.do(end_backlog(context, taken))
-    if has_unsettled(taken):
-        record.detached_unsettled[taken] = 0
-        if isinstance(taken, OutgoingLink):
-            taken.max_unsettled = 0  # so that each settlement on it touches the link
-            recount(context, taken)
+    _withdraw(context, link)
+    if isinstance(link, OutgoingLink):
+        context.chores.do(end_backlog(context, link))
+    if has_unsettled(link):
+        record.detached_unsettled[link] = 0
+        if isinstance(link, OutgoingLink):
+            link.max_unsettled = 0  # so that each settlement on it touches the link
+            recount(context, link)
     else:
-        context.keep_count(taken)
+        context.keep_count(link)
 
 
-def link_over(context: Context, taken: IncomingLink | OutgoingLink) -> None:
+def link_over(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """End a link and its deliveries, each with the outcome that is true of it."""
-    end_link(taken.link.flow_state)
-    _let_go(context, taken)
-    context.chores.do(end_all(context, [taken]))
+    end_link(link.endpoint.flow_state)
+    _let_go(context, link)
+    context.chores.do(end_all(context, [link]))
 
 
-def _forget_name(context: Context, taken: IncomingLink | OutgoingLink) -> None:
+def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Forget the name of a link: no attach can steal the link now, and its name no longer counts against the peer."""
-    forget(taken.connection, taken)
-    context.link_names.remove(taken)
+    forget(link.connection, link)
+    context.link_names.remove(link)
 
 
 def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     """Detach a lane that another has replaced, once nothing on it is unsettled."""
     if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
         return
-    link = outgoing.link
+    endpoint = outgoing.endpoint
     link_over(context, outgoing)
     # A lane can be replaced before the neighbour has answered its attach (§2.6.3).
-    if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-        link.detach()
+    if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
+        endpoint.detach()
 
 
-def _let_go(context: Context, taken: IncomingLink | OutgoingLink) -> None:
+def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Take a link from its connection and node. Its deliveries stay, and still count as the link's."""
-    if _withdraw(context, taken) | context.forget_detached(taken):
-        add_ended(context, taken)
+    if _withdraw(context, link) | context.forget_detached(link):
+        add_ended(context, link)
 
 
-def _withdraw(context: Context, taken: IncomingLink | OutgoingLink) -> bool:
+def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
     """Take a link from its node, and abort the delivery that is in the middle of its frames.
 
     Returns: whether it took part in something.
     """
-    _forget_name(context, taken)
-    disable_fast_path(taken.link.flow_state)
-    record = taken.connection
-    if isinstance(taken, OutgoingLink):
-        if taken.gone:
+    _forget_name(context, link)
+    disable_fast_path(link.endpoint.flow_state)
+    record = link.connection
+    if isinstance(link, OutgoingLink):
+        if link.gone:
             return False
-        taken.gone = True
-        record.outgoing.pop(taken, None)
+        link.gone = True
+        record.outgoing.pop(link, None)
         if context.recording is not None:
-            context.recording.down(taken)
-        address = taken.address
-        address.copies = without_item(address.copies, taken)
-        address.outgoing = without_item(address.outgoing, taken)
-        address.draining = without_item(address.draining, taken)
-        address.creditors = without_item(address.creditors, taken)
-        if taken.branch is not None:
-            address.pool.remove_branch(taken.branch, context.now)
-        current, taken.current = taken.current, None
+            context.recording.down(link)
+        node = link.node
+        node.copies = without_item(node.copies, link)
+        node.outgoing = without_item(node.outgoing, link)
+        node.draining = without_item(node.draining, link)
+        node.creditors = without_item(node.creditors, link)
+        if link.branch is not None:
+            node.pool.remove_branch(link.branch, context.now)
+        current, link.current = link.current, None
         if current is not None:
             hop_lost(context, current)
-        if not address.outgoing:
-            if not taken.retired:
-                nobody_left(context, address)
-        elif address.config.redeliver or address.excludes:
-            context.deserted[address] = None
+        if not node.outgoing:
+            if not link.retired:
+                nobody_left(context, node)
+        elif node.config.redeliver or node.excludes:
+            context.deserted[node] = None
     else:
-        if record.incoming.pop(taken, 0) == 0:
+        if record.incoming.pop(link, 0) == 0:
             return False
         if context.recording is not None:
-            context.recording.down(taken)
-        if taken.current is not None:
-            relay, taken.current = taken.current, None
+            context.recording.down(link)
+        if link.current is not None:
+            relay, link.current = link.current, None
             abort(context, relay)
-        taken.pool.remove_input(taken.input, context.now)
-        if taken.address is not None:
-            taken.address.incoming = without_item(taken.address.incoming, taken)
-        address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
-    if address is not None:
-        context.touch(address)
-        if address.maker is record and _made(taken):
-            _maker_gone(context, address)
+        link.pool.remove_input(link.input, context.now)
+        if link.node is not None:
+            link.node.incoming = without_item(link.node.incoming, link)
+        node = link.node  # type: ignore[assignment]  # None for an anonymous terminus
+    if node is not None:
+        context.touch(node)
+        if node.maker is record and _made(link):
+            _maker_gone(context, node)
     return True
 
 
-def nobody_left(context: Context, address: Address) -> None:
+def nobody_left(context: Context, node: Node) -> None:
     """Find another route for a node that has lost its last receiver or lane, or release what waits there (§3.4.4)."""
-    context.routes.lost_last_link(address)
-    if not address.outgoing:
-        send_back(context, address)
+    context.routes.lost_last_link(node)
+    if not node.outgoing:
+        send_back(context, node)
 
 
-def send_back(context: Context, address: Address) -> None:
+def send_back(context: Context, node: Node) -> None:
     """Release the deliveries that wait at a node without outgoing links, or queue them for another route."""
-    waiting = address.waiting
+    waiting = node.waiting
     while (relay := waiting.first()) is not None:
         if relay.share is not None:
             unqueue(context, relay)
             route_again(context, relay)
             continue
-        undelivered(context, relay, address)
+        undelivered(context, relay, node)
 
 
-def _made(taken: IncomingLink | OutgoingLink) -> bool:
+def _made(link: IncomingLink | OutgoingLink) -> bool:
     """Tell whether a link has made its dynamic node."""
-    remote = taken.link.remote
+    remote = link.endpoint.remote
     if remote is None:
         return False
-    terminus = remote.source if isinstance(taken, OutgoingLink) else remote.target
+    terminus = remote.source if isinstance(link, OutgoingLink) else remote.target
     return isinstance(terminus, Source | Target) and terminus.dynamic
 
 
-def _maker_gone(context: Context, address: Address) -> None:
+def _maker_gone(context: Context, node: Node) -> None:
     """Remove a dynamic node whose maker is gone, if its lifetime policy says so.
 
-    A node whose policy is about links goes with its last link (`AddressTable.drop_if_idle`).
+    A node whose policy is about links goes with its last link (`NodeTable.drop_if_idle`).
     """
-    lifetime = address.lifetime
-    if isinstance(lifetime, DeleteOnClose) or (isinstance(lifetime, DeleteOnNoMessages) and not address.waiting.size):
-        _remove_dynamic(context, address)
+    lifetime = node.lifetime
+    if isinstance(lifetime, DeleteOnClose) or (isinstance(lifetime, DeleteOnNoMessages) and not node.waiting.size):
+        _remove_dynamic(context, node)
 
 
-def _remove_dynamic(context: Context, address: Address) -> None:
+def _remove_dynamic(context: Context, node: Node) -> None:
     """Remove a dynamic node, and detach the other links to it (§3.5.10)."""
-    context.addresses.remove(address)
+    context.nodes.remove(node)
     error = Error(condition=AmqpCondition.RESOURCE_DELETED, description="the dynamic node is gone")
-    attached: list[IncomingLink | OutgoingLink] = [*address.incoming, *address.outgoing, *address.copies]
+    attached: list[IncomingLink | OutgoingLink] = [*node.incoming, *node.outgoing, *node.copies]
     for each in attached:
         fail_link(context, each, error)

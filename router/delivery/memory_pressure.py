@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Leg
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: Nodes without credit that each batch checks again: their share grows when other holders leave.
 LOOKED_AT: Final = 8
@@ -51,27 +51,27 @@ def check(context: Context) -> None:
                 context.touch(node)
 
 
-def nodes(context: Context) -> Iterator[Address]:
+def nodes(context: Context) -> Iterator[Node]:
     """Yield all nodes of the router: addresses, ingresses, and nodes of lanes."""
-    for address in context.addresses.values():
-        yield address
-        if address.ingress is not None:
-            yield address.ingress
+    for node in context.nodes.values():
+        yield node
+        if node.ingress is not None:
+            yield node.ingress
     yield from context.routes.nodes()
 
 
-def _holders(context: Context) -> Iterator[Address | ConnectionRecord]:
+def _holders(context: Context) -> Iterator[Node | ConnectionRecord]:
     for record in context.connections:
         if not (record.own or record.cut) and (record.counted or not record.lost):
             yield record
-    yield from (address for address in nodes(context) if address.buffered)
+    yield from (node for node in nodes(context) if node.buffered)
 
 
-def _used(holder: Address | ConnectionRecord) -> int:
+def _used(holder: Node | ConnectionRecord) -> int:
     return holder.account.used
 
 
-def _name(holder: Address | ConnectionRecord) -> str:
+def _name(holder: Node | ConnectionRecord) -> str:
     return f"connection {holder.number}" if isinstance(holder, ConnectionRecord) else f"address {holder.name!r}"
 
 
@@ -117,11 +117,11 @@ def _close(context: Context, record: ConnectionRecord) -> None:
     close_connection(context, record, error)
 
 
-def _return(context: Context, address: Address) -> None:
+def _return(context: Context, node: Node) -> None:
     """Return the queued messages of a node to their senders, and abort those whose first frames have left."""
-    for relay in address.waiting.relays():
-        undelivered(context, relay, address)
-    begun: Iterable[Leg | None] = [each.current for each in address.outgoing]
+    for relay in node.waiting.relays():
+        undelivered(context, relay, node)
+    begun: Iterable[Leg | None] = [each.current for each in node.outgoing]
     for leg in begun:
-        if leg is not None and any(chunk.account is address.account for chunk in leg.chunks):
+        if leg is not None and any(chunk.account is node.account for chunk in leg.chunks):
             give_up(context, leg)

@@ -20,27 +20,27 @@ def watch(context: Context, outgoing: OutgoingLink) -> None:
     """Give a receiver that can take no delivery of a multicast a limited time to give credit."""
     if outgoing.stalled_since is None and not outgoing.skipped:
         since = outgoing.stalled_since = context.now
-        patience = outgoing.address.config.overflow_time
-        if outgoing.address.lane is not None:
+        patience = outgoing.node.config.overflow_time
+        if outgoing.node.lane is not None:
             # The router of the stalled receiver skips it first, so that other receivers behind the lane miss nothing.
             patience += HOP_PATIENCE * context.routes.hops_behind(outgoing)
         context.schedule(since + patience, partial(_lose_patience, context, outgoing, since))
 
 
 def _lose_patience(context: Context, outgoing: OutgoingLink, since: float) -> None:
-    address = outgoing.address
+    node = outgoing.node
     if outgoing.gone or outgoing.stalled_since != since:
         return
-    if address.config.overflow is Overflow.DROP:
+    if node.config.overflow is Overflow.DROP:
         _leave_out(context, outgoing)
-        context.touch(address)
-    elif address.incoming:
+        context.touch(node)
+    elif node.incoming:
         context.log.info(
             "multicast waits",
             connection=outgoing.connection.number,
-            link=outgoing.link.name,
+            link=outgoing.endpoint.name,
             peer=outgoing.connection.host,
-            address=address.name,
+            address=node.name,
             reason="this receiver gives no credit",
         )
 
@@ -49,11 +49,11 @@ def _leave_out(context: Context, outgoing: OutgoingLink) -> None:
     """Skip a stalled receiver: the multicast no longer waits for it."""
     if not outgoing.skipped and outgoing.branch is not None:
         outgoing.skipped = True
-        outgoing.address.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, context.now)
+        outgoing.node.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, context.now)
 
 
 def take_back(context: Context, outgoing: OutgoingLink, branch: Branch) -> None:
     """Include a skipped receiver again, which has given credit. Args: branch: its source of credit in the pool."""
     outgoing.skipped = False
     outgoing.stalled_since = None
-    outgoing.address.pool.change_branch(branch, 0, outgoing.cost, True, context.now)
+    outgoing.node.pool.change_branch(branch, 0, outgoing.cost, True, context.now)

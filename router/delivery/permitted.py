@@ -82,12 +82,12 @@ def senders_state(delivery: Delivery) -> bytes | None:
 
 def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
     """Return an outcome that the sender's source lists: this one, or a replacement; None: it lists none of ours."""
-    remote = source.link.remote
+    remote = source.endpoint.remote
     terminus = remote.source if remote is not None else None
     kind = state_kind(outcome)
     outcomes = terminus.outcomes if isinstance(terminus, Source) else ()
     if kind == EXTENSION:
-        if len(outcome) > source.link.session.connection.remote_max_frame_size - _AROUND:
+        if len(outcome) > source.endpoint.session.connection.remote_max_frame_size - _AROUND:
             # The state does not fit into a frame of this peer. `modified` says that the delivery ended without
             # being accepted.
             outcome, kind = FAILED_STATE, MODIFIED
@@ -110,7 +110,7 @@ def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
 
 def takes_rejected(source: IncomingLink) -> bool:
     """Tell whether a sender's source lists the outcome `rejected`."""
-    remote = source.link.remote
+    remote = source.endpoint.remote
     terminus = remote.source if remote is not None else None
     return not isinstance(terminus, Source) or not terminus.outcomes or _SYMBOLS[REJECTED] in terminus.outcomes
 

@@ -14,7 +14,7 @@ from amqpmesh.router.memory.holders import waiting_at
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import Address, address_of
+from amqpmesh.router.model.node import Node, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import AddressConfig
@@ -31,42 +31,42 @@ LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=
 _TOLD: Final = object()
 
 
-def enqueue(context: Context, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+def enqueue(context: Context, relay: Relay, node: Node, incoming: IncomingLink) -> bool:
     """Queue a delivery that no receiver can take now. An anonymous sender's waits only a limited time.
 
     Returns: False, if the delivery of an anonymous sender may not wait, since the memory is used up.
     """
-    if incoming.address is None:
-        if context.memory.is_over(waiting_at(context.memory, relay, address)):
+    if incoming.node is None:
+        if context.memory.is_over(waiting_at(context.memory, relay, node)):
             return False
-        _hold(context, relay, incoming, address)
-    wait(context, relay, address)
-    context.touch(address)
+        _hold(context, relay, incoming, node)
+    wait(context, relay, node)
+    context.touch(node)
     return True
 
 
-def wait(context: Context, relay: Relay, address: Address) -> None:
+def wait(context: Context, relay: Relay, node: Node) -> None:
     """Queue a delivery at a node, and count it on the node's account."""
-    account = waiting_at(context.memory, relay, address)
+    account = waiting_at(context.memory, relay, node)
     for chunk in relay.chunks:
         chunk.move(account)
-    address.wait(relay, deadline(context, relay, address))
+    node.wait(relay, deadline(context, relay, node))
 
 
-def is_full(context: Context, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
-    """Tell whether no more messages of an anonymous sender may wait. Args: address: the node of the message."""
+def is_full(context: Context, relay: Relay, node: Node, incoming: IncomingLink) -> bool:
+    """Tell whether no more messages of an anonymous sender may wait. Args: node: the node of the message."""
     pool, to = incoming.pool, relay.to
-    if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(address))):
+    if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(node))):
         return False
-    most = config_of(context, relay, address).window
-    return pool.is_full(to, most) or pool.is_full(address, most)
+    most = config_of(context, relay, node).window
+    return pool.is_full(to, most) or pool.is_full(node, most)
 
 
-def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
+def _hold(context: Context, relay: Relay, incoming: IncomingLink, node: Node | None) -> None:
     """Hold back the sender of a message that waits, and that named its address itself.
 
     A sender at another router is held back there: that router is told.
-    Args: address: the node where the message waits; None: it waits at another router.
+    Args: node: the node where the message waits; None: it waits at another router.
     """
     pool = incoming.pool
     if incoming.lane is not None:
@@ -80,8 +80,8 @@ def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Addre
         if not relay.waiting:
             relay.waiting = True
             pool.take_back(incoming.input)
-        is_by_lane = address is not None and address.lane is not None and address.lane.kind is LaneKind.TRANSIT
-        relay.portion = pool.hold(incoming.input, address if is_by_lane else relay.to)
+        is_by_lane = node is not None and node.lane is not None and node.lane.kind is LaneKind.TRANSIT
+        relay.portion = pool.hold(incoming.input, node if is_by_lane else relay.to)
         if relay.complete:
             for chunk in relay.chunks:
                 # The anonymous sender's own window limits what waits, so other links of the session may go on.
@@ -91,7 +91,7 @@ def _hold(context: Context, relay: Relay, incoming: IncomingLink, address: Addre
 def waits_there(context: Context, relay: Relay) -> None:
     """Hold back the sender of a delivery that waits at the far router of its transit lane."""
     source = relay.source
-    if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
+    if isinstance(source, IncomingLink) and source.node is None and relay.portion is None and relay.share is None:
         _hold(context, relay, source, None)
 
 
@@ -110,50 +110,50 @@ def give_up_place(relay: Relay) -> None:
         source.pool.give_up(portion)
 
 
-def deadline(context: Context, relay: Relay, address: Address) -> float | None:
+def deadline(context: Context, relay: Relay, node: Node) -> float | None:
     """Return the time until which a delivery may wait: by its ttl or its anonymous sender's limit; None: no limit."""
     expires_at, source = message_head.expires_at(relay), relay.source
-    if not isinstance(source, IncomingLink) or source.address is not None:
+    if not isinstance(source, IncomingLink) or source.node is not None:
         return expires_at
-    until = context.now + config_of(context, relay, address).anonymous_wait
+    until = context.now + config_of(context, relay, node).anonymous_wait
     return until if expires_at is None else min(until, expires_at)
 
 
-def config_of(context: Context, relay: Relay, address: Address) -> AddressConfig:
+def config_of(context: Context, relay: Relay, node: Node) -> AddressConfig:
     """Return the configuration of the address that a waiting delivery is for.
 
-    Args: address: the node where it waits. For the node of a transit lane the delivery's own address counts.
+    Args: node: the node where it waits. For the node of a transit lane the delivery's own address counts.
     """
-    lane = address.lane
+    lane = node.lane
     if lane is None or lane.kind is not LaneKind.TRANSIT:
-        return address.config
+        return node.config
     to = relay.to
     if to is None and relay.head is not None:
         to = message_head.final_address(relay.chunks[0].data, relay.head)
-    return address.config if to is None else context.addresses.config(to)
+    return node.config if to is None else context.nodes.config(to)
 
 
-def requeue(context: Context, relay: Relay, address: Address) -> None:
+def requeue(context: Context, relay: Relay, node: Node) -> None:
     """Queue a delivery again, behind those of its priority; in a mesh at its ingress, which chooses the routes."""
     share = relay.share
     if isinstance(share, Share):
         forwarded(context, relay)
         relay.share = None
         relay.key = None
-        relay.address = address = share.ingress
+        relay.node = node = share.ingress
     incoming = relay.source
-    if isinstance(incoming, IncomingLink) and incoming.address is None:
-        _hold(context, relay, incoming, address)
-    wait(context, relay, address)
-    context.touch(address)
+    if isinstance(incoming, IncomingLink) and incoming.node is None:
+        _hold(context, relay, incoming, node)
+    wait(context, relay, node)
+    context.touch(node)
 
 
 def unqueue(context: Context, relay: Relay) -> None:
     """Take a delivery from the queue of its node."""
-    address = address_of(relay)
-    if relay.queued and address is not None:
-        address.waiting.remove(relay)
-        context.touch(address)
+    node = node_of(relay)
+    if relay.queued and node is not None:
+        node.waiting.remove(relay)
+        context.touch(node)
 
 
 def forwarded(context: Context, relay: Relay, *, left: bool = True) -> None:

@@ -29,7 +29,7 @@ from amqpmesh.router.kernel import (
     state_kind,
 )
 from amqpmesh.router.model.links import OutgoingLink
-from amqpmesh.router.model.node import Address, address_of
+from amqpmesh.router.model.node import Node, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
@@ -40,12 +40,12 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
 
     Returns: what to tell the sender; None: nothing yet, it is sent again.
     """
-    address = address_of(relay)
+    node = node_of(relay)
     kind = state_kind(outcome)
-    if relay.kept is None or not relay.complete or address is None or kind in (ACCEPTED, EXTENSION):
+    if relay.kept is None or not relay.complete or node is None or kind in (ACCEPTED, EXTENSION):
         return outcome
     leg = next(each for each in relay.legs if not each.copy)
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if kind == REJECTED:
         data = _again(relay, failed=True)
@@ -55,7 +55,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     modified = None
     if kind == MODIFIED:
         said = decode_composite(Modified, bounded(outcome))[0]
-        if said.undeliverable_here and not exclude(relay, address, leg, said):
+        if said.undeliverable_here and not exclude(relay, node, leg, said):
             relay.attempts -= 1
         modified = without_ours(said)
         outcome = encode_composite(modified)
@@ -64,9 +64,9 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
     failed = modified is not None and bool(modified.delivery_failed)
     data = _again(relay, failed=failed, modified=modified)
-    if relay.attempts >= address.config.attempts or not possible:
+    if relay.attempts >= node.config.attempts or not possible:
         drop_kept(context, relay)
-        if address.config.dead_letter is None:
+        if node.config.dead_letter is None:
             return outcome
         # The sender need not try again, whatever happens to the copy (§3.4.5).
         dead_letter(context, relay, data)
@@ -91,7 +91,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     relay.chunks.append(Chunk(data, None, waits_at.account))
     # A neighbour may get the next attempt before this one is settled there: so they are two deliveries.
     relay.key = None
-    requeue(context, relay, address)
+    requeue(context, relay, node)
     return None
 
 
@@ -104,28 +104,28 @@ def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> b
 
 def dead_letter(context: Context, relay: Relay, data: bytes) -> None:
     """Send a copy to the dead-letter address, without ttl. Its outcome is not passed to the sender."""
-    address = address_of(relay)
-    name = config_of(context, relay, address).dead_letter if address is not None else None
-    if address is None or name is None or relay.message_format != 0:
+    node = node_of(relay)
+    name = config_of(context, relay, node).dead_letter if node is not None else None
+    if node is None or name is None or relay.message_format != 0:
         return
-    dead, name = context.resolve_copy(address.tenant, name)
+    dead, name = context.resolve_copy(node.tenant, name)
     if dead is None or not dead.has_consumers or context.memory.is_over(dead.account):
         count_undelivered(context, dead)
         return
     _send_copy(context, dead, name, relay.message_format, message_head.without_ttl(data))
 
 
-def _send_copy(context: Context, address: Address, to: str, message_format: int, data: bytes) -> None:
+def _send_copy(context: Context, node: Node, to: str, message_format: int, data: bytes) -> None:
     relay = Relay(None, None, message_format, context.now)
     relay.complete = True
     relay.waiting = False
     relay.head = read_head(data, complete=True)
     relay.priority = relay.head.priority if relay.head is not None else 4
-    relay.address = address
+    relay.node = node
     relay.to = to
     # Unsettled, so that it is sent at least once. It has no sender, so its legs are settled as their outcomes come.
     relay.settled = False
-    relay.chunks.append(Chunk(data, None, address.account))
+    relay.chunks.append(Chunk(data, None, node.account))
     context.in_flight += 1
-    wait(context, relay, address)
-    context.touch(address)
+    wait(context, relay, node)
+    context.touch(node)

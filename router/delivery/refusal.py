@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: The entry of an error's info with the delivery-tag of the refused message.
 DELIVERY_TAG: Final = Symbol("delivery-tag")
 
 
-def refuse(context: Context, relay: Relay, error: Error, address: Address | None = None) -> None:
+def refuse(context: Context, relay: Relay, error: Error, node: Node | None = None) -> None:
     """Refuse an unsent message with the error that a link to the message's address would get.
 
     The message is `rejected` with it. A settled message cannot be, nor one whose source takes no `rejected`: the error
     ends the link then. A lane stays, for many senders use it.
-    Args: address: where the message waits; None: nowhere.
+    Args: node: where the message waits; None: nowhere.
     """
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
-    if incoming.address is None and incoming.lane is None:
+    if incoming.node is None and incoming.lane is None:
         error = replace(error, info={**(error.info or {}), DELIVERY_TAG: relay.tag})
         if relay.settled or not takes_rejected(incoming):
-            count_undelivered(context, address)
+            count_undelivered(context, node)
             if context.recording is not None:
                 context.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
             end_link(context, relay, error)
             return
-    undelivered(context, relay, address, encode_composite(Rejected(error=error)))
+    undelivered(context, relay, node, encode_composite(Rejected(error=error)))
 
 
 def end_link(context: Context, relay: Relay, error: Error) -> None:

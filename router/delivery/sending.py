@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 class Sent(Enum):
@@ -55,19 +55,17 @@ class Sent(Enum):
 ALL_WRITTEN: Final[Sequence[tuple[Leg, Sent]]] = ()
 
 
-def start(
-    context: Context, relay: Relay, address: Address, taken: list[OutgoingLink]
-) -> Sequence[tuple[Leg, Sent]] | None:
-    """Send all that has come of a message by each link of `taken`.
+def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink]) -> Sequence[tuple[Leg, Sent]] | None:
+    """Send all that has come of a message by each link of `links`.
 
     Returns: the legs that the caller has to settle, `ALL_WRITTEN` if there are none; None: the message has expired.
     """
     chunks = relay.chunks
     if not chunks:
         # Only empty payload had come, and it has left by a leg that is gone.
-        chunks.append(Chunk(b"", None, address.account))
+        chunks.append(Chunk(b"", None, node.account))
     first = chunks[0]
-    lane = address.lane
+    lane = node.lane
     if lane is not None and relay.key is None:
         relay.key = context.routes.new_key(lane)
     came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
@@ -77,15 +75,15 @@ def start(
     data = message_head.leaving(
         relay,
         first.data,
-        address.config.delivery_annotations,
+        node.config.delivery_annotations,
         context.now,
-        ours=_for_routers(relay, lane, taken, tracked=tracked),
-        within_mesh=_is_on_its_way(relay, taken),
+        ours=_for_routers(relay, lane, links, tracked=tracked),
+        within_mesh=_is_on_its_way(relay, links),
     )
     if data is None:
         return None
     # Only the ingress router sends a message again, not each router on the way. The router's own are not sent again.
-    if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
+    if node.config.redeliver and not (relay.settled or relay.attempts) and not node.is_multicast and came_in:
         begin_keeping(context, relay)
         for chunk in chunks:
             if relay.kept is not None:
@@ -97,15 +95,15 @@ def start(
             relay.head = read_head(data, complete=True)
             relay.arrived = context.now
     relay.attempts += 1
-    address.left_at = context.now
+    node.left_at = context.now
     forwarded(context, relay)
-    watchers = list(address.copies)
-    for share in address.shares:
+    watchers = list(node.copies)
+    for share in node.shares:
         share.take(context.now)
         share.pool.forwarded(share.input, context.now)
         watchers += share.node.copies
         context.touch(share.node)
-    legs = [Leg(relay, each, False) for each in taken]
+    legs = [Leg(relay, each, False) for each in links]
     for chunk in chunks:
         chunk.holders = len(legs)
     for leg in legs:
@@ -122,7 +120,7 @@ def start(
     chunks.clear()
     unsettled = ALL_WRITTEN
     for leg in legs:
-        outgoing = leg.branch
+        outgoing = leg.outgoing
         assert isinstance(outgoing, OutgoingLink)
         if leg.copy and not outgoing.is_ready:
             outgoing.backlog.append(leg)
@@ -135,22 +133,22 @@ def start(
 
 
 def _for_routers(
-    relay: Relay, lane: Lane | None, taken: list[OutgoingLink], *, tracked: bool
+    relay: Relay, lane: Lane | None, links: list[OutgoingLink], *, tracked: bool
 ) -> dict[Symbol | ULong, Value]:
     """Return the delivery annotations of a message for the next router.
 
-    Args: lane: of the node that the message leaves from. taken: the links. tracked: as of its legs.
+    Args: lane: of the node that the message leaves from. links: those that it leaves by. tracked: as of its legs.
     """
     if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
         return {message_head.FINAL_ADDRESS: relay.to, **({message_head.PRESETTLED: True} if tracked else {})}
-    return listed(relay, taken)
+    return listed(relay, links)
 
 
-def _is_on_its_way(relay: Relay, taken: list[OutgoingLink]) -> bool:
+def _is_on_its_way(relay: Relay, links: list[OutgoingLink]) -> bool:
     """Tell whether a message came by a lane and leaves by lanes of the same kind, so that its annotations pass."""
     source = relay.source
     came_by = source.lane if isinstance(source, IncomingLink) else None
-    return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in taken)
+    return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in links)
 
 
 def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
@@ -158,7 +156,7 @@ def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
 
     Returns: False, if its backlog is full: then the receiver gets no more of this message.
     """
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     budget = outgoing.copies
     assert budget is not None, "it sees copies"
@@ -175,11 +173,11 @@ def give_copy(context: Context, leg: Leg, data: bytes) -> bool:
 def keep(context: Context, relay: Relay, payload: bytes) -> None:
     """Keep the next payload of a message for a redelivery, unless the message is too large for one."""
     assert relay.kept is not None
-    address = chosen_at(context, relay)
-    assert address is not None
+    node = chosen_at(context, relay)
+    assert node is not None
     relay.kept += payload
-    address.account.add(len(payload))
-    if len(relay.kept) > address.config.redeliver_max or context.memory.is_over(address.account):
+    node.account.add(len(payload))
+    if len(relay.kept) > node.config.redeliver_max or context.memory.is_over(node.account):
         drop_kept(context, relay)
 
 
@@ -189,7 +187,7 @@ def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
         # The lane leads to a remote consumer of an address here: the delivery enters the mesh here.
         relay.key = context.routes.new_key(outgoing.lane)
     settled = (relay.settled or relay.presettled) and not leg.tracked
-    leg.delivery = outgoing.link.delivery(
+    leg.delivery = outgoing.endpoint.delivery(
         outgoing.next_tag(relay.key), message_format=relay.message_format, settled=settled
     )
     if outgoing.lane is not None and (leg.tracked or not relay.second):
@@ -198,7 +196,7 @@ def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
     leg.delivery.leg = leg
     outgoing.current = leg
     if outgoing.bulk and isinstance(relay.source, IncomingLink):
-        relay.source.begin_bulk(outgoing.address, leg)
+        relay.source.begin_bulk(outgoing.node, leg)
     if not settled:
         leg.counted = True
         outgoing.outstanding += 1
@@ -219,7 +217,7 @@ def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
                     continue
                 outgoing.stall()
             elif outgoing.copy and not outgoing.gone:
-                outgoing.link.drained()
+                outgoing.endpoint.drained()
             return None
         sent = _write(context, outgoing, leg)
         if sent is Sent.WRITTEN:
@@ -230,7 +228,7 @@ def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
                 return Sent.HANDED_ON
             leg_sent(context, leg)
         elif sent is Sent.TOO_LARGE and leg.copy:
-            leg.decide(too_large(outgoing.link.remote_max_message_size))
+            leg.decide(too_large(outgoing.endpoint.remote_max_message_size))
             leg.outcome_at = context.now
             _give_up_rest(leg)
         else:
@@ -240,10 +238,10 @@ def pump(context: Context, outgoing: OutgoingLink) -> Sent | None:
 
 def may_pass(leg: Leg) -> None:
     """Let later deliveries overtake a leg: no more frames of it will be written."""
-    source, outgoing = leg.relay.source, leg.branch
+    source, outgoing = leg.relay.source, leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.bulk and isinstance(source, IncomingLink):
-        source.end_bulk(outgoing.address, leg)
+        source.end_bulk(outgoing.node, leg)
 
 
 def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
@@ -251,7 +249,7 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
     relay = leg.relay
     delivery = leg.delivery
     assert delivery is not None
-    sender = outgoing.link
+    sender = outgoing.endpoint
     if outgoing.gone or not sender.session.can_send:
         # The session has ended, and the link is about to end.
         return Sent.WRITTEN if leg.aborting else Sent.WAITS
@@ -324,7 +322,7 @@ def abort(context: Context, relay: Relay) -> None:
 
 def abort_leg(context: Context, leg: Leg) -> None:
     """Abort a leg whose last frame is not written; its receiver gets `aborted`, if it has got a frame."""
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     _give_up_rest(leg)
     if outgoing.current is leg:

@@ -54,7 +54,7 @@ from amqpmesh.router.telemetry.schema import Outcome
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import DispositionReceived
     from amqpmesh.router.context import Context
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 # -------------------------------------------------------------------------------------------------------- dispositions
@@ -80,7 +80,7 @@ def disposition_received(context: Context, event: DispositionReceived) -> None:
 
 
 def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if delivery.settled or leg.done:
         return
@@ -98,7 +98,7 @@ def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes 
         outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome
         leg.decide(outcome)
         leg.outcome_at = context.now
-        outgoing.link.flow_state.count_outcome(outcome)
+        outgoing.endpoint.flow_state.count_outcome(outcome)
         decided_there(context, leg.relay, outcome)
     if step & SETTLE_RECEIVER and (settled or leg.copy):  # other legs are settled when the sender is told
         dispose(delivery, leg.outcome if step & TELL_RECEIVER else None, True)
@@ -183,9 +183,9 @@ def end_unsent(context: Context, relay: Relay, state: bytes, why: Outcome | None
     close_if_done(context, relay)
 
 
-def undelivered(context: Context, relay: Relay, address: Address | None, state: bytes = RELEASED_STATE) -> None:
-    """End an unsent delivery that no receiver gets. Args: address: its node; None: there is none."""
-    count_undelivered(context, address)
+def undelivered(context: Context, relay: Relay, node: Node | None, state: bytes = RELEASED_STATE) -> None:
+    """End an unsent delivery that no receiver gets. Args: node: its node; None: there is none."""
+    count_undelivered(context, node)
     end_unsent(context, relay, state, Outcome.UNDELIVERED)
 
 
@@ -202,9 +202,9 @@ def settle_written(context: Context, leg: Leg, sent: Sent) -> None:
     if sent is Sent.HANDED_ON:
         _handed_on(context, leg)
     elif sent is Sent.TOO_LARGE:
-        outgoing = leg.branch
+        outgoing = leg.outgoing
         assert isinstance(outgoing, OutgoingLink)
-        _break_off(context, leg, too_large(outgoing.link.remote_max_message_size))
+        _break_off(context, leg, too_large(outgoing.endpoint.remote_max_message_size))
     elif sent is Sent.UNSENT:
         _unsend(context, leg)
 
@@ -238,7 +238,7 @@ def _handed_on(context: Context, leg: Leg) -> None:
 def hop_lost(context: Context, leg: Leg) -> None:
     """End a leg whose receiver is gone: an unsent delivery is routed again, a sent one gets the default outcome."""
     relay = leg.relay
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if leg.done:
         return
@@ -259,7 +259,7 @@ def hop_lost(context: Context, leg: Leg) -> None:
     if undecided:
         leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
         leg.outcome_at = context.now
-        outgoing.link.flow_state.count_outcome(leg.outcome)
+        outgoing.endpoint.flow_state.count_outcome(leg.outcome)
     leg.end()
     if undecided and not leg.copy:
         answer(context, leg)
@@ -285,11 +285,11 @@ def _unsend(context: Context, leg: Leg) -> None:
 
 def route_again(context: Context, relay: Relay) -> None:
     """Queue an unsent delivery for another route; without a receiver, release it."""
-    address = chosen_at(context, relay)
-    if address is None or not address.has_consumers:
-        undelivered(context, relay, address)
+    node = chosen_at(context, relay)
+    if node is None or not node.has_consumers:
+        undelivered(context, relay, node)
         return
-    requeue(context, relay, address)
+    requeue(context, relay, node)
 
 
 def sender_gone(context: Context, relay: Relay, delivery: Delivery) -> None:
@@ -311,29 +311,29 @@ def sender_gone(context: Context, relay: Relay, delivery: Delivery) -> None:
     close_if_done(context, relay)
 
 
-def end_excluded(context: Context, address: Address) -> None:
+def end_excluded(context: Context, node: Node) -> None:
     """End the queued deliveries that none of the remaining receivers may get, after one receiver or route is gone."""
-    for relay in address.waiting.relays():
-        if is_excluded(relay, address):
+    for relay in node.waiting.relays():
+        if is_excluded(relay, node):
             end_unsent(context, relay, nobody_else(context, relay))
-    for share in list(address.borrowers):
+    for share in list(node.borrowers):
         end_excluded(context, share.ingress)
 
 
-def end_waiting(context: Context, address: Address) -> None:
+def end_waiting(context: Context, node: Node) -> None:
     """End the deliveries that have waited too long at a node: the ttl is over, or an anonymous sender's limit."""
     now = context.now
-    while (relay := address.waiting.due(now)) is not None:
+    while (relay := node.waiting.due(now)) is not None:
         expires_at = message_head.expires_at(relay)
         if expires_at is not None and expires_at <= now:
             expired(context, relay)
             continue
-        until = address.left_at + config_of(context, relay, address).anonymous_wait
+        until = node.left_at + config_of(context, relay, node).anonymous_wait
         if until > now:  # deliveries before it have left since: its turn will come
-            address.waiting.put_off(until if expires_at is None else min(until, expires_at))
+            node.waiting.put_off(until if expires_at is None else min(until, expires_at))
             continue
         give_up_place(relay)
-        undelivered(context, relay, address)
+        undelivered(context, relay, node)
 
 
 def _own(leg: Leg) -> bytes | None:

@@ -58,7 +58,7 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
         error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
         context.fail_link(source, error)
         return
-    source.link.flow_state.count_outcome(permitted)
+    source.endpoint.flow_state.count_outcome(permitted)
     if not outcome_step(relay.second, settled=False, known=False) & SETTLE_SENDER:
         relay.answered = True
         dispose(incoming, permitted, False)
@@ -141,7 +141,7 @@ def _tell_ingress_router(context: Context, leg: Leg, state: bytes) -> None:
 
     The same state from a client is ignored.
     """
-    relay, outgoing = leg.relay, leg.branch
+    relay, outgoing = leg.relay, leg.outgoing
     source = relay.source
     if not (isinstance(outgoing, OutgoingLink) and outgoing.lane is not None and isinstance(source, IncomingLink)):
         return

@@ -24,7 +24,6 @@ class Leg:
 
     __slots__ = (
         "aborting",
-        "branch",
         "chunks",
         "copy",
         "counted",
@@ -34,16 +33,17 @@ class Leg:
         "open",
         "outcome",
         "outcome_at",
+        "outgoing",
         "relay",
         "sent_at",
         "started",
         "tracked",
     )
 
-    def __init__(self, relay: Relay, branch: object, copy: bool) -> None:
+    def __init__(self, relay: Relay, outgoing: object, copy: bool) -> None:
         self.relay = relay
         #: The router's record of the outgoing link.
-        self.branch = branch
+        self.outgoing = outgoing
         #: The receiver gets a copy: its outcome does not count.
         self.copy = copy
         #: The sender has settled the delivery, and the router at the end of the lane reports when it has left there.
@@ -90,7 +90,6 @@ class Relay:
     """A delivery on its way through this router: one incoming delivery, and one or more legs."""
 
     __slots__ = (
-        "address",
         "answered",
         "arrived",
         "attempts",
@@ -111,6 +110,7 @@ class Relay:
         "key",
         "legs",
         "message_format",
+        "node",
         "open",
         "portion",
         "presettled",
@@ -149,7 +149,7 @@ class Relay:
         self.chunks: deque[Chunk] = deque()
         self.head: Head | None = None
         #: The router's node that the delivery goes to.
-        self.address: object = None
+        self.node: object = None
         #: The share of credit by which the ingress router forwarded the delivery.
         self.share: object = None
         #: On lanes: the delivery key with the hops that are left. `to`: the final address, if the lane has none.

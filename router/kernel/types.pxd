@@ -263,7 +263,7 @@ cpdef void forget(Delivery delivery) except *
 
 cdef class Leg:
     cdef public Relay relay
-    cdef public object branch, chunks
+    cdef public object outgoing, chunks
     cdef public bint copy, started, aborting, counted, done, open, tracked
     cdef public Delivery delivery
     cdef public long offset
@@ -274,7 +274,7 @@ cdef class Leg:
     cpdef void end(self) except *
 
 cdef class Relay:
-    cdef public object source, head, address, share, chunks, portion, to, kept, excluded
+    cdef public object source, head, node, share, chunks, portion, to, kept, excluded
     cdef public Delivery incoming
     cdef public long message_format, priority, queued, section_shift, attempts, counter, first, header_info
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded

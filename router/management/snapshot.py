@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.counters import Tally
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 _LIFETIMES = {
     DeleteOnClose: "delete-on-close",
@@ -62,59 +62,59 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     """
     core.context.catch_up()
     total = core.context.past.copy()
-    by_address: dict[Address, Tally] = {}
-    why: dict[Address, Reason | None] = {}
-    where: dict[Address, ConsumerRouters] = {}
+    by_address: dict[Node, Tally] = {}
+    why: dict[Node, Reason | None] = {}
+    where: dict[Node, ConsumerRouters] = {}
     reachability = core.mesh.selection.reachability() if core.mesh is not None else None
-    for address in list(core.context.addresses.values()):
-        by_address[address] = address.past.copy()
-        where[address] = NO_CONSUMERS if reachability is None else reachability.of(address.tenant, address.name)
-        why[address] = why_address(address, draining=core.context.draining, consumers=where[address])
+    for node in list(core.context.nodes.values()):
+        by_address[node] = node.past.copy()
+        where[node] = NO_CONSUMERS if reachability is None else reachability.of(node.tenant, node.name)
+        why[node] = why_address(node, draining=core.context.draining, consumers=where[node])
         yield
     connections = []
     links = []
     lanes = []
-    used: set[Address | None] = set()
+    used: set[Node | None] = set()
     own = 0
     counted: set[IncomingLink | OutgoingLink] = set()
 
-    def count(taken: IncomingLink | OutgoingLink) -> Address | None:
-        counted.add(taken)
-        total.add(taken)
-        used_address = core.context.seen_as(taken.address) if taken.address is not None else None
+    def count(link: IncomingLink | OutgoingLink) -> Node | None:
+        counted.add(link)
+        total.add(link)
+        used_address = core.context.seen_as(link.node) if link.node is not None else None
         if used_address in by_address:
-            by_address[used_address].add(taken)
+            by_address[used_address].add(link)
         return used_address
 
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
             connections.append(_connection(record))
-        for taken in (*record.incoming, *record.outgoing, *record.detached_unsettled):
+        for link in (*record.incoming, *record.outgoing, *record.detached_unsettled):
             yield
-            if not (taken in record.incoming or taken in record.outgoing or taken in record.detached_unsettled):
+            if not (link in record.incoming or link in record.outgoing or link in record.detached_unsettled):
                 continue
-            used_address = count(taken)
+            used_address = count(link)
             if record.lost:
                 continue
             if record.own:
                 own += 1
                 continue
-            if _is_lane(taken):
-                lanes.append(_lane(core, taken))
+            if _is_lane(link):
+                lanes.append(_lane(core, link))
                 continue
             used.add(used_address)
-            links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
+            links.append(_incoming(core, link, why) if isinstance(link, IncomingLink) else _outgoing(link))
         yield
-    for taken in list(core.context.ended_links.links):
-        if taken in core.context.ended_links.links and taken not in counted:
-            count(taken)
+    for link in list(core.context.ended_links.links):
+        if link in core.context.ended_links.links and link not in counted:
+            count(link)
         yield
     addresses = []
     nodes: list[NodeStatistics] = []
-    for address, tally in by_address.items():
-        if address in used or address.waiting.size or not address.kept:
-            addresses.append(_address(address, tally, why[address], where[address]))
-        nodes.extend(_nodes(address))
+    for node, tally in by_address.items():
+        if node in used or node.waiting.size or not node.kept:
+            addresses.append(_address(node, tally, why[node], where[node]))
+        nodes.extend(_nodes(node))
         yield
     seen = yield from mesh_snapshot(core, lanes)
     return Statistics(
@@ -184,14 +184,14 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
     )
 
 
-def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason | None]) -> LinkStatistics:
-    address = incoming.address
-    if address is None:
+def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | None]) -> LinkStatistics:
+    node = incoming.node
+    if node is None:
         of_address = None
-    elif core.mesh is None or address.is_ingress:
-        of_address = why.get(core.context.seen_as(address))
+    elif core.mesh is None or node.is_ingress:
+        of_address = why.get(core.context.seen_as(node))
     else:  # the address is for receivers at this router only: other routers' receivers do not help
-        of_address = why_node(address, draining=core.context.draining)
+        of_address = why_node(node, draining=core.context.draining)
     reason = why_incoming(incoming, of_address, draining=core.context.draining)
     if is_cut_off(core.context, incoming):
         reason = Reason.NO_PATH
@@ -217,7 +217,7 @@ def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
 
 
 def _link(
-    taken: IncomingLink | OutgoingLink,
+    link: IncomingLink | OutgoingLink,
     direction: Direction,
     *,
     copy: bool,
@@ -225,27 +225,27 @@ def _link(
     missed: int,
     reason: Reason | None,
 ) -> LinkStatistics:
-    link, record, address = taken.link, taken.connection, taken.address
-    counted = link.flow_state
+    endpoint, record, node = link.endpoint, link.connection, link.node
+    counted = endpoint.flow_state
     return LinkStatistics(
-        number=taken.number,
-        name=link.name,
+        number=link.number,
+        name=endpoint.name,
         connection=record.number,
         direction=direction,
-        address=address.name if address is not None else _far(taken),
+        address=node.name if node is not None else _far(link),
         tenant=record.peer.tenant,
         copy=copy,
-        attached=link.is_attached,
-        attached_at=taken.attached_at,
+        attached=endpoint.is_attached,
+        attached_at=link.attached_at,
         deliveries=counted.deliveries,
         octets=counted.octets,
         undelivered=undelivered,
-        unsettled=_unsettled(taken),
+        unsettled=_unsettled(link),
         missed=missed,
         available=counted.available,
         credit=counted.link_credit,
-        zero_credit_since=taken.zero_credit_since,
-        last_delivery_at=taken.last_delivery_at,
+        zero_credit_since=link.zero_credit_since,
+        last_delivery_at=link.last_delivery_at,
         reason=reason,
         presettled=counted.presettled,
         accepted=counted.accepted,
@@ -255,58 +255,58 @@ def _link(
     )
 
 
-def _unsettled(taken: IncomingLink | OutgoingLink) -> int:
+def _unsettled(link: IncomingLink | OutgoingLink) -> int:
     """Return the number of unsettled deliveries on a link."""
-    counted = taken.link.flow_state
+    counted = link.endpoint.flow_state
     # The map of sent deliveries lacks those that the kernel relays on its fast path; the map of received ones has all.
     return counted.outstanding if counted.sender else len(counted.unsettled)
 
 
-def _far(taken: IncomingLink | OutgoingLink) -> str | None:
+def _far(link: IncomingLink | OutgoingLink) -> str | None:
     """Return the address at another router that a link sends to, or that whole router."""
-    if not isinstance(taken, IncomingLink) or taken.container is None:
+    if not isinstance(link, IncomingLink) or link.container is None:
         return None
-    return taken.to or f"@{taken.container}"
+    return link.to or f"@{link.container}"
 
 
-def _is_lane(taken: IncomingLink | OutgoingLink) -> bool:
-    return taken.lane is not None
+def _is_lane(link: IncomingLink | OutgoingLink) -> bool:
+    return link.lane is not None
 
 
-def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
+def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     """Return the statistics of a lane at either of its ends."""
-    counted, node = taken.link.flow_state, taken.address
+    counted, node = link.endpoint.flow_state, link.node
     reason: Reason | None
-    if isinstance(taken, IncomingLink):
-        lane, direction, bulk, retired = taken.lane, Direction.INCOMING, taken.input.large, False
-        waiting = taken.input.waiting + taken.waiting
+    if isinstance(link, IncomingLink):
+        lane, direction, bulk, retired = link.lane, Direction.INCOMING, link.input.large, False
+        waiting = link.input.waiting + link.waiting
         of_node = why_node(node, draining=core.context.draining) if node is not None else None
-        reason = why_incoming(taken, of_node, draining=core.context.draining)
+        reason = why_incoming(link, of_node, draining=core.context.draining)
     else:
-        lane, direction, bulk, retired = taken.lane, Direction.OUTGOING, taken.bulk, taken.retired
-        waiting = taken.address.waiting.size
-        reason = why_outgoing(taken)
+        lane, direction, bulk, retired = link.lane, Direction.OUTGOING, link.bulk, link.retired
+        waiting = link.node.waiting.size
+        reason = why_outgoing(link)
     assert lane is not None
     return LaneStatistics(
-        number=taken.number,
-        name=taken.link.name,
+        number=link.number,
+        name=link.endpoint.name,
         kind=lane.kind,
         address=lane.name or None,
         tenant=lane.tenant,
         far=lane.far,
         direction=direction,
-        neighbour=taken.connection.peer.container_id,
-        connection=taken.connection.number,
+        neighbour=link.connection.peer.container_id,
+        connection=link.connection.number,
         bulk=bulk,
         retired=retired,
-        attached_at=taken.attached_at,
+        attached_at=link.attached_at,
         deliveries=counted.deliveries,
         octets=counted.octets,
         waiting=waiting,
-        unsettled=_unsettled(taken),
+        unsettled=_unsettled(link),
         credit=counted.link_credit,
-        zero_credit_since=taken.zero_credit_since,
-        last_delivery_at=taken.last_delivery_at,
+        zero_credit_since=link.zero_credit_since,
+        last_delivery_at=link.last_delivery_at,
         reason=reason,
         presettled=counted.presettled,
         accepted=counted.accepted,
@@ -316,68 +316,68 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
     )
 
 
-def _address(address: Address, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
+def _address(node: Node, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
     """Return the statistics of an address as clients see it: its node for consumers and its ingress for producers as
     one.
     """
-    ingress = address.ingress
-    lent = sum(share.input.granted for share in address.borrowers)
-    producers = _producers(address)
-    waiting, buffered, granted = address.waiting.size, address.buffered, address.granted - lent
+    ingress = node.ingress
+    lent = sum(share.input.granted for share in node.borrowers)
+    producers = _producers(node)
+    waiting, buffered, granted = node.waiting.size, node.buffered, node.granted - lent
     if ingress is not None:
         producers += _producers(ingress)
         waiting += ingress.waiting.size
         # Deliveries that are assigned to a lane, and wait for its credit.
-        waiting += sum(share.input.waiting for share in ingress.shares if share.node is not address)
+        waiting += sum(share.input.waiting for share in ingress.shares if share.node is not node)
         buffered += ingress.buffered
         granted += ingress.granted
     return AddressStatistics(
-        name=address.name,
-        tenant=address.tenant,
-        distribution=address.config.distribution,
+        name=node.name,
+        tenant=node.tenant,
+        distribution=node.config.distribution,
         producers=producers,
-        consumers=sum(not each.is_over for each in address.outgoing),
+        consumers=sum(not each.is_over for each in node.outgoing),
         consumers_at=where.within_reach,
         out_of_reach=where.out_of_reach,
-        copies=len(address.copies),
+        copies=len(node.copies),
         waiting=waiting,
         buffered=buffered,
-        demand=_demand(address),
+        demand=_demand(node),
         granted=granted,
         deliveries_in=tally.deliveries_in,
         deliveries_out=tally.deliveries_out,
-        undelivered=address.undelivered,
+        undelivered=node.undelivered,
         reason=reason,
         **tally.outcomes(),
     )
 
 
-def _producers(node: Address) -> int:
-    return sum(each.lane is None and not each.link.flow_state.ended for each in node.incoming)
+def _producers(node: Node) -> int:
+    return sum(each.lane is None and not each.endpoint.flow_state.ended for each in node.incoming)
 
 
-def _demand(address: Address) -> int:
+def _demand(node: Node) -> int:
     """Return the demand of all routes of an address; an ingress with several routes holds only a part of it."""
-    ingress = address.ingress
+    ingress = node.ingress
     if ingress is None:
-        return address.demand
-    if address.is_multicast or address.far is not None:
+        return node.demand
+    if node.is_multicast or node.far is not None:
         return ingress.demand
     ways = list(ingress.shares)
-    if address.config.distribution is Distribution.CLOSEST:
+    if node.config.distribution is Distribution.CLOSEST:
         least = min((share.cost for share in ways), default=0)
         ways = [share for share in ways if share.cost == least]
     return sum(share.node.demand for share in ways)
 
 
-def _nodes(address: Address) -> Iterator[NodeStatistics]:
+def _nodes(node: Node) -> Iterator[NodeStatistics]:
     """Yield the router's own node of an address, if the address is reserved."""
-    if is_reserved(address.name):
-        maker = address.maker
+    if is_reserved(node.name):
+        maker = node.maker
         yield NodeStatistics(
-            name=address.name,
-            tenant=address.tenant,
+            name=node.name,
+            tenant=node.tenant,
             dynamic=maker is not None,
             maker=maker.number if maker is not None else None,
-            lifetime=_LIFETIMES[type(address.lifetime)] if maker is not None else None,
+            lifetime=_LIFETIMES[type(node.lifetime)] if maker is not None else None,
         )

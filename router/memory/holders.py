@@ -36,7 +36,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 if TYPE_CHECKING:
     from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: A holder's share is 1 / n of the memory, with this n or the number of holders, whichever is larger.
 SHARES: Final = 16
@@ -58,7 +58,7 @@ class Memory:
         #: The limit was exceeded, and less than a tenth of it is free since.
         self.used_up = False
         #: Nodes that give their senders no credit because they are above their share.
-        self.withheld: dict[Address, None] = {}
+        self.withheld: dict[Node, None] = {}
 
     @property
     def share(self) -> int:
@@ -79,32 +79,32 @@ class Memory:
         return account.used > self.share
 
 
-def waiting_at(memory: Memory, relay: Relay, address: Address) -> Budget:
+def waiting_at(memory: Memory, relay: Relay, node: Node) -> Budget:
     """Return the account of a message that waits at a node.
 
     A message from the router itself, or to one of its own nodes, uses the reserve while some of it is left.
     """
     source, reserve = relay.source, memory.reserve
-    is_own = address.kept or (isinstance(source, IncomingLink) and source.connection.own)
-    return reserve if is_own and reserve.used < reserve.limit else address.account
+    is_own = node.kept or (isinstance(source, IncomingLink) and source.connection.own)
+    return reserve if is_own and reserve.used < reserve.limit else node.account
 
 
 def begun_on(relay: Relay, outgoing: OutgoingLink) -> Budget:
     """Return the account of the frames left of a message whose first frame was sent on a link."""
-    if outgoing.lane is None and not outgoing.address.is_multicast:
+    if outgoing.lane is None and not outgoing.node.is_multicast:
         return outgoing.connection.account
     return _node(relay, outgoing).account
 
 
-def _node(relay: Relay, outgoing: OutgoingLink) -> Address:
+def _node(relay: Relay, outgoing: OutgoingLink) -> Node:
     # The legs of a multicast belong to several nodes if it has consumers here and at other routers. Its octets count at
     # one of them.
-    return relay.address or outgoing.address  # type: ignore[return-value]  # the kernel knows no addresses
+    return relay.node or outgoing.node  # type: ignore[return-value]  # the kernel knows no addresses
 
 
 def hold(memory: Memory, leg: Leg) -> None:
     """Count the unsent octets of a leg that cannot continue, on the account of the holder that it waits for."""
-    outgoing = leg.branch
+    outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.connection.engine.flow_state.sending:
         count_output(memory, outgoing.connection)
@@ -134,15 +134,15 @@ def forget_output(record: ConnectionRecord) -> None:
     record.engine.flow_state.backlog = record.output_backlog
 
 
-def check_node(memory: Memory, address: Address, *, draining: bool) -> None:
+def check_node(memory: Memory, node: Node, *, draining: bool) -> None:
     """Suspend a node's credit if the node is above its share or the router drains; otherwise, resume it."""
-    is_over = address.buffered > 0 and memory.is_over(address.account)
+    is_over = node.buffered > 0 and memory.is_over(node.account)
     if is_over:
-        memory.withheld[address] = None
+        memory.withheld[node] = None
     elif memory.withheld:
-        memory.withheld.pop(address, None)
+        memory.withheld.pop(node, None)
     suspended = is_over or draining
-    if suspended != address.suspended:
-        address.suspended = suspended
-        if address.has_pool:
-            address.pool.set_suspended(suspended)
+    if suspended != node.suspended:
+        node.suspended = suspended
+        if node.has_pool:
+            node.pool.set_suspended(suspended)

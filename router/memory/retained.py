@@ -161,10 +161,10 @@ def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
     return True
 
 
-def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | ConnectionRecord) -> None:
+def forget(record: ConnectionRecord, link: IncomingLink | OutgoingLink | ConnectionRecord) -> None:
     """Remove the retained octets of a link, or of the connection itself, from the connection's account."""
-    record.account.add(-taken.remembered)
-    taken.remembered = 0
+    record.account.add(-link.remembered)
+    link.remembered = 0
 
 
 def is_too_much(memory: Memory, record: ConnectionRecord, octets: int) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
 
 #: Mismatches that are remembered, so that each is logged once.
@@ -72,11 +72,11 @@ class DistributionMismatches:
         """Log a new mismatch of a lane that a neighbour attaches."""
         self._log(self.of_lane(lane))
 
-    def snapshot(self, nodes: Iterable[Address]) -> Steps[tuple[DisagreementStatistics, ...]]:
+    def snapshot(self, nodes: Iterable[Node]) -> Steps[tuple[DisagreementStatistics, ...]]:
         """Return all present mismatches of addresses that are used here. Args: nodes: those of lanes."""
         found: dict[DistributionMismatch, None] = {}
-        for address in self._context.addresses.values():
-            found.update(dict.fromkeys(self.of(address.tenant, address.name)))
+        for local in self._context.nodes.values():
+            found.update(dict.fromkeys(self.of(local.tenant, local.name)))
             yield
         for node in nodes:
             if node.lane is not None and node.incoming:
@@ -96,7 +96,7 @@ class DistributionMismatches:
 
     def _ours(self, name: str) -> Distribution | None:
         """Return the distribution of an address at this router; None: its clients cannot use the address here."""
-        config = self._context.addresses.config(name)
+        config = self._context.nodes.config(name)
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return None

@@ -13,7 +13,7 @@ from amqpmesh.router.delivery.settlement import end_excluded, route_again
 from amqpmesh.router.mesh.lane_links import LOCAL_COST
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import Lane, LaneKind
-from amqpmesh.router.model.node import Address
+from amqpmesh.router.model.node import Node
 from amqpmesh.topology.workers import name_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def to_all(config: AddressConfig) -> AddressConfig:
 class Destinations(NamedTuple):
     """The places with consumers of an address, each with the cost of reaching them."""
 
-    here: dict[Address, int]
+    here: dict[Node, int]
     """Nodes of this router."""
     lanes: dict[Lane, int]
     """Lanes to other routers."""
@@ -59,35 +59,35 @@ class Ingresses:
         self._next_hops = next_hops
         self._members = members
         #: The addresses `name@router` with producers here, by the (tenant, name) that they have at that router.
-        self._routed: dict[tuple[str, str], dict[Address, None]] = {}
+        self._routed: dict[tuple[str, str], dict[Node, None]] = {}
 
     def __len__(self) -> int:
         """Return the number of names of other routers that have producers here."""
         return len(self._routed)
 
-    def make(self, address: Address) -> None:
+    def make(self, node: Node) -> None:
         """Give an address its ingress node, which leads nowhere yet."""
-        context, config, lane = self._context, address.config, None
-        name, router = split(address.name)
+        context, config, lane = self._context, node.config, None
+        name, router = split(node.name)
         if router is not None:
             config = to_one(config)
-            self._routed.setdefault((address.tenant, local_key(router, name)), {})[address] = None
-        elif address.is_multicast:
-            lane = Lane(LaneKind.TREE, context.id, address.tenant, address.name)
-        ingress = Address(address.tenant, address.name, config, context.budget, lane=lane)
+            self._routed.setdefault((node.tenant, local_key(router, name)), {})[node] = None
+        elif node.is_multicast:
+            lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
+        ingress = Node(node.tenant, node.name, config, context.budget, lane=lane)
         ingress.is_ingress = True
-        address.ingress = ingress
+        node.ingress = ingress
         context.touch(ingress)
 
-    def destinations(self, address: Address) -> Destinations:
+    def destinations(self, node: Node) -> Destinations:
         """Return the places with consumers of an address that is no multicast."""
-        context, tenant = self._context, address.tenant
-        name, only = split(address.name)
-        here: dict[Address, int] = {}
+        context, tenant = self._context, node.tenant
+        name, only = split(node.name)
+        here: dict[Node, int] = {}
         lanes: dict[Lane, int] = {}
         if only is None:
-            if address.outgoing:
-                here[address] = LOCAL_COST
+            if node.outgoing:
+                here[node] = LOCAL_COST
             for router, cost in self._next_hops.egresses(tenant, name).items():
                 lanes[Lane(LaneKind.ANYCAST, router, tenant, name)] = LOCAL_COST + cost
             return Destinations(here, lanes)
@@ -98,14 +98,14 @@ class Ingresses:
             if cost_there is not None:
                 lanes[Lane(LaneKind.ANYCAST, router, tenant, there)] = LOCAL_COST + cost_there
             elif router == context.id != only:  # this router is one of the workers that share the name
-                local = context.addresses.find(tenant, there)
+                local = context.nodes.find(tenant, there)
                 if local is not None and local.outgoing:
                     here[local] = LOCAL_COST
         return Destinations(here, lanes)
 
-    def set_shares(self, address: Address, wanted: dict[Address, int]) -> None:
+    def set_shares(self, local: Node, wanted: dict[Node, int]) -> None:
         """Let an ingress lead to exactly these nodes. Args: wanted: the cost of reaching the consumers behind each."""
-        context, ingress = self._context, address.ingress
+        context, ingress = self._context, local.ingress
         assert ingress is not None
         missing, gone, moved = dict(wanted), [], False
         for share in ingress.shares:
@@ -138,7 +138,7 @@ class Ingresses:
         context.touch(share.node)
         context.touch(share.ingress)
 
-    def routed(self, tenant: str, name: str) -> list[Address]:
+    def routed(self, tenant: str, name: str) -> list[Node]:
         """Return the addresses `...@ROUTER` with producers here, for all routers at which the address is `name`."""
         if not self._routed:
             return []
@@ -149,12 +149,12 @@ class Ingresses:
             found += self._routed.get((tenant, local_key(shared, local)), ())
         return found
 
-    def forget(self, address: Address) -> None:
+    def forget(self, node: Node) -> None:
         """Forget an address whose ingress is gone."""
-        name, router = split(address.name)
+        name, router = split(node.name)
         if router is not None:
-            key = address.tenant, local_key(router, name)
+            key = node.tenant, local_key(router, name)
             those = self._routed[key]
-            del those[address]
+            del those[node]
             if not those:
                 del self._routed[key]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.neighbour import Neighbour
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 #: The cost of reaching a consumer at its own router. The cost of the path to that router is added.
 LOCAL_COST: Final = 1
@@ -48,7 +48,7 @@ class LaneLinks:
 
     def attach(
         self,
-        node: Address,
+        node: Node,
         lane: Lane,
         neighbour: Neighbour,
         *,
@@ -91,7 +91,7 @@ class LaneLinks:
     def retire(self, links: Collection[OutgoingLink]) -> None:
         """Send no new delivery on these links, and detach each of them once all on it is settled."""
         for outgoing in list(links):
-            node = outgoing.address
+            node = outgoing.node
             self._context.close_fast_route(node)
             outgoing.retired = True
             outgoing.max_unsettled = 0  # it takes nothing, and the core looks at it after each settlement on it
@@ -107,7 +107,7 @@ def _attach_out(
     context: Context,
     record: ConnectionRecord,
     session: Session,
-    node: Address,
+    node: Node,
     lane: Lane,
     name: str,
     *,
@@ -118,17 +118,17 @@ def _attach_out(
 
     Raises: CommandError: the neighbour takes no more links in this session.
     """
-    link = session.attach(
+    endpoint = session.attach(
         Terminus(name, Role.SENDER),
         source=Source(address=context.id),
         target=Target(address=lane.target),
         rcv_settle_mode=ReceiverSettleMode.SECOND,
         desired_capabilities=(LARGE,) if bulk else (),
     )
-    assert isinstance(link, Sender)
+    assert isinstance(endpoint, Sender)
     outgoing = OutgoingLink(
         record,
-        link,
+        endpoint,
         node,
         copy=False,
         default_outcome=None,
@@ -138,7 +138,7 @@ def _attach_out(
         lane=lane,
         cost=cost,
     )
-    link.context = outgoing
+    endpoint.context = outgoing
     record.outgoing[outgoing] = None
     node.outgoing = with_item(node.outgoing, outgoing)
     outgoing.branch = node.pool.add_branch(0, cost, True, outgoing)
@@ -149,7 +149,7 @@ def _attach_out(
 
 
 def take_lane(
-    context: Context, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, node: Address | None
+    context: Context, record: ConnectionRecord, endpoint: Receiver, attach: Attach, lane: Lane, node: Node | None
 ) -> IncomingLink:
     """Answer a neighbour's attach of a lane. Args: node: of its deliveries; None: each of them has its own address."""
     large = LARGE in attach.desired_capabilities
@@ -159,7 +159,7 @@ def take_lane(
         pool.set_suspended(context.draining)
     else:
         pool = node.pool
-    link.attach(
+    endpoint.attach(
         source=attach.source,
         target=Target(address=lane.target),
         rcv_settle_mode=ReceiverSettleMode.SECOND,
@@ -167,9 +167,9 @@ def take_lane(
         offered_capabilities=(LARGE,) if large else (),
     )
     incoming = IncomingLink(
-        record, link, node, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
+        record, endpoint, node, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
     )
-    link.context = incoming
+    endpoint.context = incoming
     record.incoming[incoming] = None
     if node is not None:
         node.incoming = with_item(node.incoming, incoming)

@@ -183,21 +183,21 @@ class MeshMember:
     def attached(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Handle a neighbour's attach: the answer to this router's attach, its control link, or a lane."""
         neighbour = self.neighbours.get(record)
-        link, target = event.link, event.attach.target
-        if link.context is neighbour or neighbour is None:
+        endpoint, target = event.link, event.attach.target
+        if endpoint.context is neighbour or neighbour is None:
             return
-        assert isinstance(link, Receiver)
+        assert isinstance(endpoint, Receiver)
         assert isinstance(target, Target)
         assert target.address is not None
         if target.address == CONTROL:
-            neighbour.answer_attach(link, event.attach)
+            neighbour.answer_attach(endpoint, event.attach)
             return
         try:
             lane = Lane.parse(target.address)
         except ValueError as error:
-            link.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
+            endpoint.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
             return
-        self.routes.attach_lane(neighbour, link, event.attach, lane)
+        self.routes.attach_lane(neighbour, endpoint, event.attach, lane)
 
     def refuse_client(self, record: ConnectionRecord) -> None:
         """Refuse a client on a listener that is for routers."""

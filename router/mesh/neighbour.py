@@ -59,15 +59,15 @@ class Neighbour:
         self._shared: deque[Session] = deque((self._begin_shared(),))
         self._bulk: deque[Session] = deque()
         self._apart: deque[Session] = deque()
-        link = self.session.attach(
+        endpoint = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
             target=Target(address=CONTROL),
             snd_settle_mode=SenderSettleMode.SETTLED,
         )
-        assert isinstance(link, Sender)
-        link.context = self
-        self._sender = link
+        assert isinstance(endpoint, Sender)
+        endpoint.context = self
+        self._sender = endpoint
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -163,36 +163,36 @@ class Neighbour:
 
     def pump(self) -> None:
         """Send queued messages, as far as credit and window allow."""
-        link = self._sender
-        while self._queue and link.is_attached and link.session.can_send:
+        endpoint = self._sender
+        while self._queue and endpoint.is_attached and endpoint.session.can_send:
             delivery = self._sending
             if delivery is None:
-                if link.credit <= 0:
+                if endpoint.credit <= 0:
                     return
                 self._tag = (self._tag + 1) & 0xFFFF_FFFF
-                delivery = self._sending = link.delivery(self._tag.to_bytes(4, "big"), settled=True)
+                delivery = self._sending = endpoint.delivery(self._tag.to_bytes(4, "big"), settled=True)
                 self._sent = 0
             message = self._queue[0]
-            self._sent += link.transfer(delivery, memoryview(message)[self._sent :])
+            self._sent += endpoint.transfer(delivery, memoryview(message)[self._sent :])
             if not delivery.complete:
                 return
             self._sending = None
             self._queued -= len(self._queue.popleft())
 
-    def answer_attach(self, link: Receiver, attach: Attach) -> None:
+    def answer_attach(self, endpoint: Receiver, attach: Attach) -> None:
         """Answer the attach of the neighbour's control link."""
-        link.attach(source=attach.source, target=Target(address=CONTROL), max_message_size=MAX_MESSAGE)
-        link.context = self
-        self._receiver = link
-        link.flow(CREDIT)
+        endpoint.attach(source=attach.source, target=Target(address=CONTROL), max_message_size=MAX_MESSAGE)
+        endpoint.context = self
+        self._receiver = endpoint
+        endpoint.flow(CREDIT)
 
     def received(self, event: TransferReceived) -> bytes | None:
         """Take a part of a message. Returns: the body of a whole message.
 
         Raises: ProtocolError(LINK): it is no message of the link-state protocol.
         """
-        link = event.link
-        link.session.release(1)
+        endpoint = event.link
+        endpoint.session.release(1)
         if event.delivery.aborted:
             self._coming.clear()
             return None
@@ -200,8 +200,8 @@ class Neighbour:
         if not event.delivery.complete:
             return None
         message, self._coming = bytes(self._coming), bytearray()
-        if link.credit <= CREDIT // 2:
-            link.flow(CREDIT)
+        if endpoint.credit <= CREDIT // 2:
+            endpoint.flow(CREDIT)
         section, size = decode_composite(Data, message)
         if size != len(message):
             raise ProtocolError(Scope.LINK, AmqpCondition.DECODE_ERROR, "a control message is one data section")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
 
 
@@ -35,7 +35,7 @@ class NextHops:
         )
         return {each.record: each for each in children if isinstance(each, Neighbour) and each.record in neighbours}
 
-    def next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
+    def next_hop(self, node: Node, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
         """Return the connection that a lane goes by; empty: there is no path, or no consumer.
 
         Without a consumer a lane needs no path: its deliveries are sent back at once.
@@ -68,7 +68,7 @@ class NextHops:
 
     def hops_behind(self, outgoing: OutgoingLink) -> int:
         """Return the number of hops to the farthest consumer behind a lane of a tree."""
-        lane = outgoing.address.lane
+        lane = outgoing.node.lane
         assert lane is not None
         behind = self._topology.branches(lane.far, self.egresses(lane.tenant, lane.name))
         routers = behind.get(outgoing.connection.peer.container_id, ())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.containers.remote_nodes import Elsewhere
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
 
 
@@ -52,7 +52,7 @@ class RemoteConsumers:
     def wanted(self, tenant: str, address: str) -> dict[Lane, int]:
         """Return the lanes that `name@THIS-ROUTER` needs, each with the cost of reaching the consumers behind it."""
         context, topology = self._context, self._topology
-        config = context.addresses.config(split(address)[0])
+        config = context.nodes.config(split(address)[0])
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return {}  # no client may consume the address here, so none may consume it elsewhere
@@ -62,11 +62,11 @@ class RemoteConsumers:
             if router != context.id and advert.consumers
         }
 
-    def local_node(self, tenant: str, address: str) -> Address | None:
+    def local_node(self, tenant: str, address: str) -> Node | None:
         """Return the node `name` of `name@THIS-ROUTER`; None: there is none yet."""
-        return self._context.addresses.find(tenant, local_key(self._context.id, split(address)[0]))
+        return self._context.nodes.find(tenant, local_key(self._context.id, split(address)[0]))
 
-    def use_local_node(self, tenant: str, address: str) -> Address:
+    def use_local_node(self, tenant: str, address: str) -> Node:
         """Return the node `name` of `name@THIS-ROUTER`, made if there is none.
 
         Raises: RefusedError: too many nodes are in use there.
@@ -74,7 +74,7 @@ class RemoteConsumers:
         context, (name, _) = self._context, split(address)
         node = self.local_node(tenant, address)
         if node is None:
-            node = self._elsewhere.followed(tenant, name) or context.addresses.use(tenant, local_key(context.id, name))
+            node = self._elsewhere.followed(tenant, name) or context.nodes.use(tenant, local_key(context.id, name))
             context.touch(node)
         return node
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.workers import Members
 
@@ -37,13 +37,13 @@ class RouteSelection(LocalRoutes):
         self._routes = routes
         self._keys = Keys(context.id, context.kernel)
 
-    def nodes(self) -> list[Address]:
+    def nodes(self) -> list[Node]:
         """Return the nodes of lanes."""
         return self._routes.nodes()
 
-    def ingress(self, address: Address) -> Address:
+    def ingress(self, node: Node) -> Node:
         """Return the node that the producers of an address are attached to."""
-        return address.far.ingress() if address.far is not None else self._routes.ingress(address)
+        return node.far.ingress() if node.far is not None else self._routes.ingress(node)
 
     def routers_of(self, container: str, /) -> tuple[str, ...]:
         """Return the other routers of the mesh that a container-id stands for, within reach or not."""
@@ -63,12 +63,12 @@ class RouteSelection(LocalRoutes):
 
     # --------------------------------------------------------------------------------------- changes that routes follow
 
-    def consumers_changed(self, address: Address) -> None:
+    def consumers_changed(self, node: Node) -> None:
         """Follow a change of the consumers that this router has of an address."""
-        if address.far is None:
-            self._routes.consumers_changed(address)
+        if node.far is None:
+            self._routes.consumers_changed(node)
 
-    def lost_last_link(self, node: Address) -> None:
+    def lost_last_link(self, node: Node) -> None:
         """Follow the loss of the last link by which deliveries of a node left."""
         self._routes.lost_last_link(node)
 
@@ -76,23 +76,23 @@ class RouteSelection(LocalRoutes):
         """Attach a lane again later that a neighbour has refused or detached."""
         self._routes.lane_refused(outgoing)
 
-    def need_bulk(self, node: Address) -> None:
+    def need_bulk(self, node: Node) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
         self._routes.need_bulk(node)
 
-    def drop_if_idle(self, node: Address) -> bool:
+    def drop_if_idle(self, node: Node) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         return self._routes.drop_if_idle(node)
 
     # ---------------------------------------------------------------------------------------------- messages by address
 
-    def transit(self, tenant: str, router: str) -> Address | None:
+    def transit(self, tenant: str, router: str) -> Node | None:
         """Return the node that leads to another router, whatever the final address; None: there is no path."""
         if router == self._context.id or self._topology.distance(router) is None:
             return None
         return self._routes.reachable(Lane(LaneKind.TRANSIT, router, tenant))
 
-    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
+    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
         """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         members = self._members.of(container)
         is_one = members == (container,)
@@ -106,18 +106,18 @@ class RouteSelection(LocalRoutes):
         if not any(each in adverts and adverts[each].consumers for each, adverts in lookups):
             # A router can serve more addresses than it advertises: those that it forwards by a pattern.
             return self.transit(tenant, container) if is_one else None
-        ingress = self._routes.ingress(self._context.addresses.use(tenant, f"{name}@{container}"))
+        ingress = self._routes.ingress(self._context.nodes.use(tenant, f"{name}@{container}"))
         return ingress if ingress.has_consumers else None
 
-    def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
+    def route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         context = self._context
-        local = context.addresses.find(tenant, name)
+        local = context.nodes.find(tenant, name)
         if is_reserved(name) or (local is not None and local.maker is not None):
             return local
         distribution = config.distribution
         if distribution is Distribution.MULTICAST:
-            return self._routes.ingress(context.addresses.use(tenant, name))
+            return self._routes.ingress(context.nodes.use(tenant, name))
         if local is not None and local.ingress is not None:
             return local.ingress
         costs = self._routes.next_hops.egresses(tenant, name)
@@ -127,13 +127,13 @@ class RouteSelection(LocalRoutes):
             return local
         if config.redeliver:
             # A delivery that is sent back takes another route, which may not exist yet.
-            return self._routes.ingress(context.addresses.use(tenant, name))
+            return self._routes.ingress(context.nodes.use(tenant, name))
         if distribution is Distribution.CLOSEST:
             least = min(costs.values())
             costs = {router: cost for router, cost in costs.items() if cost == least}
         if len(costs) > 1:
             # Only lanes with credit show which router can take the message: at another one it would wait.
-            return self._routes.ingress(context.addresses.use(tenant, name))
+            return self._routes.ingress(context.nodes.use(tenant, name))
         (router,) = costs
         return local if router == context.id else self.transit(tenant, router)
 

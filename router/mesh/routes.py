@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.workers import Members
 
@@ -81,7 +81,7 @@ class Routes:
         self.lane_links = LaneLinks(context)
         self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
-        self._postponed: dict[Address, None] = {}
+        self._postponed: dict[Node, None] = {}
         self._is_reconciling = False
         self.ingresses = Ingresses(context, self.next_hops, members)
         self.remote_consumers = RemoteConsumers(context, elsewhere, topology)
@@ -95,20 +95,20 @@ class Routes:
         """True if no delivery can leave by a lane, and no producer here sends to a name of another router."""
         return not (self._nodes or self.ingresses or self.remote_consumers)
 
-    def nodes(self) -> list[Address]:
+    def nodes(self) -> list[Node]:
         """Return the nodes of lanes."""
         return self._nodes.all()
 
-    def ingress(self, address: Address) -> Address:
+    def ingress(self, node: Node) -> Node:
         """Return the node that producers of an address attach to: the ingress, which is made if there is none."""
-        if address.maker is not None or is_reserved(address.name):
-            return address
-        if address.ingress is None:
-            self.ingresses.make(address)
-            self.reconcile(address)
-            self.mismatches.check(address.tenant, address.name)
-        assert address.ingress is not None
-        return address.ingress
+        if node.maker is not None or is_reserved(node.name):
+            return node
+        if node.ingress is None:
+            self.ingresses.make(node)
+            self.reconcile(node)
+            self.mismatches.check(node.tenant, node.name)
+        assert node.ingress is not None
+        return node.ingress
 
     # -------------------------------------------------------------------------------------------------- what changes
 
@@ -121,7 +121,7 @@ class Routes:
             self._context.schedule(until, partial(self._end_outages, until))
         if changed:
             limit_windows(self._context)
-        postponed: list[Address] = []
+        postponed: list[Node] = []
         for node in self.nodes():
             self._mark_old_parents(node)
             if node.outgoing or node.waiting.size or node.is_multicast:
@@ -130,14 +130,14 @@ class Routes:
                 postponed.append(node)
         # To reconcile an ingress reconciles the nodes that it needs, so ingresses come first.
         self._postponed.clear()
-        for address in self._context.addresses.values():
-            ingress = address.ingress
+        for local in self._context.nodes.values():
+            ingress = local.ingress
             if ingress is not None:
                 is_routed = any(not share.node.held for share in ingress.shares)
-                if is_routed or ingress.waiting.size or address.is_multicast:
-                    self.reconcile(address)
+                if is_routed or ingress.waiting.size or local.is_multicast:
+                    self.reconcile(local)
                 else:
-                    self._postponed[address] = None
+                    self._postponed[local] = None
         self._postponed.update(dict.fromkeys(postponed))
         for tenant, name in self.remote_consumers.addresses(addresses):
             self._reconcile_remote_consumers(tenant, name)
@@ -180,10 +180,10 @@ class Routes:
         for tenant, name in addresses:
             # To reconcile an ingress gives lanes to the nodes that have none yet.
             had_lanes = [node for node in self._nodes.of(tenant, name) if node.outgoing or node.is_multicast]
-            address = self._context.addresses.find(tenant, name)
-            if address is not None and address.ingress is not None:
-                self._postponed.pop(address, None)
-                self.reconcile(address)
+            local = self._context.nodes.find(tenant, name)
+            if local is not None and local.ingress is not None:
+                self._postponed.pop(local, None)
+                self.reconcile(local)
             self._reconcile_routed(tenant, name)
             for node in self._nodes.of(tenant, name):
                 if node in had_lanes or not node.outgoing:
@@ -193,28 +193,28 @@ class Routes:
 
     def _compare(self, tenant: str, name: str) -> None:
         """Check that other routers distribute an address as this router does, if the address is used here."""
-        if self._context.addresses.find(tenant, name) is not None:
+        if self._context.nodes.find(tenant, name) is not None:
             self.mismatches.check(tenant, name)
 
-    def consumers_changed(self, address: Address) -> None:
+    def consumers_changed(self, local: Node) -> None:
         """Follow a change of the consumers that this router has of an address."""
-        if address.maker is not None or address.far is not None or is_reserved(address.name):
+        if local.maker is not None or local.far is not None or is_reserved(local.name):
             return
-        there_are = bool(address.outgoing)
-        if address.is_advertised is not there_are:
-            address.is_advertised = there_are
+        there_are = bool(local.outgoing)
+        if local.is_advertised is not there_are:
+            local.is_advertised = there_are
             if there_are:
-                self.mismatches.check(address.tenant, address.name)
-            advert = Advert(address.config.distribution, consumers=1) if there_are else None
-            self._advertise(address.tenant, address.name, advert)
-        if address.ingress is not None:
-            self.reconcile(address)
-        self._reconcile_routed(address.tenant, address.name)
-        for node in self._nodes.of(address.tenant, address.name):
+                self.mismatches.check(local.tenant, local.name)
+            advert = Advert(local.config.distribution, consumers=1) if there_are else None
+            self._advertise(local.tenant, local.name, advert)
+        if local.ingress is not None:
+            self.reconcile(local)
+        self._reconcile_routed(local.tenant, local.name)
+        for node in self._nodes.of(local.tenant, local.name):
             if node.is_multicast:
                 self.reconcile(node)
 
-    def lost_last_link(self, node: Address) -> None:
+    def lost_last_link(self, node: Node) -> None:
         """Follow the loss of the last link by which deliveries of a node left."""
         if node.is_ingress:
             return
@@ -228,7 +228,7 @@ class Routes:
         assert outgoing.lane is not None
         self._try_later(outgoing.lane, outgoing.connection)
 
-    def drop_if_idle(self, node: Address) -> bool:
+    def drop_if_idle(self, node: Node) -> bool:
         """Forget a node that was not used for a while. Returns: whether it is forgotten."""
         context, lane = self._context, node.lane
         if node.incoming or node.waiting.size or node.borrowers or node.returning:
@@ -236,7 +236,7 @@ class Routes:
         if any(share.input.waiting for share in node.shares):  # its delivery may have to take another route
             return False
         if node.is_ingress:
-            local = context.addresses.find(node.tenant, node.name)
+            local = context.nodes.find(node.tenant, node.name)
             if local is not None and local.ingress is node:
                 local.ingress = None
                 context.touch(local)
@@ -269,34 +269,32 @@ class Routes:
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
-    def attach_lane(self, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+    def attach_lane(self, neighbour: Neighbour, endpoint: Receiver, attach: Attach, lane: Lane) -> None:
         """Answer a neighbour's attach of a lane."""
         context = self._context
         if lane.kind is LaneKind.TREE and self._topology.parent(lane.far) != neighbour.router:
             # One of the two routers does not know the new graph yet. Two parents would send each delivery twice.
-            link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="not the parent in this tree"))
+            endpoint.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="not the parent in this tree"))
             return
-        node: Address | None
+        node: Node | None
         if lane.far != context.id:
             node = self._nodes.use(lane)
         elif lane.kind is LaneKind.TRANSIT:
             node = None
         else:
-            node = context.addresses.find(lane.tenant, lane.name)
+            node = context.nodes.find(lane.tenant, lane.name)
             try:
                 if node is None or node.config.redirect is not None:
-                    node = self._elsewhere.ingress(lane.tenant, lane.name) or context.addresses.use(
-                        lane.tenant, lane.name
-                    )
+                    node = self._elsewhere.ingress(lane.tenant, lane.name) or context.nodes.use(lane.tenant, lane.name)
             except RefusedError as refusal:
-                link.refuse(refusal.error)
+                endpoint.refuse(refusal.error)
                 return
-        take_lane(context, neighbour.record, link, attach, lane, node)
+        take_lane(context, neighbour.record, endpoint, attach, lane, node)
         self.mismatches.check_lane(lane)
         if node is not None and node.lane is not None:
             self.reconcile(node)
 
-    def need_bulk(self, node: Address) -> None:
+    def need_bulk(self, node: Node) -> None:
         """Attach one more link of a lane for large deliveries: there is none, or all of them are busy or stopped."""
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
             return
@@ -305,14 +303,14 @@ class Routes:
             if neighbour is not None:
                 self._attach(node, neighbour, bulk=True)
 
-    def reachable(self, lane: Lane) -> Address | None:
+    def reachable(self, lane: Lane) -> Node | None:
         """Return the node of a lane that has a path; None: there is no path."""
         node = self._nodes.use(lane)
         if not node.outgoing:
             self.reconcile(node)
         return node if node.outgoing else None
 
-    def reconcile(self, node: Address) -> None:
+    def reconcile(self, node: Node) -> None:
         """Give a node the lanes and shares that the topology asks for now, and no others.
 
         Args: node: of a lane: it gets the lane to the next hop, or to each child of its tree. Another one has an
@@ -336,7 +334,7 @@ class Routes:
                 wanted[far] = cost
         self.ingresses.set_shares(node, wanted)
 
-    def _reconcile_lane(self, node: Address, lane: Lane) -> None:
+    def _reconcile_lane(self, node: Node, lane: Lane) -> None:
         context = self._context
         if node.held and not node.outgoing and self._outages.concerns(lane):
             return
@@ -365,8 +363,8 @@ class Routes:
 
     def _reconcile_routed(self, tenant: str, name: str) -> None:
         """Reconcile the addresses `name@router` with producers here, of any router that knows them as `name`."""
-        for address in self.ingresses.routed(tenant, name):
-            self.reconcile(address)
+        for node in self.ingresses.routed(tenant, name):
+            self.reconcile(node)
 
     def _reconcile_remote_consumers(self, tenant: str, address: str) -> None:
         """Give `name@THIS-ROUTER` a lane to each router that has consumers of it, and no other lane."""
@@ -395,7 +393,7 @@ class Routes:
         if not node.outgoing:
             send_back(context, node)
 
-    def _remote_link(self, node: Address, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
+    def _remote_link(self, node: Node, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
         """Return the link of a lane to remote consumers: the present one, while no other neighbour is nearer."""
         if had is not None and had.gone:
             had = None
@@ -410,13 +408,13 @@ class Routes:
             self._context.touch_outgoing(had)
         return had
 
-    def _hold(self, node: Address, *, waits: bool) -> None:
+    def _hold(self, node: Node, *, waits: bool) -> None:
         """Keep or release the credit of a node without a lane. Args: waits: its router is likely to come back."""
         if node.held is not waits:
             node.held = waits
             node.pool.hold(inf if waits else 0.0)
 
-    def _attach(self, node: Address, neighbour: Neighbour, *, bulk: bool = False) -> None:
+    def _attach(self, node: Node, neighbour: Neighbour, *, bulk: bool = False) -> None:
         """Attach the lane of a node, unless the neighbour refused it a moment ago."""
         lane = node.lane
         assert lane is not None
@@ -432,7 +430,7 @@ class Routes:
 
     def _attach_link(
         self,
-        node: Address,
+        node: Node,
         lane: Lane,
         neighbour: Neighbour,
         *,
@@ -459,16 +457,16 @@ class Routes:
         node = self._nodes.get(lane)
         if node is not None:
             self.reconcile(node)
-        local = self._context.addresses.find(lane.tenant, lane.name)
+        local = self._context.nodes.find(lane.tenant, lane.name)
         if local is not None and local.ingress is not None:
             self.reconcile(local)
         self._reconcile_routed(lane.tenant, lane.name)
         self._reconcile_remote_consumers(lane.tenant, lane.name)
 
-    def _lead_tree_here(self, node: Address, lane: Lane) -> None:
+    def _lead_tree_here(self, node: Node, lane: Lane) -> None:
         """Let a tree lead to the consumers that are attached here, or to the target of a redirect."""
         context = self._context
-        here = context.addresses.find(lane.tenant, lane.name)
+        here = context.nodes.find(lane.tenant, lane.name)
         if lane.far != context.id and not lane.tenant and lane.name in self._elsewhere.single:
             try:
                 here = self._elsewhere.ingress(lane.tenant, lane.name)
@@ -483,7 +481,7 @@ class Routes:
             Share(node, here, LOCAL_COST)
             context.touch(here)
 
-    def _mark_old_parents(self, node: Address) -> None:
+    def _mark_old_parents(self, node: Node) -> None:
         """Mark the links of former parents in a tree: their deliveries would come twice."""
         lane = node.lane
         if lane is None or lane.kind is not LaneKind.TREE:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 #: Reasons of receivers, and the reasons of an address that follow from them. The first one found in this order is
@@ -48,31 +48,31 @@ NO_CONSUMERS: Final = ConsumerRouters()
 
 def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
     """Return the reason why nothing can be sent to a receiver, or on a lane; None: it can."""
-    link, connection = outgoing.link, outgoing.connection
-    if not link.is_attached:
-        return Reason.UNANSWERED if link.remote is None else Reason.DETACHED
-    if not link.credit:
-        if link.flow_state.lowered:
+    endpoint, connection = outgoing.endpoint, outgoing.connection
+    if not endpoint.is_attached:
+        return Reason.UNANSWERED if endpoint.remote is None else Reason.DETACHED
+    if not endpoint.credit:
+        if endpoint.flow_state.lowered:
             return Reason.RECEIVER_TOOK_BACK
-        had_some = link.delivery_count != link.initial_delivery_count
+        had_some = endpoint.delivery_count != endpoint.initial_delivery_count
         return Reason.RECEIVER_SPENT if had_some else Reason.RECEIVER_NO_CREDIT
     if connection.unwritten > connection.engine.flow_state.backlog:
         return Reason.RECEIVER_UNREAD
-    if link.session.flow_state.remote_incoming_window <= 0:
+    if endpoint.session.flow_state.remote_incoming_window <= 0:
         return Reason.RECEIVER_WINDOW
-    unsettled = outgoing.outstanding + connection.unsettled_after_detach.get(outgoing.address, 0)
+    unsettled = outgoing.outstanding + connection.unsettled_after_detach.get(outgoing.node, 0)
     return Reason.RECEIVER_UNSETTLED if unsettled >= outgoing.max_unsettled else None
 
 
-def why_address(address: Address, *, draining: bool, consumers: ConsumerRouters = NO_CONSUMERS) -> Reason | None:
+def why_address(local: Node, *, draining: bool, consumers: ConsumerRouters = NO_CONSUMERS) -> Reason | None:
     """Return the reason why senders of an address get no credit; None: receivers can take deliveries.
 
     Args: draining: the router accepts nothing new. consumers: at other routers.
     """
-    ingress = address.ingress
-    node = address if ingress is None else ingress
-    if address.suspended or node.has_consumers:
-        return why_node(node if node.has_consumers else address, draining=draining)
+    ingress = local.ingress
+    node = local if ingress is None else ingress
+    if local.suspended or node.has_consumers:
+        return why_node(node if node.has_consumers else local, draining=draining)
     if consumers.within_reach:
         # Lanes are attached for senders only: without a sender, no lane is missing.
         return None if ingress is None else Reason.NO_LANE
@@ -81,7 +81,7 @@ def why_address(address: Address, *, draining: bool, consumers: ConsumerRouters 
     return Reason.SPLIT if consumers.split else Reason.NO_RECEIVER
 
 
-def why_node(node: Address, *, draining: bool) -> Reason | None:
+def why_node(node: Node, *, draining: bool) -> Reason | None:
     """Return the reason for one node: for consumers at this router, for an ingress and its routes, or for a lane.
 
     Args: draining: the router accepts nothing new.
@@ -122,11 +122,11 @@ def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining:
 
     Args: of_address: the result of `why_address` for its address. draining: the router accepts nothing new.
     """
-    link = incoming.link
-    if not link.is_attached:
+    endpoint = incoming.endpoint
+    if not endpoint.is_attached:
         return Reason.DETACHED
-    if link.credit:
-        return Reason.HELD if link.session.flow_state.incoming_window <= 0 else None
-    if incoming.address is not None and not isinstance(incoming.pool, FixedCredit):
+    if endpoint.credit:
+        return Reason.HELD if endpoint.session.flow_state.incoming_window <= 0 else None
+    if incoming.node is not None and not isinstance(incoming.pool, FixedCredit):
         return of_address or Reason.OTHERS
     return Reason.DRAINING if draining else Reason.HELD

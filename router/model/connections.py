@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.config.file import Limits, ListenerConfig
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Address, AddressTable
+    from amqpmesh.router.model.node import Node, NodeTable
 
 
 class ConnectionRecord:
@@ -141,7 +141,7 @@ class ConnectionRecord:
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
         #: The number of unsettled deliveries on links of `detached_unsettled`, by node.
-        self.unsettled_after_detach: dict[Address, int] = {}
+        self.unsettled_after_detach: dict[Node, int] = {}
         #: Links that were detached but not closed: their deliveries stay until the session ends (§2.7.6). The values
         #: are the numbers of their deliveries in `unsettled_after_detach`.
         self.detached_unsettled: dict[IncomingLink | OutgoingLink, int] = {}
@@ -185,16 +185,16 @@ class ConnectionRecord:
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
 
 
-def brought_by(nodes: AddressTable, name: str, tag: bytes) -> ConnectionRecord | None:
+def brought_by(nodes: NodeTable, name: str, tag: bytes) -> ConnectionRecord | None:
     """Return the connection whose client sent a delivery to a node of the router's own.
 
     Args: name: of the node. tag: the delivery-tag on the node's outgoing link.
     Returns: None: the delivery is settled, or came from another router, and its sender is not known.
     """
-    address = nodes.find("", name)
-    for outgoing in address.outgoing if address is not None else ():
-        expand_link(outgoing.link.flow_state)
-        delivery = outgoing.link.terminus.unsettled.get(tag)
+    node = nodes.find("", name)
+    for outgoing in node.outgoing if node is not None else ():
+        expand_link(outgoing.endpoint.flow_state)
+        delivery = outgoing.endpoint.terminus.unsettled.get(tag)
         source = delivery.leg.relay.source if isinstance(delivery, Delivery) and delivery.leg is not None else None
         if isinstance(source, IncomingLink) and source.lane is None:
             return source.connection

@@ -39,9 +39,9 @@ class Tally:
             setattr(other, name, getattr(self, name))
         return other
 
-    def add(self, taken: IncomingLink | OutgoingLink) -> None:
+    def add(self, link: IncomingLink | OutgoingLink) -> None:
         """Add the counts of a link."""
-        counted = taken.link.flow_state
+        counted = link.endpoint.flow_state
         if not counted.sender:
             self.deliveries_in += counted.deliveries
             return

@@ -15,7 +15,7 @@ from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.credit.sinks import Grant
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 class Share:
@@ -23,7 +23,7 @@ class Share:
 
     __slots__ = ("branch", "cost", "drain_by", "draining", "ingress", "input", "node", "pool", "turn")
 
-    def __init__(self, ingress: Address, node: Address, cost: int) -> None:
+    def __init__(self, ingress: Node, node: Node, cost: int) -> None:
         """Args: node: the way out. cost: what reaching consumers by it costs."""
         self.ingress = ingress
         self.node = node

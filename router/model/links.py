@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.credit.sources import Branch
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 #: The identity of a link between two containers, by which a second attach steals it (§2.6.1): virtual host, principal,
@@ -27,7 +27,7 @@ LinkKey = tuple[str, str, str, str, bool]
 
 #: Shared empty values of most links; nothing is ever added to them.
 _NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
-_NOTHING_LARGE: Final[dict[Address, kernel.Leg]] = {}
+_NOTHING_LARGE: Final[dict[Node, kernel.Leg]] = {}
 
 #: Large deliveries between routers may fill 1 / n of the output that may wait to be written.
 BULK_PART: Final = 2
@@ -37,16 +37,16 @@ class IncomingLink:
     """A link on which deliveries arrive. This router is the receiver; the peer is a producer."""
 
     __slots__ = (
-        "address",
         "attached_at",
         "bulk",
         "connection",
         "container",
+        "endpoint",
         "from_old_parent",
         "input",
         "key",
         "lane",
-        "link",
+        "node",
         "number",
         "pool",
         "remembered",
@@ -58,8 +58,8 @@ class IncomingLink:
     def __init__(
         self,
         connection: ConnectionRecord,
-        link: Receiver,
-        address: Address | None,
+        endpoint: Receiver,
+        node: Node | None,
         pool: Pool | FixedCredit,
         *,
         number: int,
@@ -73,20 +73,20 @@ class IncomingLink:
         self.number = number
         #: The lane whose deliveries a neighbour sends on the link; None: the peer is a client.
         self.lane = lane
-        #: The node of another router that all its deliveries go to; None: see `address` and `container`.
+        #: The node of another router that all its deliveries go to; None: see `node` and `container`.
         self.to = to
         #: The container that all its deliveries go to, at the node `to` or at the node that each names. None: see
-        #: `address`.
+        #: `node`.
         self.container = container
         #: Seconds, as all times here. `zero_credit_since`: None: it has credit.
         self.attached_at = now
         self.zero_credit_since: float | None = now
         self.connection = connection
-        self.link = link
+        self.endpoint = endpoint
         #: The node that its deliveries go to; None: each names its own in `to` (the anonymous terminus).
-        self.address = address
+        self.node = node
         self.pool = pool
-        self.input: Input = pool.add_input(link.delivery_count, self, large)
+        self.input: Input = pool.add_input(endpoint.delivery_count, self, large)
         #: A router understands a lower limit; a client might not, and is asked to drain.
         self.input.firm = lane is None
         self.input.lowers = lane is not None
@@ -94,7 +94,7 @@ class IncomingLink:
             self.input.times = MANY_SENDERS
         #: The leg of its last large relay, by the node that it leaves from on a bulk link: deliveries behind it may not
         #: overtake it. The table may be shared: `begin_bulk` adds to it.
-        self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
+        self.bulk: dict[Node, kernel.Leg] = _NOTHING_LARGE
         #: True for a tree's lane from a neighbour that is no longer the parent: the parent sends its deliveries, too.
         self.from_old_parent = False
         #: For a transit lane: deliveries that wait here although their credit was renewed.
@@ -102,55 +102,55 @@ class IncomingLink:
         self.key: LinkKey | None = None
         #: Octets of its names that count on the peer's account.
         self.remembered = 0
-        flow_state = link.flow_state
+        flow_state = endpoint.flow_state
         flow_state.record = self
         flow_state.number = number
         flow_state.lane = lane is not None
         # A lane carries deliveries of many senders. Each sender is limited at the router that it is attached to.
         flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
-        source = link.remote.source if link.remote is not None else None
+        source = endpoint.remote.source if endpoint.remote is not None else None
         flow_state.selective = isinstance(source, Source) and bool(source.outcomes)
 
-    def begin_bulk(self, way: Address, leg: kernel.Leg) -> None:
+    def begin_bulk(self, way: Node, leg: kernel.Leg) -> None:
         """Note that a large relay leaves by a bulk link of the node `way`."""
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
         self.bulk[way] = leg
-        self.link.flow_state.behind = True
+        self.endpoint.flow_state.behind = True
 
-    def end_bulk(self, way: Address, leg: kernel.Leg) -> None:
+    def end_bulk(self, way: Node, leg: kernel.Leg) -> None:
         """Note that no more frames of a large relay will be written: later deliveries need not wait for it any more."""
         if self.bulk.get(way) is leg:
             del self.bulk[way]
-            self.link.flow_state.behind = bool(self.bulk)
+            self.endpoint.flow_state.behind = bool(self.bulk)
 
     @property
     def current(self) -> kernel.Relay | None:
         """The relay whose frames are arriving."""
-        return self.link.flow_state.relay
+        return self.endpoint.flow_state.relay
 
     @current.setter
     def current(self, relay: kernel.Relay | None) -> None:
-        self.link.flow_state.relay = relay
+        self.endpoint.flow_state.relay = relay
 
     @property
     def last_delivery_at(self) -> float | None:
         """The time when the last delivery began, seconds; None: there was none."""
-        at = self.link.flow_state.last_at
+        at = self.endpoint.flow_state.last_at
         return None if at < 0 else at
 
     @property
     def awaiting_settlement(self) -> int:
         """Deliveries of rcv-settle-mode second whose outcome the sender knows, and which it has not settled."""
-        return self.link.flow_state.outstanding
+        return self.endpoint.flow_state.outstanding
 
     @awaiting_settlement.setter
     def awaiting_settlement(self, count: int) -> None:
-        self.link.flow_state.outstanding = count
+        self.endpoint.flow_state.outstanding = count
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""
-        if self.link.flow_state.link_credit:
+        if self.endpoint.flow_state.link_credit:
             self.zero_credit_since = None
         elif self.zero_credit_since is None:
             self.zero_credit_since = now
@@ -160,7 +160,6 @@ class OutgoingLink:
     """A link on which deliveries leave. This router is the sender; the peer is a consumer."""
 
     __slots__ = (
-        "address",
         "attached_at",
         "backlog",
         "branch",
@@ -169,11 +168,12 @@ class OutgoingLink:
         "copy",
         "cost",
         "drain_by",
+        "endpoint",
         "gone",
         "key",
         "lane",
-        "link",
         "missed",
+        "node",
         "number",
         "remembered",
         "retired",
@@ -185,8 +185,8 @@ class OutgoingLink:
     def __init__(
         self,
         connection: ConnectionRecord,
-        link: Sender,
-        address: Address,
+        endpoint: Sender,
+        node: Node,
         *,
         copy: bool,
         default_outcome: bytes | None,
@@ -205,15 +205,15 @@ class OutgoingLink:
         self.attached_at = now
         self.zero_credit_since: float | None = now
         self.connection = connection
-        self.link = link
-        self.address = address
+        self.endpoint = endpoint
+        self.node = node
         #: True if the receiver gets a copy of each delivery, and takes it from no other receiver (§3.5.7).
         self.copy = copy
         self.branch: Branch | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
         #: The account of the octets of waiting copies; None: the receiver gets no copies.
-        self.copies = kernel.Budget(address.config.copy_backlog, connection.account) if copy else None
+        self.copies = kernel.Budget(node.config.copy_backlog, connection.account) if copy else None
         #: Deliveries that this receiver missed: its backlog was full, or a multicast skipped it.
         self.missed = 0
         #: The time until which its drain waits for the senders, seconds; only while it drains.
@@ -228,7 +228,7 @@ class OutgoingLink:
         self.key: LinkKey | None = None
         #: Octets of its names that count on the peer's account.
         self.remembered = 0
-        flow_state = link.flow_state
+        flow_state = endpoint.flow_state
         flow_state.record = self
         flow_state.number = number
         flow_state.lane = lane is not None
@@ -238,63 +238,63 @@ class OutgoingLink:
     @property
     def default_outcome(self) -> bytes:
         """The encoded outcome of deliveries to which the receiver gave none; never `accepted`."""
-        return self.link.flow_state.fallback_outcome
+        return self.endpoint.flow_state.fallback_outcome
 
     @property
     def is_over(self) -> bool:
         """True if the link has ended and takes no more deliveries; its former deliveries may not have ended yet."""
-        return self.link.flow_state.ended
+        return self.endpoint.flow_state.ended
 
     @property
     def bulk(self) -> bool:
         """True for a further link of a lane, for deliveries of several frames. Its session delays no small delivery."""
-        return self.link.flow_state.part != 1
+        return self.endpoint.flow_state.part != 1
 
     @bulk.setter
     def bulk(self, bulk: bool) -> None:
-        self.link.flow_state.part = BULK_PART if bulk else 1
+        self.endpoint.flow_state.part = BULK_PART if bulk else 1
 
     @property
     def last_delivery_at(self) -> float | None:
         """The time when the last delivery began, seconds; None: there was none."""
-        at = self.link.flow_state.last_at
+        at = self.endpoint.flow_state.last_at
         return None if at < 0 else at
 
     @property
     def current(self) -> kernel.Leg | None:
         """The leg whose frames are being written."""
-        return self.link.flow_state.leg
+        return self.endpoint.flow_state.leg
 
     @current.setter
     def current(self, leg: kernel.Leg | None) -> None:
-        self.link.flow_state.leg = leg
+        self.endpoint.flow_state.leg = leg
 
     @property
     def outstanding(self) -> int:
         """The number of deliveries that were sent on the link and are not settled."""
-        return self.link.flow_state.outstanding
+        return self.endpoint.flow_state.outstanding
 
     @outstanding.setter
     def outstanding(self, outstanding: int) -> None:
-        self.link.flow_state.outstanding = outstanding
+        self.endpoint.flow_state.outstanding = outstanding
 
     @property
     def max_unsettled(self) -> int:
         """The largest number of unsettled deliveries on the link."""
-        return self.link.flow_state.max_outstanding
+        return self.endpoint.flow_state.max_outstanding
 
     @max_unsettled.setter
     def max_unsettled(self, most: int) -> None:
-        self.link.flow_state.max_outstanding = most
+        self.endpoint.flow_state.max_outstanding = most
 
     @property
     def turn(self) -> int:
         """The number of the last choice among links that chose this one."""
-        return self.link.flow_state.turn
+        return self.endpoint.flow_state.turn
 
     @turn.setter
     def turn(self, turn: int) -> None:
-        self.link.flow_state.turn = turn
+        self.endpoint.flow_state.turn = turn
 
     @property
     def busy(self) -> bool:
@@ -304,12 +304,12 @@ class OutgoingLink:
     @property
     def is_ready(self) -> bool:
         """True if the link can take the first frame of a delivery now."""
-        flow_state = self.link.flow_state
+        flow_state = self.endpoint.flow_state
         return (
             self.current is None
             and flow_state.link_credit > 0
             and flow_state.session.remote_incoming_window > 0
-            and self.outstanding + self.connection.unsettled_after_detach.get(self.address, 0) < self.max_unsettled
+            and self.outstanding + self.connection.unsettled_after_detach.get(self.node, 0) < self.max_unsettled
             and not self.is_held_up
             and not flow_state.ended
         )
@@ -317,7 +317,7 @@ class OutgoingLink:
     @property
     def usable(self) -> int:
         """The number of deliveries that its credit, its session's window and its connection's output let it take."""
-        flow_state = self.link.flow_state
+        flow_state = self.endpoint.flow_state
         if (
             flow_state.ended
             or flow_state.session.remote_incoming_window <= 0
@@ -325,7 +325,7 @@ class OutgoingLink:
             or (self.current is not None and self.current.chunks)
         ):
             return 0
-        unsettled = self.outstanding + self.connection.unsettled_after_detach.get(self.address, 0)
+        unsettled = self.outstanding + self.connection.unsettled_after_detach.get(self.node, 0)
         return max(0, min(flow_state.link_credit, self.max_unsettled - unsettled))
 
     @property
@@ -335,22 +335,22 @@ class OutgoingLink:
         It is 0 for a lane's link that has credit, if the lane has a bulk link: the waiting deliveries are large then,
         and wait for the bulk link.
         """
-        address = self.address
-        has_credit = self.lane is not None and not self.bulk and self.link.flow_state.link_credit > 0
-        if has_credit and any(each.bulk for each in address.outgoing):  # of a lane, which are few
+        node = self.node
+        has_credit = self.lane is not None and not self.bulk and self.endpoint.flow_state.link_credit > 0
+        if has_credit and any(each.bulk for each in node.outgoing):  # of a lane, which are few
             return 0
-        return address.waiting.size
+        return node.waiting.size
 
     def note_credit(self) -> None:
         """Add the link to its node's `creditors` if it has credit, else remove it: only creditors are asked to send."""
-        if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
-            self.address.creditors = shared(with_item(self.address.creditors, self), self.address.outgoing)
+        if self.endpoint.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
+            self.node.creditors = shared(with_item(self.node.creditors, self), self.node.outgoing)
         else:
-            self.address.creditors = without_item(self.address.creditors, self)
+            self.node.creditors = without_item(self.node.creditors, self)
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""
-        if self.link.flow_state.link_credit:
+        if self.endpoint.flow_state.link_credit:
             self.zero_credit_since = None
         elif self.zero_credit_since is None:
             self.zero_credit_since = now
@@ -360,7 +360,7 @@ class OutgoingLink:
 
         The session or the connection tries the link again when that changes.
         """
-        session = self.link.session
+        session = self.endpoint.session
         if session.flow_state.remote_incoming_window <= 0:
             session.stalled[self] = None
         elif self.is_held_up:
@@ -369,11 +369,11 @@ class OutgoingLink:
     @property
     def is_held_up(self) -> bool:
         """True if too much output waits for the peer. A bulk link stops at a lower limit: small deliveries pass it."""
-        return self.connection.is_congested(self.link.flow_state.part)
+        return self.connection.is_congested(self.endpoint.flow_state.part)
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """Return a delivery-tag that no unsettled delivery of this link has. Args: key: the tag to use on a lane."""
-        flow_state = self.link.flow_state
+        flow_state = self.endpoint.flow_state
         if key is not None and self.lane is not None and not flow_state.has_tag(key):
             return key
         while True:

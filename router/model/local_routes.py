@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.model.node import Node
 
 
 class LocalRoutes:
@@ -21,15 +21,15 @@ class LocalRoutes:
 
     is_in_mesh = False
 
-    def nodes(self) -> Sequence[Address]:
+    def nodes(self) -> Sequence[Node]:
         """Return the nodes of lanes."""
         return ()
 
     # Addresses and routers.
 
-    def ingress(self, address: Address) -> Address:
+    def ingress(self, node: Node) -> Node:
         """Return the node that the producers of an address are attached to."""
-        return address if address.far is None else address.far.ingress()
+        return node if node.far is None else node.far.ingress()
 
     def routers_of(self, _container: str, /) -> tuple[str, ...]:
         """Return the other routers of the mesh that a container-id stands for, within reach or not."""
@@ -43,29 +43,29 @@ class LocalRoutes:
         """Return the other routers that have consumers of an address."""
         return NO_CONSUMERS
 
-    def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
+    def route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         raise NotImplementedError
 
-    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
+    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
         """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         raise NotImplementedError
 
     # Changes that routes follow.
 
-    def consumers_changed(self, address: Address) -> None:
+    def consumers_changed(self, node: Node) -> None:
         """Follow a change of the consumers that this router has of an address."""
 
-    def lost_last_link(self, node: Address) -> None:
+    def lost_last_link(self, node: Node) -> None:
         """Follow the loss of the last link by which deliveries of a node left."""
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
         """Attach a lane again later that a neighbour has refused or detached."""
 
-    def need_bulk(self, node: Address) -> None:
+    def need_bulk(self, node: Node) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
 
-    def drop_if_idle(self, node: Address) -> bool:
+    def drop_if_idle(self, node: Node) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         raise NotImplementedError
 

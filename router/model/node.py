@@ -119,7 +119,7 @@ class FarSide:
 
     __slots__ = ()
 
-    def ingress(self) -> Address:
+    def ingress(self) -> Node:
         """Return the node that the producers are attached to."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class FarSide:
         raise NotImplementedError
 
 
-class Address:
+class Node:
     """A node of this router, named by an address: deliveries arrive at it and leave from it.
 
     In a mesh an address has several nodes. Consumers at this router attach to the first. Producers attach to the
@@ -197,7 +197,7 @@ class Address:
         #: The lane that deliveries leave by; None: they go to consumers of this router, or by `shares`.
         self.lane = lane
         #: In a mesh, the node that producers of this address attach to.
-        self.ingress: Address | None = None
+        self.ingress: Node | None = None
         #: True if this node is an ingress.
         self.is_ingress = False
         #: The remote node that this node serves, by links to its container; None: it serves none.
@@ -293,11 +293,11 @@ class Address:
             self.waiting = Waiting()
         self.waiting.add(relay, deadline)
 
-    def count(self, taken: IncomingLink | OutgoingLink) -> None:
+    def count(self, link: IncomingLink | OutgoingLink) -> None:
         """Keep the counts of a link that has ended."""
         if self.past is NOTHING:
             self.past = Tally()
-        self.past.add(taken)
+        self.past.add(link)
 
     @property
     def is_multicast(self) -> bool:
@@ -322,27 +322,27 @@ class Address:
         )
 
 
-def address_of(relay: Relay) -> Address | None:
+def node_of(relay: Relay) -> Node | None:
     """Return the node that a relay goes to; None: it is not known yet."""
-    address = relay.address
-    return address if isinstance(address, Address) else None
+    node = relay.node
+    return node if isinstance(node, Node) else None
 
 
-class AddressTable:
+class NodeTable:
     """The nodes in use, by (tenant, name), and the configuration of all addresses."""
 
     def __init__(self, patterns: PatternTable[AddressConfig], memory: Budget) -> None:
         self.patterns = patterns
         self._memory = memory
         self._default = AddressConfig(pattern="#")
-        self._addresses: dict[tuple[str, str], Address] = {}
+        self._nodes: dict[tuple[str, str], Node] = {}
 
     def __len__(self) -> int:
-        return len(self._addresses)
+        return len(self._nodes)
 
-    def values(self) -> list[Address]:
+    def values(self) -> list[Node]:
         """Return all nodes in use."""
-        return list(self._addresses.values())
+        return list(self._nodes.values())
 
     def config(self, name: str) -> AddressConfig:
         """Return the configuration of an address: that of the most specific pattern that matches its name.
@@ -351,30 +351,30 @@ class AddressTable:
         """
         return (None if is_reserved(name) else self.patterns.lookup(split(name)[0])) or self._default
 
-    def find(self, tenant: str, name: str) -> Address | None:
+    def find(self, tenant: str, name: str) -> Node | None:
         """Return the node of an address; None: it is not in use."""
-        return self._addresses.get((tenant, name))
+        return self._nodes.get((tenant, name))
 
-    def use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Address:
+    def use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Node:
         """Return the node of an address; make it if there is none. Args: maker: as of the node."""
-        address = self._addresses.get((tenant, name))
-        if address is None:
+        node = self._nodes.get((tenant, name))
+        if node is None:
             config = self.config(name) if maker is None else self._default
-            address = self._addresses[tenant, name] = Address(tenant, name, config, self._memory, maker)
-        return address
+            node = self._nodes[tenant, name] = Node(tenant, name, config, self._memory, maker)
+        return node
 
     def keep(self, name: str) -> None:
         """Make a node of the router's own."""
         self.use("", name).kept = True
 
-    def drop_if_idle(self, address: Address) -> bool:
+    def drop_if_idle(self, node: Node) -> bool:
         """Forget a node that is not used any more. Returns: whether it was forgotten."""
-        idle = address.is_idle and not address.kept
+        idle = node.is_idle and not node.kept
         if idle:
-            self.remove(address)
+            self.remove(node)
         return idle
 
-    def remove(self, address: Address) -> None:
+    def remove(self, node: Node) -> None:
         """Forget a node."""
-        if self._addresses.get((address.tenant, address.name)) is address:
-            del self._addresses[address.tenant, address.name]
+        if self._nodes.get((node.tenant, node.name)) is node:
+            del self._nodes[node.tenant, node.name]

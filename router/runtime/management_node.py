@@ -76,7 +76,7 @@ class ManagementNode(LinkFactory):
         """Create the node; the router has started, and `serve` will answer requests."""
         self._driver = driver
         self._start = start
-        driver.core.context.addresses.keep(service.ADDRESS)
+        driver.core.context.nodes.keep(service.ADDRESS)
         self._inside.begin(driver, start)
 
     def end(self) -> None:
@@ -129,7 +129,7 @@ class ManagementNode(LinkFactory):
         """Return a function that makes changes for the sender of this delivery; None: the sender may make none."""
         driver = self._driver
         assert driver is not None
-        asking = brought_by(driver.core.context.addresses, service.ADDRESS, tag)
+        asking = brought_by(driver.core.context.nodes, service.ADDRESS, tag)
         if asking is None or asking.listener is None or not asking.listener.manage:
             return None
         who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.model.lane import Keys
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Address, address_of
+from amqpmesh.router.model.node import Node, node_of
 from amqpmesh.router.telemetry.schema import KEY_OCTETS, Flag, Happening, Kind, Outcome
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Recording:
         self._credit_wait = config.credit_wait
         self._words = writer.room()
         #: Numbers of addresses that anonymous senders send to, and of conditions of rejections.
-        self._numbers: dict[Address | bytes, int] = {}
+        self._numbers: dict[Node | bytes, int] = {}
         #: The last recorded counts of links, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
         #: Ended links that were explained again, for hop records that are not handed over yet.
@@ -141,7 +141,7 @@ class Recording:
     def tried(self, relay: Relay, leg: Leg) -> None:
         """Record a leg that has ended as far as its sender is concerned."""
         delivery = leg.delivery
-        outgoing = leg.branch
+        outgoing = leg.outgoing
         if delivery is None or not leg.started or not isinstance(outgoing, OutgoingLink):
             return
         key = self._key(relay, delivery.tag if outgoing.lane is not None else None)
@@ -242,13 +242,13 @@ class Recording:
     def _address(self, relay: Relay) -> int:
         """Return the number of a delivery's address; 0: its link has that address."""
         source = relay.source
-        address = address_of(relay)
-        if address is None or (isinstance(source, IncomingLink) and source.address is not None):
+        node = node_of(relay)
+        if node is None or (isinstance(source, IncomingLink) and source.node is not None):
             return 0
-        number = self._numbers.get(address)
+        number = self._numbers.get(node)
         if number is None:
-            place = {"address": without_secret(address.name)[:NAME] or None, "tenant": address.tenant}
-            number = self._numbered(address, {"name": "", "direction": "address", **place})
+            place = {"address": without_secret(node.name)[:NAME] or None, "tenant": node.tenant}
+            number = self._numbered(node, {"name": "", "direction": "address", **place})
         return number
 
     def condition(self, state: bytes) -> int:
@@ -263,7 +263,7 @@ class Recording:
             number = self._numbered(condition, told)
         return number
 
-    def _numbered(self, key: Address | bytes, told: dict[str, Any]) -> int:
+    def _numbered(self, key: Node | bytes, told: dict[str, Any]) -> int:
         """Return a new number, and record its meaning `told`."""
         if len(self._numbers) >= NUMBERED:
             for each in self._numbers.values():
@@ -275,10 +275,10 @@ class Recording:
 
     # ----------------------------------------------------------------------------------------------------------- links
 
-    def up(self, taken: IncomingLink | OutgoingLink) -> None:
+    def up(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link was attached."""
-        self._writer.take(Kind.LINK, [self._explained(taken)])
-        self._happened(Happening.UP, self._told(taken))
+        self._writer.take(Kind.LINK, [self._explained(link)])
+        self._happened(Happening.UP, self._told(link))
 
     def _tell_again(self, gone: IncomingLink | OutgoingLink) -> None:
         """Explain an ended link's number again: its deliveries lasted so long that the number may be forgotten."""
@@ -287,30 +287,30 @@ class Recording:
             self._writer.take(Kind.LINK, [self._explained(gone)])
             self._writer.gone(gone.number)
 
-    def down(self, taken: IncomingLink | OutgoingLink) -> None:
+    def down(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link has ended."""
-        self._happened(Happening.DOWN, self._told(taken))
-        self._writer.gone(taken.number)
+        self._happened(Happening.DOWN, self._told(link))
+        self._writer.gone(link.number)
 
-    def stolen(self, taken: IncomingLink | OutgoingLink) -> None:
+    def stolen(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link was attached again over another connection, and is about to end."""
-        self._happened(Happening.STOLEN, self._told(taken))
+        self._happened(Happening.STOLEN, self._told(link))
 
-    def refused(self, link: Link, record: ConnectionRecord, error: Error) -> None:
+    def refused(self, endpoint: Link, record: ConnectionRecord, error: Error) -> None:
         """Record that a link was not attached."""
         redirected = error.condition == LinkCondition.REDIRECT
-        direction = "incoming" if isinstance(link, Receiver) else "outgoing"
-        told = {"link": link.name[:NAME], "direction": direction, "peer": record.peer.container_id[:NAME] or None}
+        direction = "incoming" if isinstance(endpoint, Receiver) else "outgoing"
+        told = {"link": endpoint.name[:NAME], "direction": direction, "peer": record.peer.container_id[:NAME] or None}
         happening = Happening.REDIRECTED if redirected else Happening.REFUSED
         self._happened(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
 
-    def may_have_waited(self, taken: IncomingLink | OutgoingLink) -> None:
+    def may_have_waited(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link had no credit for long, when it gets credit again."""
-        since = taken.zero_credit_since
-        if since is not None and taken.link.flow_state.link_credit:
+        since = link.zero_credit_since
+        if since is not None and link.endpoint.flow_state.link_credit:
             waited = self._kernel.now - since
             if waited >= self._credit_wait:
-                self._happened(Happening.CREDIT, self._told(taken), waited=round(waited * 1e9))
+                self._happened(Happening.CREDIT, self._told(link), waited=round(waited * 1e9))
 
     def _happened(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
         event = {"time": self._time(), "happening": happening.value, **told, "error": None, "waited": None, **more}
@@ -322,28 +322,28 @@ class Recording:
             Kind.COUNTS, [*self._counts((*record.incoming, *record.outgoing, *record.detached_unsettled))]
         )
 
-    def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
+    def last_counts(self, link: IncomingLink | OutgoingLink) -> None:
         """Record the final counters of an ended link."""
-        if taken.link.flow_state.deliveries:
-            self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
-        self._counted.pop(taken.number, None)
+        if link.endpoint.flow_state.deliveries:
+            self._writer.take(Kind.COUNTS, [*self._counts((link,))])
+        self._counted.pop(link.number, None)
 
     def _counts(self, links: tuple[IncomingLink | OutgoingLink, ...]) -> Iterator[dict[str, Any]]:
-        for taken in links:
-            counted = taken.link.flow_state
+        for link in links:
+            counted = link.endpoint.flow_state
             by_outcome = (counted.accepted, counted.rejected, counted.released, counted.modified)
             now = (counted.deliveries, counted.octets, counted.presettled, *by_outcome)
             time = self._time()
-            before, since = self._counted.get(taken.number, (_NOTHING, None))
-            self._counted[taken.number] = now, time
+            before, since = self._counted.get(link.number, (_NOTHING, None))
+            self._counted[link.number] = now, time
             if now == before:
                 continue
             yield {
                 "time": time,
                 "since": since,
-                "number": taken.number,
-                **self._told(taken),
-                "from_router": taken.lane is not None,
+                "number": link.number,
+                **self._told(link),
+                "from_router": link.lane is not None,
                 "deliveries": counted.deliveries,
                 "octets": counted.octets,
                 "presettled": counted.presettled,
@@ -355,19 +355,19 @@ class Recording:
                 "credit": counted.link_credit,
             }
 
-    def _explained(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    def _explained(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
         """Return the record that explains a link's number: the link's name, and the fields that identify it."""
-        told = self._told(taken)
+        told = self._told(link)
         name = told.pop("link")
-        return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}
+        return {"number": link.number, "name": name, **told, "from_router": link.lane is not None}
 
-    def _told(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    def _told(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
         """Return the fields that identify a link to readers."""
-        named = taken.lane if taken.lane is not None else taken.address
-        connection = taken.connection
+        named = link.lane if link.lane is not None else link.node
+        connection = link.connection
         return {
-            "link": taken.link.name[:NAME],
-            "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
+            "link": link.endpoint.name[:NAME],
+            "direction": "incoming" if isinstance(link, IncomingLink) else "outgoing",
             "peer": self._id if connection.own else connection.peer.container_id[:NAME] or None,
             "address": (without_secret(named.name)[:NAME] or None) if named is not None else None,
             "tenant": named.tenant if named is not None else None,

@@ -342,7 +342,7 @@ def test_a_long_state_is_told_and_does_not_stay(settled: bool) -> None:
 def _states(record: ConnectionRecord) -> list[bytes]:
     """Return the states that the router holds of unsettled deliveries on a connection."""
     links = [*record.incoming, *record.outgoing]
-    deliveries = [each for link in links for each in link.link.terminus.unsettled.values()]
+    deliveries = [each for link in links for each in link.endpoint.terminus.unsettled.values()]
     held = [
         (each.state, each.remote_state) if isinstance(each, Delivery) else (each.outcome, None) for each in deliveries
     ]

@@ -75,7 +75,7 @@ class HostedRouter(Router):
     @property
     def consumed(self) -> set[tuple[str, str]]:
         """The addresses with consumers that it advertises, each with its tenant."""
-        found = self._started().context.addresses.values()
+        found = self._started().context.nodes.values()
         return {(each.tenant, each.name) for each in found if each.is_advertised}
 
     def add_connector(self, config: ConnectorConfig) -> None:

@@ -117,7 +117,7 @@ def test_a_receiver_from_a_form_of_address(address: str, expected: str) -> None:
         error = consumer.detached[link]
         assert isinstance(error, Error)
         assert error.description, "it says why"
-        assert mesh["A"].core.context.addresses.find("", address) is None or address.startswith("$")
+        assert mesh["A"].core.context.nodes.find("", address) is None or address.startswith("$")
     mesh.leave()
 
 

@@ -216,7 +216,7 @@ def test_links_of_many_connections_that_are_cut_at_once_are_over_before_they_are
     assert crowd.core.context.chores
     (address,) = [each for each in crowd.core.statistics().addresses if each.name == "q"]
     assert address.consumers == 0
-    assert not any(each.is_ready for each in crowd.core.context.addresses.find("", "q").outgoing)  # type: ignore[union-attr]
+    assert not any(each.is_ready for each in crowd.core.context.nodes.find("", "q").outgoing)  # type: ignore[union-attr]
     again = crowd.network.client(clients[-1].engine.settings.container_id)
     again.receiver("q", name="r")
     assert crowd.core.context.stolen == 0
@@ -288,7 +288,7 @@ def _waited_for(receivers: int) -> float:
     link = crowd.producer.sender("q")
     for _ in range(11):
         crowd.producer.send(link)
-    assert len({each for each in crowd.core.context.addresses.values() if each.waiting.size == 1}) == 1
+    assert len({each for each in crowd.core.context.nodes.values() if each.waiting.size == 1}) == 1
     flows = []
     for each in crowd.consumer.engine.channels.sessions:
         for receiver in each.links.values():
@@ -299,7 +299,7 @@ def _waited_for(receivers: int) -> float:
         while not crowd.core.receive(crowd.consumer.record, data, crowd.network.now):
             data = bytearray()
     taken = thread_time() - began
-    assert not any(each.waiting.size for each in crowd.core.context.addresses.values())
+    assert not any(each.waiting.size for each in crowd.core.context.nodes.values())
     return taken
 
 
@@ -447,7 +447,7 @@ def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> No
     for _ in range(5):
         passing.receiver("q").detach()
         network.run()
-    address = network.core.context.addresses.find("", "q")
-    assert address is not None
-    assert len(address.creditors) == 1
+    node = network.core.context.nodes.find("", "q")
+    assert node is not None
+    assert len(node.creditors) == 1
     network.leave()

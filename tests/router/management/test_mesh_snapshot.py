@@ -337,9 +337,9 @@ def test_a_lane_that_is_not_answered_yet_is_the_reason() -> None:
 def test_without_a_lane_to_a_router_that_is_in_reach_that_is_the_reason() -> None:
     mesh = World("AB", LINE[:1])
     mesh["A"].client().sender("q")
-    address = mesh["A"].core.context.addresses.find("", "q")
-    assert address is not None
-    assert why_address(address, draining=False, consumers=ConsumerRouters(("B",))) is Reason.NO_LANE
+    node = mesh["A"].core.context.nodes.find("", "q")
+    assert node is not None
+    assert why_address(node, draining=False, consumers=ConsumerRouters(("B",))) is Reason.NO_LANE
 
 
 def test_a_receiver_that_takes_what_comes_from_elsewhere_has_no_reason_of_senders() -> None:

@@ -398,7 +398,7 @@ def test_what_is_too_large_to_be_kept_has_its_first_outcome_and_leaves_no_ingres
     mesh.advance(0.2)
     sent = attached(mesh, "C", "null target").send("x" * 200)
     mesh.advance(0.2)
-    assert len(mesh["A"].core.context.addresses) == 0
+    assert len(mesh["A"].core.context.nodes) == 0
     consumer.take(1)[0].dispose(Released(), settled=True)
     mesh.advance(0.2)
     consumer.take(0)
@@ -426,7 +426,7 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
             mesh.run()
         assert sent.said == [(Accepted() if served else Released(), True)]
     mesh.advance(1.0)
-    assert len(mesh["A"].core.context.addresses) == 0
+    assert len(mesh["A"].core.context.nodes) == 0
     assert mesh["A"].mesh.routes.nodes() == [] or served
     mesh.advance(20.0)
     assert mesh["A"].mesh.routes.is_empty

@@ -23,8 +23,8 @@ DROPS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST, ove
 def waiting(mesh: World, router: str) -> int:
     """Return the number of deliveries in a router that no receiver has been given."""
     node = mesh[router]
-    places = [*node.core.context.addresses.values(), *node.mesh.routes.nodes()]
-    places += [each.ingress for each in node.core.context.addresses.values() if each.ingress is not None]
+    places = [*node.core.context.nodes.values(), *node.mesh.routes.nodes()]
+    places += [each.ingress for each in node.core.context.nodes.values() if each.ingress is not None]
     return sum(each.waiting.size for each in places)
 
 

@@ -427,7 +427,7 @@ def test_a_neighbour_that_ends_sessions_is_left_alone_with_their_lanes_for_a_whi
     (here,), (there,) = meshes.records(mesh, "A"), meshes.records(mesh, "B")
     for _ in range(3):
         (lane,) = here.outgoing
-        there.engine.channels.incoming[lane.link.session.flow_state.channel].end()
+        there.engine.channels.incoming[lane.endpoint.session.flow_state.channel].end()
         there.engine.on_wake()
         mesh.run()
         assert not here.outgoing, "not at once"
@@ -539,7 +539,7 @@ def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_i
     mesh.advance(0.2)
     core = mesh["C"].core
     (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
-    session = lane.link.session
+    session = lane.endpoint.session
     # Routers refuse deliveries within a transaction.
     known = session.flow_state
     session.write(
@@ -548,7 +548,7 @@ def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_i
             incoming_window=known.announce(),
             next_outgoing_id=known.next_outgoing_id,
             outgoing_window=OUTGOING_WINDOW,
-            handle=lane.link.flow_state.handle,
+            handle=lane.endpoint.flow_state.handle,
             properties={Symbol("txn-id"): b"x"},
         )
     )

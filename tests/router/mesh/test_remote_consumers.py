@@ -340,11 +340,11 @@ def test_a_message_that_is_tried_again_elsewhere_goes_there_as_another_delivery(
     mesh.advance(0.1)
     (record,) = records(mesh, "A")
     (lane,) = record.incoming
-    (first,) = lane.link.terminus.unsettled
+    (first,) = lane.endpoint.terminus.unsettled
     consumer.take(1)[0].dispose(Modified(delivery_failed=True), settled=True)
     mesh.advance(0.1)
     assert list(record.incoming) == [lane], "nothing was wrong with it"
-    (again,) = lane.link.terminus.unsettled
+    (again,) = lane.endpoint.terminus.unsettled
     assert again != first
     consumer.take(1)[0].accept()
     mesh.run()
@@ -372,7 +372,7 @@ def test_nobody_elsewhere_receives_from_a_name_that_nobody_may_receive_from_here
     receiver = consumer.receiver("q@B", credit=10)
     mesh.advance(0.5)
     assert receiver.is_attached
-    assert not mesh["B"].core.context.addresses.find("", "q")
+    assert not mesh["B"].core.context.nodes.find("", "q")
     assert mesh["A"].client().sender("q").credit == 0
     mesh.leave()
 
@@ -445,7 +445,7 @@ def test_what_goes_on_from_a_name_begins_a_way_of_its_own(monkeypatch: pytest.Mo
             for record in mesh[router].core.context.connections
             for each in record.outgoing
             if each.lane is not None
-            for delivery in each.link.terminus.unsettled.values()
+            for delivery in each.endpoint.terminus.unsettled.values()
         }
         for router in "ABC"
     }
@@ -466,7 +466,7 @@ def test_the_way_to_who_receives_elsewhere_takes_the_steps_that_the_sender_asked
     mesh.advance(0.2)
     sent = producer.send(link)
     (record,) = (record for record in mesh["A"].core.context.connections if record.role == "mesh")
-    steps = [delivery.second for each in record.incoming for delivery in each.link.terminus.unsettled.values()]
+    steps = [delivery.second for each in record.incoming for delivery in each.endpoint.terminus.unsettled.values()]
     assert steps == [second], "a lane is of mode second, and says of each delivery whether it needs it (§2.7.5)"
     consumer.take(1)[0].accept()
     mesh.run()

@@ -106,7 +106,7 @@ def test_lanes_that_need_a_second_session_get_half_of_what_is_left(monkeypatch: 
         consumer.receiver(f"q{number}")
         producer.sender(f"q{number}")
     mesh.advance(0.2)
-    lanes = {each.link.session for each in here.record.outgoing}
+    lanes = {each.endpoint.session for each in here.record.outgoing}
     assert sorted(map(given_to, lanes)) == [2048, 4096]
 
 

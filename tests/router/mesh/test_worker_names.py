@@ -102,7 +102,7 @@ def test_a_neighbour_that_ends_the_sessions_of_two_workers_lanes_is_given_both_a
     assert len({each.lane for each in lanes}) == 1, "A.2 has the way to B by A.1"
     assert len(lanes) == 2
     for lane in lanes:
-        there.engine.channels.incoming[lane.link.session.flow_state.channel].end()
+        there.engine.channels.incoming[lane.endpoint.session.flow_state.channel].end()
     there.engine.on_wake()
     mesh.run()
     assert not here.outgoing

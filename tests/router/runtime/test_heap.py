@@ -176,7 +176,7 @@ async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what
             await sender.send(number)
         transfers = [await receiver.expect(Transfer) for _ in range(count)]
         (incoming,) = (each for record in core.context.connections for each in record.incoming)
-        room = incoming.link.flow_state.unsettled
+        room = incoming.endpoint.flow_state.unsettled
         ledgers = [session.flow_state for each in core.context.connections for session in each.engine.channels.sessions]
         most = held.peaks()
         assert most.connections == 2

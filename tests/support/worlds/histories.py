@@ -205,7 +205,7 @@ class History(Correspondence):
         """Assert that what waits is what receivers wanted, and one more delivery for each input."""
         waiting = inputs = 0
         for node in self.mesh.nodes.values():
-            here = [each for each in node.core.context.addresses.values() if split(each.name)[0] == name]
+            here = [each for each in node.core.context.nodes.values() if split(each.name)[0] == name]
             ingresses = [each.ingress for each in here if each.ingress is not None]
             ways = [each for each in node.mesh.routes.nodes() if split(each.name)[0] == name]
             for each in (*here, *ingresses, *ways):

@@ -282,7 +282,7 @@ class World:
                 link
                 for record in core.context.connections
                 for link in (*record.incoming, *record.outgoing)
-                if link.link.terminus.unsettled
+                if link.endpoint.terminus.unsettled
             ]
             left = (whole.relays, whole.buffered, frames, unsettled)
             assert left == (0, 0, 0, []), (router, left)
@@ -303,7 +303,7 @@ class World:
         node = self[router]
         left = {
             "relays": node.core.context.in_flight,
-            "addresses": [each.name for each in node.core.context.addresses.values()],
+            "addresses": [each.name for each in node.core.context.nodes.values()],
             "ways": node.mesh.routes.nodes(),
             "links": [
                 each
