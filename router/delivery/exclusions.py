@@ -81,7 +81,7 @@ def listed(relay: Relay, links: list[OutgoingLink]) -> dict[Symbol | ULong, Valu
 def read(context: Context, relay: Relay, data: bytes, node: Node) -> None:
     """Note the receivers of this router that a message from a lane excludes.
 
-    Args: data: the beginning of the message. node: where it waits or leaves.
+    Args: data: the beginning of the message. node: that of its address.
     """
     head, source = relay.head, relay.source
     assert isinstance(source, IncomingLink)
