@@ -5,7 +5,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# Where the package is installed its entry point does this.
+# If the package is installed, its entry point does this.
 pytest_plugins = [
     "amqpmesh.topology.simulation.fixtures",
     "tests.support.spark.session",
@@ -13,16 +13,16 @@ pytest_plugins = [
     "tests.support.worlds.sockets",
 ]
 
-# One profile for everybody: no deadline, since a busy machine is no failure; a fixed seed, since a red run must be
-# red again.
+# One profile for all machines. There is no deadline, since a busy machine is no failure. The seed is fixed, since a
+# failed run must fail again.
 settings.register_profile("amqpmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("amqpmesh")
 
-# Whoever runs the tests in the background of a shell ignores SIGINT, and every program that a test starts would
-# inherit that: those that are to be stopped by it would go on.
+# In the background of a shell, tests run with SIGINT ignored, and all programs that they start would inherit that: a
+# SIGINT would not stop them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that run beside each other are told a width, which is that of no terminal of the programs that they start.
+# Parallel tests get the width of a terminal by these variables. The programs that they start must not.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)

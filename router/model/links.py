@@ -149,7 +149,7 @@ class IncomingLink:
         self.endpoint.flow_state.outstanding = count
 
     def time_credit(self, now: float) -> None:
-        """Whether it has credit may have changed."""
+        """Set `zero_credit_since` after a change of the credit."""
         if self.endpoint.flow_state.link_credit:
             self.zero_credit_since = None
         elif self.zero_credit_since is None:
@@ -349,7 +349,7 @@ class OutgoingLink:
             self.node.creditors = without_item(self.node.creditors, self)
 
     def time_credit(self, now: float) -> None:
-        """Whether it has credit may have changed."""
+        """Set `zero_credit_since` after a change of the credit."""
         if self.endpoint.flow_state.link_credit:
             self.zero_credit_since = None
         elif self.zero_credit_since is None:

@@ -16,7 +16,7 @@ _BLOCK = re.compile(
 )
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
-# What differs from run to run, or between the page and a test that may use no fixed port.
+# Texts that differ from run to run, or between a page and a test, which may use no fixed port.
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r'(?<=INFO started ).*|(?<="started", ).*'), "KERNEL"),
@@ -30,7 +30,7 @@ _VARIES = (
 
 
 class Block(NamedTuple):
-    """A block of code, and the heading that it stands below."""
+    """A block of code, with the heading above it."""
 
     heading: str
     language: str
@@ -40,14 +40,14 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command, as it is typed, and what it prints."""
+    """A command line, and its output."""
 
     line: str
     output: list[str]
 
 
 def blocks(page: str, *languages: str) -> list[Block]:
-    """The blocks of those languages, or all, in a page of `docs`, in their order. Args: page: the name of its file."""
+    """Return the blocks of a page of `docs`, in order. Args: page: its file. languages: of the blocks; none: all."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     headings = [(found.start(), found[1]) for found in _HEADING.finditer(_BLOCK.sub(lambda b: " " * len(b[0]), text))]
     return [
@@ -63,31 +63,31 @@ def blocks(page: str, *languages: str) -> list[Block]:
 
 
 def pieces(page: str) -> list[tuple[Block, str]]:
-    """Each block of Python in a page, and what it prints: the text below it."""
+    """Return each Python block of a page with the output that the page shows below it."""
     row = [*blocks(page, "python", "text"), Block("", "", "")]
     return [(a, b.text if b.language == "text" else "") for a, b in pairwise(row) if a.language == "python"]
 
 
 def is_whole(text: str) -> bool:
-    """Whether it is a program or a test by itself."""
+    """Return whether a block is a whole program or test."""
     return re.search(r"^(trio|asyncio)\.run\(", text, re.MULTILINE) is not None or "async def test_" in text
 
 
 def fences(page: str) -> int:
-    """How many blocks begin in a page of `docs`, whatever they are."""
+    """Return the number of blocks of all kinds in a page of `docs`."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return len(re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)) // 2
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """The commands of a `console` block: each begins with a dollar sign."""
+    """Yield the commands of a `console` block: each begins with a dollar sign."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         line, *output = part.rstrip("\n").split("\n")
         yield Command(line, output)
 
 
 def on_loopback(folder: Path) -> Path:
-    """A copy of the example configurations, in that folder, which listen on loopback and at free ports."""
+    """Copy the example configurations, with listeners on loopback and at free ports. Returns: the folder."""
     copy = shutil.copytree(CONFIGURATIONS, folder)
     for file in copy.glob("*.toml"):
         text = file.read_text(encoding="utf-8")
@@ -96,12 +96,12 @@ def on_loopback(folder: Path) -> Path:
 
 
 def log_lines(page: str) -> set[str]:
-    """The lines of logs that a page shows in `text` blocks, without what varies."""
+    """Return the log lines in a page's `text` blocks, without their variable parts."""
     return {steady(line) for block in blocks(page, "text") for line in block.text.splitlines()}
 
 
 def steady(line: str) -> str:
-    """A line of output without what varies."""
+    """Return a line of output without its variable parts."""
     for pattern, word in _VARIES:
         line = pattern.sub(word, line)
     return line

@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds; nothing that uses it takes ten
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """An environment in which `amqpmesh` is this checkout's, by a script in `folder`."""
+    """Return an environment in which `amqpmesh` runs this checkout, by a script in `folder`."""
     folder.mkdir(exist_ok=True)
     script = folder / "amqpmesh"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m amqpmesh "$@"\n')
@@ -23,7 +23,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Daemon:
-    """A program that runs until it is told to end; what it writes on standard error is read."""
+    """A program that runs until it gets SIGTERM. Tests read its standard error."""
 
     def __init__(self, *command: str, cwd: Path, env: dict[str, str], before: Callable[[], None] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -34,19 +34,19 @@ class Daemon:
 
     @property
     def child(self) -> int:
-        """The process that it started, if it is a program that starts another."""
+        """Return the process id of the program that it has started."""
         number = self.process.pid
         return int(Path(f"/proc/{number}/task/{number}/children").read_text(encoding="ascii").split()[0])
 
     def line(self) -> str:
-        """The next line."""
+        """Read the next line."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert line, "it ended, and should have said something"
         return line.rstrip("\n")
 
     def said(self, words: str) -> str:
-        """The next line with these words; those before it are read, too."""
+        """Read lines until one has these words. Returns: that line."""
         while words not in (line := self.line()):
             pass
         return line
@@ -56,13 +56,13 @@ class Daemon:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, list[str]]:
-        """SIGTERM. Returns: the exit status, and the lines not read yet."""
+        """Send SIGTERM. Returns: the exit status, and the lines not read yet."""
         self.process.terminate()
         _, errors = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, errors.splitlines()
 
     def close(self) -> None:
-        """Whatever happened, it is gone."""
+        """Kill the program, if it still runs."""
         self._alarm.cancel()
         self.process.kill()
         self.process.communicate()

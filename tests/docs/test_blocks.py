@@ -78,7 +78,9 @@ def test_every_block_is_run_or_says_why_it_is_not() -> None:
                 tests = ROOT / "tests" / "docs" / f"{RUN[page, block.language]}.py"
                 assert f'"{page}"' in tests.read_text(encoding="utf-8"), (page, block.heading)
             else:
-                assert block.language == "text" or block.language.startswith("{"), block  # what comes, or Sphinx makes
+                assert block.language == "text" or block.language.startswith("{"), (
+                    block
+                )  # output, or for Sphinx
     assert len(reasons) <= NOT_RUN, reasons
 
 
@@ -86,7 +88,7 @@ def test_every_block_is_run_or_says_why_it_is_not() -> None:
 
 _EACH: Final = """
 import json, os, runpy, sys, traceback
-import pytest, trio, amqpmesh.topology.simulation.mesh  # once for all of them: that is most of their time
+import pytest, trio, amqpmesh.topology.simulation.mesh  # once for all programs: the imports take most of their time
 
 children = {}
 for folder, name in json.loads(sys.argv[1]):
@@ -122,7 +124,7 @@ PROGRAMS: Final = ("develop/embedding.md", "develop/messages.md", "operate/manag
 
 
 def saved(page: str) -> list[tuple[str, str, str]]:
-    """Return the files that a page's blocks are: name, text, and the output that the page shows."""
+    """Return the page's blocks as files: name, text, and the output that the page shows."""
     found = []
     frame = next(block.text for block in blocks(PROGRAMS[0], "python") if PIECE in block.text)
     for block, shown in pieces(page):
@@ -141,7 +143,7 @@ def test_every_program_prints_what_is_shown_and_every_test_passes(tmp_path: Path
             folder = tmp_path / f"{Path(page).stem}-{number}"
             folder.mkdir()
             (folder / name).write_text(text, encoding="utf-8")
-            if page == "operate/management.md":  # it says so in a sentence
+            if page == "operate/management.md":  # the page says so in a sentence
                 found = re.search(r"prints `(.+)`\.", (ROOT / "docs" / page).read_text(encoding="utf-8"))
                 assert found
                 output = f"{found[1]}\n"
@@ -168,7 +170,7 @@ def test_every_program_prints_what_is_shown_and_every_test_passes(tmp_path: Path
 
 
 def without_names(text: str) -> str:
-    """What a program prints, without names that are made up anew each time."""
+    """Return the output of a program without names that it generates."""
     return re.sub(r"link=\S+", "link=ID", steady(text))
 
 
@@ -190,7 +192,7 @@ def test_no_program_imports_what_it_does_not_use_or_uses_what_it_does_not_import
 def test_every_configuration_is_right(page: str, tmp_path: Path) -> None:
     for heading, several in groupby(blocks(page, "toml"), lambda block: block.heading):
         file = tmp_path / "router.toml"
-        text = "".join(block.text for block in several)  # what stands below one heading belongs together
+        text = "".join(block.text for block in several)  # blocks below one heading belong together
         file.write_text(text, encoding="utf-8")
         for name in re.findall(r'"([\w-]+\.(?:pem|key|toml|password))"', text):
             (tmp_path / name).touch()
@@ -213,7 +215,7 @@ def test_the_links_of_others_are_selected_with_jq(tmp_path: Path) -> None:
 
 
 def test_every_command_is_one_that_there_is() -> None:
-    """Those that are not run, too."""
+    """The test includes commands that are not run."""
     found = []
     for page in PAGES:
         for block in blocks(page, "console", "sh"):

@@ -47,12 +47,12 @@ def test_every_event_has_an_entry_with_its_level() -> None:
 
 
 def shown() -> set[str]:
-    """Return the lines of logs that the pages show."""
+    """Return the log lines that the pages show."""
     return set().union(*(log_lines(page) for page in PAGES))
 
 
 def logged() -> Iterator[tuple[str, str]]:
-    """Every event that the code logs, and its level."""
+    """Yield each event that the code logs, and its level."""
     for file in (ROOT / "router").rglob("*.py"):
         if "client" in file.parts:  # these are events of client programs
             continue
@@ -69,7 +69,7 @@ def logged() -> Iterator[tuple[str, str]]:
 
 
 class Site:
-    """A router, and peers who come to it from 127.0.0.1."""
+    """A router, and peers that connect to it from 127.0.0.1."""
 
     def __init__(self, router: Router, nursery: trio.Nursery, folder: Path) -> None:
         self.folder = folder
@@ -77,14 +77,14 @@ class Site:
         self._nursery = nursery
 
     def stream(self) -> trio.abc.Stream:
-        """A new connection, by the first listener."""
+        """Open a connection to the first listener."""
         ours, theirs = memory_stream_pair()
         listener = next(iter(self._router.config.listeners), None)
         self._nursery.start_soon(partial(self._router.serve_stream, theirs, listener, host="127.0.0.1"))
         return ours
 
     async def opened(self, container: str, stream: trio.abc.Stream | None = None) -> Peer:
-        """A peer that has opened a connection and begun a session."""
+        """Return a peer that has opened a connection and begun a session."""
         peer = Peer(stream or self.stream())
         await peer.write(AMQP, Open(container_id=container), begun())
         assert await peer.expect_header() == AMQP
@@ -93,14 +93,14 @@ class Site:
         return peer
 
     async def secured(self) -> trio.SSLStream[trio.abc.Stream]:
-        """A new connection inside TLS."""
+        """Open a connection inside TLS."""
         context = ssl.create_default_context(cafile=self.folder / "ca.pem")
         secured = trio.SSLStream(self.stream(), context, server_hostname="router.example.org", https_compatible=True)
         await secured.do_handshake()
         return secured
 
     async def logged_in(self, sasl: SaslClient) -> trio.SSLStream[trio.abc.Stream]:
-        """A new connection inside TLS that went through the SASL layer, or was refused in it."""
+        """Open a connection inside TLS, and do the SASL exchange, which may fail."""
         stream = await self.secured()
         negotiation = Negotiation(server=False, sasl=sasl)
         negotiation.start()
@@ -140,7 +140,7 @@ async def unknown_user(site: Site) -> None:
 
 
 class Stubborn(SaslClient):
-    """It chooses a mechanism that is not offered."""
+    """A client that chooses a mechanism which the router does not offer."""
 
     def _choose(self, offered: object) -> bytes:
         return super()._choose(["ANONYMOUS"])
@@ -169,7 +169,7 @@ async def no_trust(site: Site) -> None:
             except ssl.SSLWantReadError:
                 await stream.send_all(to_send.read())
                 received.write(await stream.receive_some())
-    await stream.send_all(to_send.read())  # the alert, which says why
+    await stream.send_all(to_send.read())  # the alert, which has the reason
     await until_the_end(stream)
 
 
@@ -180,7 +180,9 @@ async def no_tls(site: Site) -> None:
 
 
 async def no_certificate(site: Site) -> None:
-    await until_the_end(await site.secured())  # TLS 1.3: the client is through before the server looks
+    await until_the_end(
+        await site.secured()
+    )  # TLS 1.3: the client finishes first
 
 
 async def idle(site: Site) -> None:
@@ -256,7 +258,7 @@ SCENES: Mapping[Callable[[Site], Awaitable[None]], str | RouterConfig] = {
 
 @contextmanager
 def written() -> Iterator[io.StringIO]:
-    """What routers of this process log, as a daemon would write it."""
+    """Capture the log of the routers of this process, as a daemon writes it."""
     root = logging.getLogger(event_log.ROOT)
     handlers, level, propagate = root.handlers[:], root.level, root.propagate
     stream = io.StringIO()
@@ -269,14 +271,14 @@ def written() -> Iterator[io.StringIO]:
 
 
 def played(scene: Callable[[Site], Awaitable[None]], config: str | RouterConfig, folder: Path) -> set[str]:
-    """The lines that a router logs in a scene."""
+    """Return the lines that a router logs in a scene."""
 
     async def play() -> None:
         async with (
             Router(folder / config if isinstance(config, str) else config) as router,
             trio.open_nursery() as nursery,
         ):
-            with trio.fail_after(PATIENCE):  # of the clock that jumps
+            with trio.fail_after(PATIENCE):  # seconds of virtual time
                 await scene(Site(router, nursery, folder))
 
     with written() as stream:
@@ -285,7 +287,7 @@ def played(scene: Callable[[Site], Awaitable[None]], config: str | RouterConfig,
 
 
 def told_to_read_again(folder: Path) -> set[str]:
-    """The lines of a daemon whose files change, and are looked at again."""
+    """Return the lines of a daemon that reloads changed files."""
     users, config = folder / "users.toml", folder / "scram.toml"
     users_before, config_before = users.read_bytes(), config.read_text(encoding="utf-8")
     lines = []
@@ -307,7 +309,7 @@ def told_to_read_again(folder: Path) -> set[str]:
 
 
 def out_of_files(folder: Path) -> set[str]:
-    """The lines of a daemon to which more connect than it may have files."""
+    """Return the lines of a daemon that runs out of file descriptors."""
     env = environment(folder.parent / "bin")
     limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (20, 20))
     with closing(
@@ -325,7 +327,7 @@ def out_of_files(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example configurations with certificates, and alice among the users."""
+    """Copy the example configurations, with certificates, and with the user alice. Returns: the folder."""
     folder = on_loopback(tmp_path_factory.mktemp("log") / "router")
     subprocess.run(["./certificates.sh", "router.example.org", "--", "alice"], cwd=folder, check=True)
     add_user(folder / "users.toml", "alice", PASSWORD)
@@ -334,7 +336,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(folder: Path) -> dict[str, set[str]]:
-    """What was logged, by what happened."""
+    """Return the log lines, by scene."""
     found = {scene.__name__: played(scene, config, folder) for scene, config in SCENES.items()}
     found["told_to_read_again"] = told_to_read_again(folder)
     found["out_of_files"] = out_of_files(folder)

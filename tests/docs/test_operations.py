@@ -30,7 +30,7 @@ MESH = "operate/mesh.md"
 
 
 class Done(NamedTuple):
-    """A command of the page that was run."""
+    """A command of the page, and its actual output."""
 
     command: Command
     printed: list[str]
@@ -38,13 +38,13 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the configurations, which listen on loopback and at free ports."""
+    """Copy the configurations, with listeners on loopback and at free ports. Returns: the folder."""
     return on_loopback(tmp_path_factory.mktemp("operations") / "router")
 
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> list[Done]:
-    """All commands of the page on security, run in their order; a router runs until the next one does."""
+    """Run all commands of the page on security, in order. A router runs until the next one starts."""
     env = environment(folder.parent / "bin")
     found = []
     url = "amqps://localhost"
@@ -62,7 +62,7 @@ def done(folder: Path) -> list[Done]:
 
 
 def shell(line: str, folder: Path, env: dict[str, str]) -> list[str]:
-    """What a command prints, on both its outputs."""
+    """Return the lines of a command's output and error output."""
     ended = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,
@@ -125,7 +125,7 @@ def systemd(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit file, of a program that is there."""
+    """Return the unit file, with the path of an existing program."""
     environment(tmp_path / "bin")
     text = (ROOT / "docs" / "files" / "amqpmesh.service").read_text(encoding="utf-8")
     assert "/opt/amqpmesh/bin/" in text
@@ -155,7 +155,7 @@ def test_the_unit_grants_more_time_than_the_configuration_drains() -> None:
     config = parse(tomllib.loads((CONFIGURATIONS / "service.toml").read_text(encoding="utf-8")), Path("service.toml"))
     assert int(stop[1]) > config.drain + CLOSE_TIME
     assert int(files[1]) > config.connections
-    # What the page says a process needs.
+    # The memory that a process needs, by the page.
     assert int(memory[1]) * 2**30 > 2 * config.memory + 40e6 + config.connections * 50 * 2**10
 
 
@@ -187,7 +187,7 @@ def test_the_unit_allows_every_system_call_that_the_daemon_makes(done: list[Done
 
 
 def calls_of(group: str) -> Iterator[str]:
-    """The system calls of a group such as @system-service."""
+    """Yield the system calls of a group such as @system-service."""
     if not group.startswith("@"):
         yield group
         return

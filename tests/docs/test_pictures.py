@@ -28,7 +28,7 @@ def test_every_state_and_every_step_is_in_the_picture() -> None:
     for chart in states.CHARTS:
         picture = states.drawn(chart)
         arrows = {(start, end) for start, steps in chart.table.items() for end in steps.values()}
-        assert picture.count('class="head ') == len(arrows) + 3  # and those of the legend
+        assert picture.count('class="head ') == len(arrows) + 3  # with those of the legend
         for state in chart.table:
             assert f">{state.name.replace('_', ' ')}</text>" in picture
 
@@ -71,7 +71,7 @@ def test_every_room_of_the_router_is_in_its_picture() -> None:
 
 
 def words(frame: Performative) -> str:
-    """What the pictures say of a frame, before a colon."""
+    """Return the text of a frame in the pictures, up to a colon."""
     if isinstance(frame, Flow):
         return f"link-credit {frame.link_credit}"
     if isinstance(frame, Transfer):
@@ -109,7 +109,7 @@ async def test_a_router_exchanges_the_frames_that_are_drawn(exchange: Exchange) 
                             Disposition(role=roles[drawn.source], first=0, settled="settled" in said, state=state)
                         )
             else:
-                # Whatever comes: the flow, too, must be the first and the only one of its sort.
+                # The next frame must be the drawn one: also a flow must be the first and only one.
                 found = await peers[drawn.target].next_frame()
                 assert found is not None
                 assert type(found[0]).__name__.lower() == drawn.frame

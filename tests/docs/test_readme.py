@@ -18,7 +18,7 @@ def test_the_two_commands_print_what_is_shown(tmp_path: Path) -> None:
     receive, send = blocks(PAGE, "console")
     with programs() as start:
         reader = Reader(tmp_path, start)
-        # Whoever follows the page sees what the receiver prints only once the sender has sent.
+        # A reader of the page sees the receiver's output only after the sender has sent.
         for block in (MAKE_RUN, receive._replace(text=receive.text.splitlines()[0]), send, receive):
             reader.does(block)
 

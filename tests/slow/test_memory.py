@@ -1,4 +1,4 @@
-"""Memory of a router whose peers do not read, and that passes on messages larger than its memory."""
+"""Memory of a router whose peers do not read, and of a router that relays messages larger than its memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.slow
 MIB = 1 << 20
 GIB = 1 << 30
 CHUNK = 30_000  # octets of a message in each of its frames; the router's default limit of a frame is 32 KiB
-ENDLESS = 10_000_000  # messages: more than a test takes time for
-ALLOWED = 16 * MIB  # of resident memory, above what the idle router has
+ENDLESS = 10_000_000  # messages: more than a test can send
+ALLOWED = 16 * MIB  # resident memory beyond that of the idle router
 
 
 def head(number: int, *, more: bool, aborted: bool = False) -> bytes:
-    """The transfer that begins delivery `number`."""
+    """Encode the first transfer of a delivery."""
     fields = [wire.uint(0), wire.uint(number), b"\xa0\x01" + bytes([number]), wire.uint(0), wire.FALSE]
     fields += [
         wire.TRUE if more else wire.FALSE,
@@ -43,7 +43,7 @@ def head(number: int, *, more: bool, aborted: bool = False) -> bytes:
 
 
 def chunks(size: int) -> Iterator[bytes]:
-    """`size` octets in pieces that are not all alike."""
+    """Yield `size` octets in pieces that differ."""
     noise = random.Random(size).randbytes(CHUNK + 256)
     for index, start in enumerate(range(0, size, CHUNK)):
         offset = index % 256
@@ -83,7 +83,7 @@ class Producer:
         self.frames += 1
 
     def message(self, number: int, size: int, *, abort_after: int | None = None) -> str:
-        """Send one; the digest of what was sent. `abort_after`: octets after which it is aborted instead."""
+        """Send a message. Args: abort_after: abort it after so many octets. Returns: the digest of the sent octets."""
         self.wait_for_credit(number)
         digest = hashlib.blake2b()
         sent = 0
@@ -101,7 +101,7 @@ class Producer:
 
 @dataclass
 class Got:
-    """What a consumer got of one delivery."""
+    """The part of a delivery that a consumer has got."""
 
     digest: str
     octets: int
@@ -140,7 +140,7 @@ class Consumer:
         digest, octets, delivery_id = hashlib.blake2b(), 0, None
         while len(self.got) < self.count:
             if self.pause:
-                time.sleep(self.pause)  # a consumer that is slow by itself: nothing is waited for
+                time.sleep(self.pause)  # a slow consumer; the test waits for nothing here
             for code, buffer, start, end in self.stream.read(1 << 16):
                 if code != wire.TRANSFER:
                     continue
@@ -223,7 +223,7 @@ def test_a_quarter_of_a_gibibyte_is_sent_by_a_command_that_holds_little_of_it(so
 
 @contextmanager
 def stopped_consumer(soaked) -> Iterator[wire.Stream]:
-    """A consumer with credit for everything, which reads nothing by itself."""
+    """Attach a consumer that gives much credit, and reads only when the test says so."""
     stream = soaked.connect(receive_buffer=1 << 16)
     attach = wire.attach("consumer", "bench", receiver=True, settled=False)
     stream.socket.sendall(wire.opening("consumer") + attach + wire.flow(0, 0, 0, ENDLESS))
@@ -234,12 +234,12 @@ def stopped_consumer(soaked) -> Iterator[wire.Stream]:
 
 
 def wait_until_it_stands_still(pid: int, consumer: wire.Stream) -> None:
-    """Until the router has used no CPU to speak of for a second: nothing moves any more."""
+    """Wait until the router has used nearly no CPU for a second: no message moves any more."""
     deadline = time.monotonic() + 60
     while True:
         before = cpu_seconds(pid)
         time.sleep(1.0)
-        consumer.beat()  # it does not read, but it lives
+        consumer.beat()  # it reads nothing, and stays alive
         if cpu_seconds(pid) - before < 0.02:
             return
         assert time.monotonic() < deadline, "the producer was not stopped"
@@ -254,7 +254,7 @@ def test_a_consumer_that_stops_reading_stops_its_producer_and_memory_stays_flat(
         with generate("send", *produce) as sender:
             wait_until_it_stands_still(soaked.pid, consumer)
             assert soaked.peak() - before < ALLOWED
-            # Reading again sets it going again.
+            # When the consumer reads again, messages move again.
             taken = 0
             while taken < more:
                 taken += sum(code == wire.TRANSFER for code, *_ in consumer.read())
@@ -270,19 +270,19 @@ def test_a_consumer_that_takes_and_never_settles_stops_its_producer_and_memory_s
         soaked.forget_peak()
         taken = 0
         with generate("send", *produce) as sender:
-            with pytest.raises(TimeoutError):  # nothing comes any more
+            with pytest.raises(TimeoutError):  # no more octets arrive
                 while True:
                     taken += sum(code == wire.TRANSFER for code, *_ in consumer.read(patience=3.0))
             assert sender.process.poll() is None
-        # Whatever the limit of unsettled deliveries is, the credit given was two thousand times as much.
+        # The credit is two thousand times the limit of unsettled deliveries.
         assert 100 < taken < ENDLESS / 100
-        assert soaked.peak() - before < taken * 4096  # bytes, for each delivery that is unsettled
+        assert soaked.peak() - before < taken * 4096  # bytes for each unsettled delivery
 
 
 READERS = 200
 MEMORY = 16 * MIB
 CONNECTION = 50 << 10
-SPARE = 56 * MIB  # what was read and is not handled, and what may be free; without the process itself
+SPARE = 56 * MIB  # input that is not handled yet, and memory that may be free; without the process itself
 
 
 def test_the_memory_of_a_router_is_what_the_operations_page_says_while_200_receivers_do_not_read(tmp_path):
@@ -306,7 +306,7 @@ def test_the_memory_of_a_router_is_what_the_operations_page_says_while_200_recei
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
                 for each in consumers:
-                    with suppress(OSError):  # it held most
+                    with suppress(OSError):  # it held the most memory, and the router has closed its connection
                         each.beat()
                 time.sleep(0.5)
             assert sender.process.poll() is None, "no sender is closed for what others do not read"

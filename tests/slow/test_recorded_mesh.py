@@ -31,7 +31,7 @@ OUTAGE = 1.5
 
 @dataclass(frozen=True)
 class Flow:
-    """Messages from a client of one router to a client of another one, over those that lie between them."""
+    """Messages from a client of one router to a client of another router."""
 
     address: str
     way: str
@@ -60,9 +60,9 @@ FLOWS = (
 
 
 def record(events: Path) -> dict[str, dict[str, Any]]:
-    """A minute of load on a triangle, in which from A to C the way leads over B.
+    """Load a triangle of routers for a minute; the path from A to C leads over B.
 
-    Returns: what the receivers of each address have seen.
+    Returns: the observations of the receivers, by address.
     """
     with mesh() as triangle, ExitStack() as stack:
         telemetry = [f'[telemetry]\ndirectory = "{events / each}"\nsegment_time = 10.0\n' for each in "ABC"]
@@ -95,7 +95,7 @@ def record(events: Path) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Minute:
-    """What was recorded of it, what receivers have seen, and what the jobs have said."""
+    """The records of the minute, the observations of the receivers, and the output of the jobs."""
 
     out: Path
     seen: dict[str, dict[str, Any]]
@@ -156,7 +156,7 @@ def test_routers_see_no_more_latency_than_clients_do_and_all_of_an_outage(minute
         assert told.p50_ns > 0
         assert told.p50_ns - told.error_ns <= seen["p50"] * 1000
         assert told.max_ns - told.error_ns <= seen["max"] * 1000
-    # What was on its way to the router that did nothing had to wait for it.
+    # Messages on the way to the stopped router had to wait until it continued.
     assert addresses.loc["orders"].max_ns >= 0.9 * OUTAGE * 1e9
 
 

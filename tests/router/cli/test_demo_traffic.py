@@ -1,4 +1,4 @@
-"""The messages of `amqpmesh demo`, over a relay that breaks the rules of routers."""
+"""The messages of `amqpmesh demo`, passed on by a relay that breaks the rules of routers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Relay = Callable[[int, Delivery, Sender], Awaitable[None]]
 
 
 async def carried(relay: Relay, count: int = COUNT, limits: tuple[int, ...] = ()) -> Traffic:
-    """Traffic that has gone through the relay. Args: limits: how many may go at first, and then."""
+    """Send the traffic through a relay. Args: limits: the number of messages that may pass at first, and so on."""
     traffic = Traffic(count)
     came: Counter[object] = Counter()
 
@@ -154,7 +154,7 @@ async def test_the_longest_pause_is_what_the_receiver_had_to_wait_for(autojump_c
         await pass_on(times, delivery, out)
 
     traffic = await carried(relay)
-    assert traffic.longest_pause == pytest.approx(0.5, abs=0.01)  # and not what the first waits for
+    assert traffic.longest_pause == pytest.approx(0.5, abs=0.01)  # the wait of the first message does not count
 
 
 async def test_no_more_is_sent_than_is_allowed_and_waiting_for_that_is_no_pause(autojump_clock: MockClock) -> None:

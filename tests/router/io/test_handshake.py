@@ -28,7 +28,7 @@ NAME = "router.example"
 
 @dataclass(frozen=True)
 class Files:
-    """What an operator has on disk, and the client's own certificate."""
+    """The certificate files of an operator and of a client."""
 
     trust: Path
     certificate: Path
@@ -78,7 +78,7 @@ async def test_a_port_of_its_own_begins_with_tls(
         await peer.open()
         await peer.write(Close())
         await peer.expect(Close)
-        # The end is said in TLS too, or this would raise: nobody can cut a stream short unseen.
+        # The router ends TLS, too. Otherwise this would raise: a stream that an attacker cuts short is noticed.
         await peer.expect_end()
     assert router.statistics().is_empty
 

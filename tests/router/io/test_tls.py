@@ -24,7 +24,7 @@ from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 
 @dataclass(frozen=True)
 class Files:
-    """What an operator has on disk."""
+    """The certificate files of an operator."""
 
     trust: Path
     certificate: Path
@@ -61,7 +61,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 def shake_hands(
     server: ssl.SSLContext, client: ssl.SSLContext, hostname: str = "router.example"
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends after their handshake, and after a byte each way, without a socket."""
+    """Return both ends after their handshake and a byte in each direction, without a socket."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         server.wrap_bio(to_server, to_client, server_side=True),
@@ -82,7 +82,7 @@ def shake_hands(
         raise AssertionError("the handshake does not end")
 
     pump(ends[0].do_handshake, ends[1].do_handshake)
-    # In TLS 1.3 the client has finished before the server has looked at its certificate: only data tells.
+    # In TLS 1.3 the client finishes before the server has checked its certificate: only data shows the result.
     for end in ends:
         end.write(b"x")
     pump(lambda: ends[0].read(1), lambda: ends[1].read(1))
@@ -103,11 +103,11 @@ def test_a_client_can_still_speak_tls_1_2(files: Files) -> None:
 
 
 @pytest.mark.parametrize("ours", ["server", "client"])
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # being old is their part here
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # the test needs the old versions
 def test_nothing_below_tls_1_2_is_spoken(files: Files, ours: str) -> None:
     contexts = {"server": server_context(files.certificate, files.key), "client": client_context(files.trust)}
     for context in contexts.values():
-        context.set_ciphers("ALL:@SECLEVEL=0")  # so that it is the version that is refused, not OpenSSL's taste
+        context.set_ciphers("ALL:@SECLEVEL=0")  # so the peer refuses the version, not OpenSSL its ciphers
     theirs = contexts["client" if ours == "server" else "server"]
     theirs.minimum_version = ssl.TLSVersion.TLSv1
     theirs.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -217,11 +217,11 @@ def test_a_certificate_names_its_first_alternative_name_else_its_common_name(
     assert certificate_user(certificate) == user
 
 
-# Routers among each other.
+# Routers of a mesh.
 
 
 class Mesh:
-    """An authority, and what it issues."""
+    """An authority, and the certificates that it issues."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -229,13 +229,13 @@ class Mesh:
         (folder / "ca.pem").write_bytes(certificate_pem(self.authority.certificate))
 
     def contexts(self, certificate: bytes, key: Ed25519PrivateKey) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """Of a router with this certificate."""
+        """Return the contexts of a router with a certificate, as the server and as the client."""
         (self.folder / "router.pem").write_bytes(certificate)
         (self.folder / "router.key").write_bytes(key_pem(key))
         return mesh_contexts(self.folder / "router.pem", self.folder / "router.key", self.folder / "ca.pem")
 
     def router(self, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """A router's contexts, as the server and as the client."""
+        """Issue a certificate. Returns: the router's contexts, as the server and as the client."""
         key = Ed25519PrivateKey.generate()
         issued = self.authority.issue(name, key.public_key(), time.time())
         return self.contexts(certificate_pem(issued), key)
@@ -283,7 +283,7 @@ def test_nobody_comes_into_a_mesh_without_a_certificate(mesh: Mesh) -> None:
 
 def test_a_certificate_of_a_mesh_keeps_to_the_standard_for_certificates(mesh: Mesh) -> None:
     key, now = Ed25519PrivateKey.generate(), datetime.now(UTC)
-    loose = (  # it does not say whose key signed it (RFC 5280, 4.2.1.1)
+    loose = (  # the key that signed it is not named (RFC 5280, 4.2.1.1)
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "B")]))
         .issuer_name(mesh.authority.certificate.parsed.subject)

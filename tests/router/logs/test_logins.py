@@ -1,4 +1,4 @@
-"""Log lines of logins, by clients that are written octet by octet."""
+"""Log lines of logins, by clients whose frames are written octet by octet."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ USERS = Users({}).add("alice", "secret", 4096)
 
 
 class Daemon:
-    """A router, and what it writes."""
+    """A router and its log lines."""
 
     def __init__(self, stream: io.StringIO) -> None:
         self.core = Core(RouterConfig(id="A"), 0.0)
         self._stream = stream
 
     def log_in(self, user: str, password: str, host: str = "192.0.2.1") -> None:
-        """A client that leaves once it knows whether it was let in; it opens nothing."""
+        """Log in, and end the connection after the router's answer, before `open`."""
         now = self.core.context.now
         record = self.core.accept(LISTENER, host, now, secured=True, users=USERS)
         body = encode_composite(
@@ -46,7 +46,7 @@ class Daemon:
         self.core.receive_eof(record, now)
 
     def lines(self) -> list[str]:
-        """What was written since this was last asked, without time and connection."""
+        """Return the lines since the last call, without time and connection."""
         text = self._stream.getvalue()
         self._stream.seek(0)
         self._stream.truncate()

@@ -36,7 +36,7 @@ NAME = "router.example"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Whose bytes the core was told of, in order, and how many."""
+    """Note the number of octets that each connection passes to the core, in order."""
     found: list[tuple[str, int]] = []
     receive = Core.receive
 
@@ -57,7 +57,7 @@ async def opened(router: Router, name: str) -> Peer:
 
 
 def written_at_once(peer: Peer, data: bytes) -> int:
-    """Write as much of this as the system takes while the router has no turn. Returns: octets."""
+    """Write as much as the system takes, without giving the router a turn. Returns: octets."""
     assert isinstance(peer.stream, trio.SocketStream)
     with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as raw:
         raw.setblocking(False)
@@ -130,7 +130,7 @@ async def test_who_asks_on_reads_no_answer_and_is_reset_is_over(monkeypatch: pyt
         peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await peer.open()
         await peer.write(begun())
-        with trio.move_on_after(0.5) as patience:  # seconds in which the router reads what it reads
+        with trio.move_on_after(0.5) as patience:  # seconds in which the router reads all that it will read
             while True:
                 await peer.write(question * 100)
         assert patience.cancelled_caught, "it is read no further"
@@ -161,7 +161,7 @@ async def test_a_router_that_has_ended_has_left_no_descriptor_open() -> None:
 
 @dataclass(frozen=True)
 class Authority:
-    """What the router shows, and whom its clients believe."""
+    """The router's TLS settings, and the authority that its clients trust."""
 
     tls: TlsConfig
     trust: Path
@@ -182,7 +182,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class InTls:
-    """A client that says itself what goes into one write."""
+    """A client in TLS that decides which octets go into one write."""
 
     def __init__(self, peer: Peer, authority: Authority) -> None:
         assert isinstance(peer.stream, trio.SocketStream)
@@ -192,7 +192,7 @@ class InTls:
         self._tls = authority.client().wrap_bio(self._incoming, self._outgoing, server_hostname=NAME)
 
     async def begin(self, *together: bytes) -> None:
-        """Shake hands. Args: together: what goes in one write with the last of it."""
+        """Do the handshake. Args: together: octets to write together with its last flight."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -203,16 +203,16 @@ class InTls:
         await self.write(*together)
 
     async def write(self, *together: bytes, end: bool = False) -> None:
-        """Args: end: of TLS; that of the stream stays open."""
+        """Write octets at once. Args: end: end TLS after them; the stream stays open."""
         for each in together:
             self._tls.write(each)
         if end:
-            with suppress(ssl.SSLError):  # it would have to hear the other end, too
+            with suppress(ssl.SSLError):  # a clean end waits for the peer's
                 self._tls.unwrap()
         await self._send()
 
     async def hear(self, octets: int) -> bytes:
-        """So many octets, or all there are until the peer ends TLS."""
+        """Read a number of octets, or all octets until the peer ends TLS."""
         heard = b""
         while len(heard) < octets:
             try:
@@ -228,7 +228,7 @@ class InTls:
         return heard
 
     async def rest(self) -> bytes:
-        """What still comes by the stream, to its end."""
+        """Read the stream to its end."""
         heard = b""
         while data := await self._stream.receive_some():
             heard += data
@@ -261,7 +261,7 @@ async def test_an_end_of_tls_in_one_piece_with_what_came_before_it_is_noticed(au
         assert await client.hear(8) == AMQP
         await client.write(EMPTY_FRAME, end=True)
         with trio.fail_after(5):
-            await client.rest()  # the router ends the stream, though it was not ended to it
+            await client.rest()  # the router ends the stream although the client has not
         await peer.stream.aclose()
     assert router.statistics().is_empty
 
@@ -313,7 +313,7 @@ async def test_a_peer_in_tls_that_does_not_read_misses_nothing(authority: Author
         await flooding.attach(Role.SENDER, "slow")
         nursery.start_soon(flood, flooding)
         with trio.fail_after(20):
-            while router.statistics().router.buffered == 0:  # until there is no room but the router's
+            while router.statistics().router.buffered == 0:  # until the sockets are full
                 await trio.lowlevel.checkpoint()
             for each in range(number):
                 assert (await stalled.expect(Transfer)).delivery_id == each
@@ -324,7 +324,7 @@ async def test_a_peer_in_tls_that_does_not_read_misses_nothing(authority: Author
 
 
 async def claiming(router: Router, credit_of: int) -> Peer:
-    """A connection of the container `same` that attaches the link `x`."""
+    """Open a connection of the container `same` that attaches the link `x`."""
     peer = await opened(router, "same")
     await peer.write(begun(), attached(Role.RECEIVER, "q", name="x"), credit(credit_of))
     await peer.expect(Begin)

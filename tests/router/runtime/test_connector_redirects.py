@@ -83,7 +83,7 @@ async def test_a_place_that_is_not_allowed_is_not_even_connected_to(
         roads.lead_to(first, listener=sending_to(**place))
         await trio.sleep(60)
         assert set(tried(roads)) == {URL}
-        # With the pauses of whatever fails.
+        # With the same pauses as after failures.
         assert 8 <= len(roads.tries) <= 20
         assert told(near).state is ConnectorState.WAITING
         assert told(near).reason == (
@@ -123,7 +123,7 @@ async def test_after_a_loss_it_begins_with_its_urls(nursery: trio.Nursery, autoj
             await until(lambda: told(near).state is not ConnectorState.CONNECTED)
         await until_connected(near)
         assert tried(roads) == [URL, B] * 3
-        # A place that cannot be reached is passed over, like a URL.
+        # An unreachable place is skipped, like an unreachable URL.
         roads.lead_to(other, C)
         roads.close(B)
         await trio.sleep(6)
@@ -138,7 +138,7 @@ async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     users = tmp_path / "users.toml"
-    # More iterations would be hashed in a thread, and the virtual clock waits for no thread.
+    # More iterations would be hashed in a thread, and the virtual clock does not wait for threads.
     add_user(users, "ada", "secret", MIN_ITERATIONS)
     monkeypatch.setenv("PASSWORD", "secret")
     home, there = "amqp://127.0.0.1:5672", "amqp://127.0.0.1:5673"
@@ -194,7 +194,7 @@ async def test_servers_of_a_domain_may_send_to_each_other_but_not_by_names_that_
             assert come.hostname == "example.org"
             assert (told(near).url, told(near).redirected_from) == (C, B)
         else:
-            # Whoever answers for DNS does not choose whom a certificate has to name.
+            # An answer of DNS does not change the name that a certificate must have.
             await until(lambda: "the host 'c.example' is not allowed" in (told(near).reason or ""))
 
 
@@ -219,7 +219,7 @@ async def test_a_neighbour_may_send_to_another_router_of_the_mesh(
         await until(lambda: [each.router for each in near.statistics().neighbours if each.up])
         assert [each.router for each in near.statistics().neighbours] == ["B"]
         assert told(near).redirected_from == local
-        # Nobody shows a certificate: so it stays on this machine, whatever is allowed.
+        # The peer shows no certificate. So redirects stay on this machine, even if all hosts are allowed.
         roads.lead_to(
             first,
             local,

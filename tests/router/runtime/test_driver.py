@@ -13,7 +13,7 @@ PARTS = 10
 
 
 class Large:
-    """Where a large delivery leaves: there is always more of it."""
+    """A connection on which a large delivery leaves: there is always more output."""
 
     def __init__(self, core: Core, record: ConnectionRecord) -> None:
         self.core = core

@@ -26,17 +26,17 @@ MIB = 1 << 20
 
 
 class Knot:
-    """Something that only a search for garbage finds."""
+    """An object that only a garbage collection frees."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 class Remembered(RouterMemory):
-    """So much in one second after the other."""
+    """Memory whose use in each second is given in advance."""
 
     def __init__(self, *peaks: Peaks, littered: int | None = None) -> None:
-        """Args: littered: when so many looks are left, much is gone."""
+        """Args: littered: the number of remaining checks at which many objects end."""
         self.left = list(peaks)
         self.littered = littered
         self.done = list[str]()
@@ -55,7 +55,7 @@ class Remembered(RouterMemory):
 
 
 async def looked(held: Remembered, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """In which seconds something was given back."""
+    """Return the seconds in which memory was freed."""
     given_back = list[int]()
     began = trio.current_time()
 
@@ -77,13 +77,13 @@ async def looked(held: Remembered, monkeypatch: pytest.MonkeyPatch) -> list[int]
     [
         ([300, 300, 300, 300], []),
         ([300, 10, 10, 10], [3]),
-        ([300, 190, 80, 10, 10], [4]),  # not while they still leave
-        ([300, 200, 150, 110, 10, 10], [4]),  # while few do
-        ([300, 160, 160, 160], []),  # more are there than have left
+        ([300, 190, 80, 10, 10], [4]),  # not while many are still ending
+        ([300, 200, 150, 110, 10, 10], [4]),  # while few are ending
+        ([300, 160, 160, 160], []),  # more exist than have ended
         ([90, 0, 0, 0], []),  # too few
         ([300, 0, 0, 500, 0, 0, 0], [3, 6]),
-        ([300, 151, 150, 149, 148], [4]),  # some always leave
-        ([10, 9, 10, 9, 10, 9] * 100, []),  # and come
+        ([300, 151, 150, 149, 148], [4]),  # a few end in each second
+        ([10, 9, 10, 9, 10, 9] * 100, []),  # others begin
     ],
 )
 async def test_it_is_looked_for_when_more_have_left_than_are_there(
@@ -122,7 +122,7 @@ async def test_nobody_looks_for_garbage_when_deliveries_are_gone_since_they_leav
     [
         ([40, 72, 72, 72], []),
         ([40, 73, 50, 50, 50], [2]),
-        ([40, 80, 80, 80, 80], [2]),  # what is in pieces stays, and is not looked for again
+        ([40, 80, 80, 80, 80], [2]),  # fragmented memory stays, and no second attempt follows
         ([40, 80, 60, 93, 93], [2, 4]),
         ([40, 80, 60, 92, 92], [2]),
     ],
@@ -136,7 +136,7 @@ async def test_it_is_looked_for_when_much_more_is_there_than_is_held(
     class Steady(Remembered):
         def compact(self) -> None:
             super().compact()
-            left.insert(0, left[0] if left else 0)  # asked for once more, when it was given back
+            left.insert(0, left[0] if left else 0)  # one more reading follows when memory was freed
 
     held = Steady(*[Peaks(10, MIB)] * len(resident))
     assert await looked(held, monkeypatch) == given_back
@@ -183,7 +183,7 @@ async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what
         assert most.octets >= count * RELAY
         assert held.peaks() == Peaks(2, count * RELAY)
 
-        held.compact()  # takes nothing from what is there
+        held.compact()  # objects in use stay
         for transfer in transfers[:-1]:
             await receiver.accept(transfer)
         await trio.testing.wait_all_tasks_blocked()
@@ -205,7 +205,7 @@ async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what
         while settled < count:
             said = await sender.expect(Disposition)
             settled += (said.last or said.first) - said.first + 1
-        await receiver.write(credit(count + 1))  # and it goes on
+        await receiver.write(credit(count + 1))  # the link continues
         await sender.send(count)
         await receiver.accept(await receiver.expect(Transfer))
         await sender.expect(Disposition)
@@ -218,7 +218,7 @@ def test_the_library_of_this_system_is_told() -> None:
 
 
 async def test_nothing_stays_of_connections_that_are_cut_with_deliveries_under_way() -> None:
-    """Passages are not looked at for garbage: none may be left in a link that is."""
+    """The garbage collector does not see fast deliveries: a link that it frees must not hold any."""
 
     def links() -> int:
         gc.collect()

@@ -42,7 +42,7 @@ async def test_a_listener_takes_as_many_connections_as_it_may_and_others_take_mo
         assert (listener.connections, listener.refused, refusals(caplog)) == (2, 1, 1)
         other = await connect(router, 1)
         await other.open()
-        # A place that is free again is taken again.
+        # When a connection ends, another one is accepted.
         await first.close()
         while listener.connections == 2:
             await trio.lowlevel.checkpoint()
@@ -138,7 +138,7 @@ async def test_a_connection_has_no_delay_and_is_kept_alive_and_many_may_wait_for
         listening, connected = seen
         assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        # Of a listening socket, tcpi_sacked in struct tcp_info is how many may wait: what the system allows at most.
+        # In struct tcp_info of a listening socket, tcpi_sacked is the limit of connections that wait in the system.
         (backlog,) = struct.unpack_from("I", listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)
         assert backlog == min(int(Path("/proc/sys/net/core/somaxconn").read_text()), 0xFFFF)
 
@@ -148,7 +148,7 @@ def by_path(path: Path) -> ListenerConfig:
 
 
 async def accepted_by(listener: Listener, count: int) -> list[str]:
-    """Who comes to a listener: the first so many of them."""
+    """Return the hosts of the first connections to a listener."""
     hosts: list[str] = []
 
     def admit(_: Listener, stream: TcpStream, host: str) -> None:
@@ -182,7 +182,7 @@ async def test_by_a_unix_socket_nobody_comes_in_but_the_same_user(
         other.connect(str(tmp_path / "1"))
         monkeypatch.setattr(os, "geteuid", lambda: me + 1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.accept, None)  # who is admitted would make it fail
+            nursery.start_soon(listener.accept, None)  # an admitted connection would make it fail
             await trio.to_thread.run_sync(other.recv, 1)
             nursery.cancel_scope.cancel()
     assert not limit.cancelled_caught
@@ -198,7 +198,7 @@ async def test_a_port_that_is_reserved_takes_only_those_that_share_it() -> None:
     sockets = reserved(ListenerConfig(url="amqp://localhost:0"))
     config = ListenerConfig(url=f"amqp://localhost:{sockets[0].getsockname()[1]}")
     assert {each.getsockname()[1] for each in sockets} == {config.endpoint.port}
-    with pytest.raises(OSError, match="in use"):  # nobody shares it yet: it is not to be had all the same
+    with pytest.raises(OSError, match="in use"):  # refused although no other worker shares the port yet
         await Listener.bind(config)
     first, second = [await Listener.bind(config, shared=True) for _ in range(2)]
     assert first.url == second.url == config.url
@@ -208,7 +208,7 @@ async def test_a_port_that_is_reserved_takes_only_those_that_share_it() -> None:
         reserved(config)
     for each in (first, second):
         each.close()
-    with pytest.raises(ConnectionRefusedError):  # what is reserved takes nobody
+    with pytest.raises(ConnectionRefusedError):  # a reserved port accepts no connection
         socket.create_connection(sockets[0].getsockname()[:2])
     for one in sockets:
         one.close()

@@ -1,4 +1,4 @@
-"""Passwords: waits after wrong ones, and no wait of others while they are checked."""
+"""Passwords: pauses after wrong ones, and checks that delay no other connection."""
 
 import threading
 from collections.abc import Callable
@@ -25,7 +25,7 @@ FROM_SERVER: Registry[SaslMechanisms | SaslOutcome] = Registry(SaslMechanisms, S
 
 @pytest.fixture
 def users(tmp_path: Path) -> Path:
-    """Ada and Bob, whose passwords are hashed without a thread: virtual time waits for none."""
+    """Write a file of users with few iterations: more would be hashed in a thread, and virtual time waits for none."""
     file = tmp_path / "users.toml"
     for name in ("ada", "bob"):
         add_user(file, name, "right", MIN_ITERATIONS)
@@ -43,7 +43,7 @@ def listener(users: Path, **settings: object) -> ListenerConfig:
 
 
 async def outcome(stream: trio.abc.Stream) -> SaslCode:
-    """What the router says to a login, by PLAIN."""
+    """Return the router's answer to a login by PLAIN."""
     assert await exactly(stream, 8) == SASL
     while True:
         size = int.from_bytes(await exactly(stream, 4), "big")
@@ -66,7 +66,7 @@ class Site:
         self._nursery = nursery
 
     async def log_in(self, user: str, password: str, *, host: str = "192.0.2.1") -> tuple[SaslCode, float]:
-        """Returns: what the router said, and after how many seconds."""
+        """Log in. Returns: the router's answer, and the seconds until it came."""
         ours, theirs = memory_stream_pair()
         self._nursery.start_soon(lambda: self._router.serve_stream(theirs, self._listener, host=host))
         began = trio.current_time()
@@ -83,7 +83,7 @@ async def test_guesses_wait_longer_and_longer_and_nobody_else_does(
         site = Site(router, listener(users), nursery)
         said = [await site.log_in("ada", "wrong") for _ in range(10)]
         assert {code for code, _ in said} == {SaslCode.AUTH}
-        # The seventh waits longer than a peer has for its `open`: it is the router's turn.
+        # From the seventh login on, the pause exceeds the time for the peer's `open`: that time stands still meanwhile.
         assert [seconds for _, seconds in said] == [0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
         assert await site.log_in("ada", "right", host="192.0.2.2") == (SaslCode.OK, 0)
         assert await site.log_in("bob", "right") == (SaslCode.OK, 0)
@@ -170,7 +170,7 @@ async def test_guesses_behind_one_that_waits_are_among_the_few_that_may(
 
         for _ in range(20):
             guessing.start_soon(guess)
-    # None waits for others longer than it may have to wait for itself: its peer may be gone.
+    # A login waits for other logins no longer than for itself: its peer may be gone.
     refused = [0] * 12 + [30] * 3
     assert [seconds for code, seconds in answers if code is SaslCode.SYS_TEMP] == refused
     assert [seconds for code, seconds in answers if code is SaslCode.AUTH] == [1, 3, 7, 15, 31]
@@ -184,7 +184,7 @@ async def test_a_peer_that_goes_while_its_answer_waits_leaves_nothing(
         await site.log_in("ada", "wrong")
         with trio.move_on_after(0.5):
             await site.log_in("ada", "right")
-        # A login that waits keeps a router from ending no longer than a client that is idle.
+        # A waiting login delays the end of a router no longer than an idle client does.
         began = trio.current_time()
         await router.drain()
         assert trio.current_time() - began <= 2.0
@@ -209,14 +209,14 @@ async def test_a_login_that_waits_takes_no_place_of_a_listener(users: Path) -> N
         async with AsyncExitStack() as guesses:
             for _ in range(3):
                 guess = await guesses.enter_async_context(await connected("ada", "wrong"))
-                await exactly(guess, 16)  # some of the mechanisms: its login came together with what asked for them
+                await exactly(guess, 16)  # part of the mechanisms: the login was sent with the request for them
                 await trio.testing.wait_all_tasks_blocked(0.05)
             async with connect(url, user="bob", password="right"):
                 assert router.statistics().listeners[0].refused == 0
 
 
 class Watched:
-    """Where passwords were checked or hashed, and how many at once."""
+    """Notes the threads in which passwords were checked or hashed, and the most that ran at once."""
 
     def __init__(self) -> None:
         self.threads: list[int] = []

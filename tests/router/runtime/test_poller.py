@@ -32,7 +32,7 @@ SENDERS = 12
 
 
 class Work:
-    """A stopwatch, by which each part that the core is told of takes as long as a test says."""
+    """A stopwatch. Each part of the input that reaches the core takes as long on it as a test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
@@ -104,7 +104,7 @@ async def test_quick_batches_share_a_write_and_slow_ones_wait_for_no_other(
 
 
 class Settled:
-    """A driver of which nothing is to be let out."""
+    """A driver that has no output."""
 
     def settle(self, within: float) -> bool:
         assert within > 0
@@ -112,7 +112,7 @@ class Settled:
 
 
 class Served:
-    """Whom the system never says anything of."""
+    """An object with a socket that never becomes ready."""
 
     is_heavy = False
 
@@ -181,7 +181,7 @@ async def test_it_reads_less_at_once_only_after_several_small_reads(monkeypatch:
     async with Router(listeners=[LOOPBACK]) as router:
         peer = await connect(router)
         await peer.open()
-        # Of 3 MiB so much is there at once, some time, that it is read in more than the least.
+        # At some time so much of 3 MiB is there at once that a read takes more than the smallest part.
         await peer.write(EMPTY_FRAME * (3 * 2**20 // len(EMPTY_FRAME)))
         while router.statistics().router.octets_in < 3 * 2**20:
             await trio.lowlevel.checkpoint()
@@ -249,7 +249,7 @@ async def test_the_thread_is_given_back_however_many_connections_are_ready(work:
             await trio.lowlevel.checkpoint()
         work.takes = 0.0
         nursery.cancel_scope.cancel()
-    # 5 ms are three of those parts. Trio runs who is ready in any order, so they may have come twice between two turns.
+    # 5 ms are three parts. Trio runs ready tasks in any order, so two such turns may come between two of the others.
     assert max(later - earlier for earlier, later in pairwise(turns)) <= 6
     for peer in peers:
         await peer.stream.aclose()
@@ -265,12 +265,12 @@ async def test_who_has_little_waits_for_one_at_most_of_those_who_have_much(
         name = record.peer.container_id or ""
         if not told or told[-1] != name:
             told.append(name)
-            if len(told) == 4:  # the first of them was light, two heavy ones have had their turns
+            if len(told) == 4:  # the first one was light; two heavy ones have had their turns
                 run_to_end(light, EMPTY_FRAME)
         return receive(core, record, data, now)
 
     def is_heavy(transport: PolledTransport) -> bool:
-        # Elsewhere it is what they have sent; which the system may tell of in parts, and the last of them is little.
+        # The real rule depends on the octets that a peer sent. The system may show these in parts, the last one small.
         return transport._record.peer.container_id != "light"
 
     measure(lambda: work.seconds)

@@ -26,7 +26,7 @@ LOOPBACK = "amqp://127.0.0.1:0"
 
 
 def kept(router: Router) -> list[Transport | TcpStream]:
-    """What there is of a router's connections: their transports, and sockets."""
+    """Return the transports and sockets of a router's connections that still exist."""
     found = gc.get_objects()
     transports = [each for each in found if isinstance(each, Transport) and each._driver is router._driver]
     return [*transports, *(each for each in found if isinstance(each, TcpStream))]
@@ -101,7 +101,7 @@ async def test_a_crowd_that_goes_at_once_leaves_the_others_their_turns(
             await peer.open()
         for peer in peers:
             assert isinstance(peer.stream, trio.StapledStream)
-            peer.stream.send_stream.close()  # all of them before anybody else's turn
+            peer.stream.send_stream.close()  # all of them before any other task runs
         turns = 0
         while router.statistics().router.connections:
             await trio.lowlevel.checkpoint()
@@ -121,7 +121,7 @@ async def test_a_silent_peer_is_closed_when_its_idle_time_out_has_passed(
         assert close.error is not None
         assert trio.current_time() - opened_at == 8.0
         await peer.expect_end()
-        # It does not answer, and is given up.
+        # The peer does not answer the `close`, and the router ends the connection.
         await trio.sleep(2.0)
         assert router.statistics().router.connections == 0
         assert trio.current_time() - opened_at <= 16.0
@@ -226,8 +226,8 @@ async def test_the_time_to_drain_is_bounded_and_so_is_the_time_to_close(
         await sender.send(0)
         await receiver.expect(Transfer)
         left_at = trio.current_time()
-    assert trio.current_time() - left_at == 4.0  # 3 to drain, 1 for answers that do not come
-    # Nobody said that it was delivered, so nobody says so now.
+    assert trio.current_time() - left_at == 4.0  # 3 to drain, 1 for answers that never come
+    # The receiver gave no outcome, so the sender gets none.
     while (found := await sender.next_frame()) is not None and not isinstance(found[0], Close):
         if isinstance(found[0], Disposition):
             assert isinstance(found[0].state, Modified)

@@ -41,7 +41,7 @@ def frames(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 def traced(caplog: pytest.LogCaptureFixture, way: str) -> list[str]:
-    """What the frames of one direction are called, in order."""
+    """Return the names of the frames of one direction, in order."""
     return [str(fields_of(each)["frame"]) for each in frames(caplog) if event_of(each) == way]
 
 

@@ -30,7 +30,7 @@ LOOPBACK = "amqp://127.0.0.1:0"
 
 
 class Recorded(trio.abc.Stream):
-    """A stream that remembers what was written in one call."""
+    """A stream that notes the octets of each write."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -51,7 +51,7 @@ class Recorded(trio.abc.Stream):
 
 
 class Failing(Recorded):
-    """A stream that has a fault, which is neither the peer's nor the network's."""
+    """A stream with an internal error, which is no fault of the peer or the network."""
 
     def __init__(self, stream: trio.abc.Stream, when: str) -> None:
         super().__init__(stream)
@@ -123,7 +123,7 @@ async def test_a_long_batch_gives_the_thread_back(monkeypatch: pytest.MonkeyPatc
         await peer.expect(Close)
         nursery.cancel_scope.cancel()
     assert len(received) >= 8
-    # Trio runs whoever is ready in any order, so two parts may meet between two turns, but not three.
+    # Trio runs ready tasks in any order. So two parts may come between two turns, but not three.
     assert all(later > earlier for earlier, later in zip(received, received[2:], strict=False))
 
 
@@ -144,7 +144,7 @@ async def test_a_peer_that_does_not_read_stops_nobody_and_misses_nothing() -> No
         await receiver.write(credit(1000))
         await sender.attach(Role.SENDER, "fast")
         nursery.start_soon(flood, flooding)
-        while router.statistics().router.buffered == 0:  # until there is no room but the router's
+        while router.statistics().router.buffered == 0:  # until the sockets are full
             await trio.lowlevel.checkpoint()
         for each in range(1000):
             await sender.send(each, b"hello", settled=True)
@@ -171,7 +171,7 @@ async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
             asked += 20
 
     async with Router() as router, trio.open_nursery() as asking:
-        ours, theirs = lockstep_stream_pair()  # nothing is written that is not read
+        ours, theirs = lockstep_stream_pair()  # a write waits until the octets are read
         nursery.start_soon(router.serve_stream, theirs)
         peer = Peer(ours)
         await peer.open()
@@ -182,7 +182,7 @@ async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
         for _ in range(2000):
             while not isinstance((await peer.next_frame() or ("the end",))[0], Detach):
                 pass
-        await wait_all_tasks_blocked()  # who asked may hear later than we that it was read
+        await wait_all_tasks_blocked()  # the writing task may run later than this one
         assert asked == 2000
         await peer.close()
     assert router.statistics().is_empty
@@ -196,7 +196,7 @@ async def test_what_came_before_a_peer_vanished_is_delivered() -> None:
         await sender.attach(Role.SENDER, "q")
         for number in range(100):
             await sender.send(number, settled=True)
-        # It closes although it has not read everything that was sent to it: the router's writes fail.
+        # The sender closes its socket before it has read all octets: the router's writes fail.
         await sender.stream.aclose()
         for number in range(100):
             assert (await receiver.expect(Transfer)).delivery_id == number
@@ -232,7 +232,7 @@ async def test_the_answer_reaches_a_peer_that_is_still_sending() -> None:
     async with Router(listeners=[LOOPBACK]) as router, trio.open_nursery() as nursery:
         peer = await connect(router)
         nursery.start_soon(send_on, peer)
-        # Closing a socket with something unread in it resets it, and takes away what the peer has not read yet.
+        # Closing a socket with unread octets resets it, and the peer loses octets that it has not read yet.
         assert await peer.expect_header() == AMQP
         await peer.expect_end()
         nursery.cancel_scope.cancel()
@@ -326,12 +326,12 @@ async def test_a_fault_in_a_timer_ends_nothing(
             await trio.sleep(12.5)
         faults = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert 1 <= len(faults) <= 13, "it is tried again, but not all the time"
-        await peer.expect(Close)  # the timers go on: nothing was heard of the peer
+        await peer.expect(Close)  # the timers run on: the peer has sent nothing
     assert router.statistics().is_empty
 
 
 async def test_a_deadline_that_is_not_needed_is_not_set_when_a_peer_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trio keeps each until it has passed, and with it what was allocated beside it."""
+    """Trio keeps each deadline until it has passed, and so the page of memory that it is in."""
     asked = []
     move_on_after = trio.move_on_after
 
@@ -351,7 +351,7 @@ async def test_a_deadline_that_is_not_needed_is_not_set_when_a_peer_leaves(monke
 
 
 def narrow(router: Router) -> list[int]:
-    """Of its connections."""
+    """Return the narrow windows of the router's connections."""
     assert router._core is not None
     return [each.engine.flow_state.narrow for each in router._core.context.connections]
 
@@ -362,7 +362,7 @@ async def test_what_is_large_may_have_on_its_way_what_a_round_trip_takes_and_no_
         peer = await connect(router)
         await peer.open()
         (found,) = (each for each in narrow(router) if each < 2**30)
-        assert 7 <= found <= 7 + 50  # a frame is a millisecond of what is to get through
+        assert 7 <= found <= 7 + 50  # each frame takes a millisecond on the way
 
 
 async def test_where_nobody_knows_how_far_it_is_nothing_is_narrowed(

@@ -23,16 +23,16 @@ from tests.support.worlds.network import OUTCOMES, Client, Network, message
 TOLD = ("counter", "outcome", "flags", "incoming", "outgoing", "attempt", "size", "priority", "delivery_count")
 
 
-@pytest.fixture(params=["whoever can", "nobody but who decides"])
+@pytest.fixture(params=["fast path", "decided"])
 def relays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who relays: the kernel where nothing is to be decided, or always those who decide."""
-    if request.param != "whoever can":
+    """Let the kernel relay on the fast path, or let the router decide every delivery."""
+    if request.param != "fast path":
         monkeypatch.setattr(arriving, "open_input", lambda core, incoming: None)
     return str(request.param)
 
 
 def pair() -> tuple[Network, Records, Client, Client, Sender]:
-    """A router that records, who sends to orders by a link, and who receives there."""
+    """Return a router that records, its records, a sending client, a receiving client, and the sender to `orders`."""
     network = Network()
     records = Records(network.core)
     client, consumer = network.client(), network.client()
@@ -269,7 +269,7 @@ def test_what_goes_to_nobody_is_recorded_with_the_reason() -> None:
     consumer.receiver("orders", credit=1)
     sender = client.sender("orders")
     for _ in range(2):
-        client.send(sender)  # one has credit; the other comes against the window that is still open
+        client.send(sender)  # the first has credit; the second comes within the window, which is still open
     sent = client.send(anonymous, message("late", ttl=1000, to="orders"))
     network.advance(2.0)
     assert sent.outcome is not None
@@ -307,7 +307,7 @@ def test_each_condition_is_explained_once_however_many_a_peer_makes_up(monkeypat
         encode_composite(Rejected(), full=True),
         encode_composite(Rejected(error=Error(condition=Symbol("c"), info={Symbol("n"): 7}))),
         encode_composite(Rejected(error=Error(condition=Symbol("c"))), full=True),
-        bytes.fromhex("005325 c00100"),  # a list of nothing, written out
+        bytes.fromhex("005325 c00100"),  # an empty list in its long form
         bytes.fromhex("005325 d0 00000014 00000001 00 80 000000000000001d c0 04 01 a3 01 63"),
         bytes.fromhex("005325 d0 00000016 00000001 00 53 1d d0 0000000a 00000001 b3 00000001 63"),
     ],

@@ -25,7 +25,7 @@ CONNECTOR = ConnectorConfig(url="amqp://127.0.0.1:5699", name="broker", role="co
 class Broker(Client):
     """The far end of one connection of a router's connector; on the router's side it is one more client.
 
-    It has the nodes that links ask for, unless `refuses` says otherwise, and gives each that sends to it credit.
+    It has all nodes that links ask for, except those in `refuses`, and gives credit to each link that sends to it.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Broker(Client):
         container_id: str = "broker",
         product: tuple[str, str] | None = None,
     ) -> None:
-        """Args: credit: for whoever sends. refuses: why, by the node that is asked for. ends_sessions: it ends the
-        session of a link that it refuses. answers: fields of its attaches that are not as asked. product: what its
-        `open` says that it is, and its version.
+        """Args: credit: of each sender. refuses: errors, by the nodes that are refused. ends_sessions: end the session
+        of a refused link. answers: fields of its attaches that differ from the router's. product: the name and the
+        version in its `open`.
         """
         self.network = network
         self.credit = credit

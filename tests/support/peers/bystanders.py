@@ -72,7 +72,7 @@ class Intruder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the router will close the stream."""
+        """True if the router will close the stream."""
         return self.record.engine.finished
 
     def give(self, data: bytes) -> None:

@@ -35,24 +35,24 @@ class Call(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has returned, raised, or was cancelled."""
+        """True if the call has returned, raised, or was cancelled."""
         return self._done.is_set()
 
     async def cancel(self) -> None:
-        """Cancel it, and wait until it has ended."""
+        """Cancel the call, and wait until it has ended."""
         self._scope.cancel()
         await self._done.wait()
         assert self._scope.cancelled_caught, "it had come to an end"
 
     async def result(self) -> T:
-        """Wait for its result. Raises: its exception."""
+        """Wait for the result. Raises: the call's exception."""
         await self._done.wait()
         if self.error is not None:
             raise self.error
         return self._result
 
     async def failure(self) -> Exception:
-        """Wait for its exception."""
+        """Wait for the call's exception."""
         await self._done.wait()
         assert self.error is not None, "it did not fail"
         return self.error

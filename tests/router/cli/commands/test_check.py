@@ -100,7 +100,7 @@ def test_a_telemetry_directory_that_cannot_be_used_is_told_and_keeps_no_router_f
 
 
 def refused_alike(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What `check` says, and `run` with the same words and the same status."""
+    """Return the error of `check`, after a check that `run` ends with the same error and status."""
     told = []
     for command in ("check", "run"):
         assert main([command, *arguments]) == 2

@@ -1,4 +1,4 @@
-"""`amqpmesh routes apply`: plans that are shown, confirmed, applied and taken back, at two linked routers."""
+"""`amqpmesh routes apply`: plans that are shown, confirmed, applied and reversed, at two linked routers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(*changes: Change, **other: Any) -> Plan:
 
 
 class Two:
-    """A, which has connected to B; costs can be changed at both, at A only if that was said."""
+    """The router A, connected to the router B. Costs can be changed at B, and at A with `manage`."""
 
     def __init__(self, serve: Serve, command: Command, folder: Path, *, manage: bool = True) -> None:
         self._command = command
@@ -46,7 +46,7 @@ class Two:
         self.a.until(lambda: self.costs() is not None)
 
     def costs(self) -> tuple[int, int] | None:
-        """What sending costs from A to B, and back; None: they are no neighbours yet."""
+        """Return the costs of sending from A to B, and back; None: they are no neighbours yet."""
         both = [each.router.statistics() for each in (self.a, self.b)]
         if any(len(each.neighbours) != 1 for each in both) or any(
             [route.distance is not None for route in each.routes] != [True] for each in both
@@ -59,7 +59,7 @@ class Two:
         return self._file
 
     def apply(self, made: Plan, *more: str, direct: bool = True) -> Said:
-        """The command, at A. Args: direct: it is told where B is."""
+        """Run the command at A. Args: direct: pass it the URL of B."""
         places = ["--at", f"B={self.b.url}"] if direct else []
         return self._command("routes", "apply", str(self.write(made)), "--url", self.a.url, *places, *more)
 
@@ -75,7 +75,7 @@ def two(serve: Serve, command: Command, tmp_path: Path) -> Two:
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`typed("y")`: what a person answers, on a terminal."""
+    """Return a function that answers on a terminal in place of a person, as in `typed("y")`."""
     opened: list[Any] = []
 
     def type_(answer: str) -> None:
@@ -292,7 +292,7 @@ def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.
 
     async def interrupted(standing: Any, cost: int, ask: Any) -> None:
         await set_cost(standing, cost, ask)
-        if cost == 9:  # the second, which is in force by now
+        if cost == 9:  # the second change, which is in force by now
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await trio.sleep_forever()
 

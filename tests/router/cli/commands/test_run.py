@@ -104,13 +104,13 @@ def test_an_idle_client_is_closed_and_does_not_prolong_the_end(daemon: StartDaem
         client.sendall(HEADER)
         assert client.recv(8, socket.MSG_WAITALL) == HEADER
         router.send(signal.SIGTERM)
-        assert router.ended() == 0  # well before the 100 s, or the alarm would have ended it
+        assert router.ended() == 0  # long before the 100 s: otherwise the alarm would have ended it
         while client.recv(4096):
             pass
 
 
 async def with_a_delivery_on_its_way(daemon: StartDaemon, folder: Path) -> tuple[Daemon, Peer, Peer, Transfer]:
-    """A router that is told to end while a receiver has a delivery that it has not settled."""
+    """Start a router, and end it while a receiver has an unsettled delivery."""
     (folder / "a.toml").write_text("[router]\ndrain = 100\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
     router = daemon("a.toml")
     port = router.port()
@@ -130,7 +130,7 @@ async def test_what_is_unsettled_is_waited_for(daemon: StartDaemon, tmp_path: Pa
     await receiver.accept(transfer)
     assert (await sender.expect(Disposition)).state == Accepted()
     async with sender.stream, receiver.stream:
-        assert router.ended() == 0  # and not at the end of the 100 s, or the alarm would have ended it
+        assert router.ended() == 0  # before the end of the 100 s: otherwise the alarm would have ended it
     assert "stopped drained=true" in router.lines[-1]
 
 
@@ -229,7 +229,7 @@ async def test_a_fault_while_it_reads_again_ends_nothing(caplog: pytest.LogCaptu
 
 
 def shown_by(port: int) -> bytes:
-    """The certificate that a TLS client is shown, in DER."""
+    """Return the certificate that a TLS client gets from the router, in DER."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -274,7 +274,7 @@ def test_a_connector_of_the_file_connects_to_another_router_and_comes_back(daemo
 
 
 def status(port: int) -> str:
-    """What `amqpmesh status` says."""
+    """Return the output of `amqpmesh status`."""
     return subprocess.run(
         [sys.executable, "-m", "amqpmesh", "status", "--url", f"amqp://127.0.0.1:{port}"],
         capture_output=True,

@@ -28,7 +28,7 @@ Answer = subprocess.CompletedProcess[str]
 
 
 class Process:
-    """A router."""
+    """A router in a process."""
 
     def __init__(self, folder: Path, router: str, neighbour: str | None) -> None:
         connector = f"[[connector]]\nurl = '{neighbour}'\nname = 'next'\ncost = 3\n" if neighbour else ""
@@ -50,7 +50,7 @@ class Process:
 
 
 class Line:
-    """C, B which connects to it, and A which connects to B; a receiver of `orders` at C, a sender at A."""
+    """The routers A, B and C. A connects to B, and B to C. `orders` has a receiver at C and a sender at A."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         neighbour = None
@@ -70,7 +70,7 @@ class Line:
         self.until(lambda: any(each["address"] == "lost" for each in self.told()["link"]))
 
     def status(self, *arguments: str) -> Answer:
-        """The command at A."""
+        """Run the command at A."""
         return subprocess.run(
             [*PROGRAM, "status", "--url", self._routers["A"].clients, *arguments],
             env=ENVIRONMENT,
@@ -81,17 +81,17 @@ class Line:
         )
 
     def begin(self, *arguments: str) -> "subprocess.Popen[str]":
-        """The same, not waited for."""
+        """Start the command at A, and do not wait for its end."""
         command = [*PROGRAM, "status", "--url", self._routers["A"].clients, *arguments]
         return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
     def transits(self) -> int:
-        """How many requests have left A for C."""
+        """Return the number of requests that have left A for C."""
         lanes = self.told()["lane"]
         return sum(each["deliveries"] for each in lanes if (each["kind"], each["far"]) == ("transit", "C"))
 
     def told(self) -> dict[str, list[Entity]]:
-        """What A tells, by type."""
+        """Return the entities of A, by type."""
 
         async def ask() -> dict[str, list[Entity]]:
             async with connect(self._routers["A"].clients) as connection, connection.requester("$management") as asking:
@@ -100,12 +100,12 @@ class Line:
         return trio.run(ask)
 
     def send(self, router: str, number: signal.Signals) -> None:
-        """Send one of them a signal."""
+        """Send a router a signal."""
         self._routers[router].daemon.send(number)
 
     @staticmethod
     def until(condition: Callable[[], bool]) -> None:
-        """Ask until it is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end
@@ -118,7 +118,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 
 
 def row(said: str, *beginning: str) -> str:
-    """The first line that begins with these words."""
+    """Return the first line that begins with these words."""
     words = r"\s+".join(map(re.escape, beginning))
     found = re.search(rf"^{words}\s.*$", said, re.MULTILINE)
     assert found is not None, said
