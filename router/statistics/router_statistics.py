@@ -161,8 +161,8 @@ class ContainerLinkStatistics:
     reason: str | None
     """The reason why it is not attached, or the connector's; None: it is attached, or there was no attempt yet."""
     unwatched: str | None
-    """The reason why the router does not watch the node: the container may then accept messages for a deleted node. None:
-    it is watched, or needs no watch.
+    """The reason why the router does not watch the node; None: it is watched, or needs no watch. Without a watch, the
+    container may accept messages for a deleted node.
     """
 
 

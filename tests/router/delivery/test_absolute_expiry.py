@@ -20,7 +20,7 @@ HONOURS = AddressConfig(pattern="q/#", absolute_expiry=True, dead_letter="dead")
 
 
 def expiring(seconds: float | None, *, ttl: int | None = None, subject: str | None = None) -> bytes:
-    """A message that expires so many seconds after a test has begun. Args: seconds: None: it does not say."""
+    """Encode a message. Args: seconds: its absolute expiry, after the start of the test; None: it has none."""
     at = None if seconds is None else Timestamp(round((NOW + seconds) * 1000))
     return b"".join(
         encode_composite(part)
@@ -33,14 +33,14 @@ def expiring(seconds: float | None, *, ttl: int | None = None, subject: str | No
 
 
 def on_time(network: Network) -> Network:
-    """The same, by a clock that goes with the test's."""
+    """Return the network, after its wall clock was tied to the test's clock."""
     core, began = network.core, network.now
     core.context.wall_clock = lambda: NOW + core.context.now - began
     return network
 
 
 def clients(network: Network, credit: int = 10) -> tuple[Client, Client, Client]:
-    """A receiver, one of dead letters, and who may be a sender."""
+    """Return a receiver, a receiver of dead letters, and a client for senders."""
     consumer, keeper, producer = network.client(), network.client(), network.client()
     consumer.receiver("q/a", credit=credit)
     keeper.receiver("dead", credit=10)

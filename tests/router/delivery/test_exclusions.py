@@ -1,4 +1,4 @@
-"""Messages that a receiver returned for good: others at its router get them, and it does not (§3.4.5)."""
+"""Messages that a receiver returned as undeliverable there: other receivers at its router get them (§3.4.5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_HERE = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-
 def receivers(
     mesh: World, *where: str, address: str = "q", credit: int = 100, rcv: ReceiverSettleMode = FIRST
 ) -> list[Client]:
-    """A client with a receiver at each of these routers."""
+    """Attach a client with a receiver to each of these routers."""
     clients = [mesh[router].client() for router in where]
     for client in clients:
         client.receiver(address, credit=credit, rcv=rcv)
@@ -32,7 +32,7 @@ def receivers(
 
 
 def send(mesh: World, address: str = "q", rcv: ReceiverSettleMode = FIRST) -> Sent:
-    """A message that comes in at A."""
+    """Send a message at A."""
     client = mesh["A"].client()
     link = client.sender(address, rcv=rcv)
     mesh.advance(0.5)
@@ -42,13 +42,13 @@ def send(mesh: World, address: str = "q", rcv: ReceiverSettleMode = FIRST) -> Se
 
 
 def only(clients: list[Client]) -> tuple[Client, Arrival]:
-    """The one message that came to any of them, and to whom."""
+    """Return the only message that has come to these clients, and its client."""
     ((client, arrival),) = [(client, arrival) for client in clients for arrival in client.take()]
     return client, arrival
 
 
 def give_back(mesh: World, clients: list[Client], state: Modified = NOT_HERE) -> list[Client]:
-    """Who has the message does not want it; the others."""
+    """Let the client that has the message return it. Returns: the other clients."""
     client, arrival = only(clients)
     arrival.dispose(state, settled=True)
     mesh.advance(0.1)
@@ -94,7 +94,7 @@ def test_once_all_receivers_of_a_router_have_given_it_back_others_have_it_and_th
 
 @pytest.mark.parametrize("routers", ["A", "ABC"])
 def test_it_waits_for_the_credit_of_another_receiver_there_and_goes_on_if_that_one_leaves(routers: str) -> None:
-    """Only where it came in has to redeliver."""
+    """Only the ingress router needs `redeliver`."""
     mesh = World("ABC", LINE, own=dict.fromkeys(routers, AGAIN))
     (first,) = receivers(mesh, "C")
     (other,) = receivers(mesh, "C", credit=0)
@@ -231,7 +231,7 @@ def test_an_outcome_with_as_many_values_as_may_be_ends_no_session_between_router
     mesh = World("AB", [("A", "B")], AGAIN)
     clients = receivers(mesh, "B", "B")
     sessions = [each for record in mesh["A"].core.context.connections for each in record.engine.channels.sessions]
-    for values in range(232, 256):  # the router adds who gave it back
+    for values in range(232, 256):  # the router adds the name of the receiver that returned it
         sent = send(mesh)
         many = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-many"): [None] * values})
         only(give_back(mesh, clients, many))[1].accept()

@@ -46,7 +46,7 @@ def test_a_state_of_an_extension_reaches_the_other_side_octet_by_octet(octets: b
     arrival.dispose(None, settled=True)
     other.dispose(state, settled=True)
     network.run()
-    # Whoever settles with it has ended the delivery by it (§2.6.12).
+    # A receiver that settles with this state ends the delivery (§2.6.12).
     settled = rcv is ReceiverSettleMode.FIRST
     assert first.said[-1] == (state, settled)
     assert second.said[-1] == (state, settled)

@@ -34,25 +34,25 @@ Events = Counter[type[Event]]
 
 @pytest.fixture
 def events() -> Iterator[Events]:
-    """What routers have handled."""
+    """Count the events that routers handle."""
     with relaying(alone=True) as counts:
         yield counts
 
 
 def send(client: Client, link: Sender, *payloads: bytes, settled: bool = False) -> list[Sent]:
-    """Send these."""
+    """Send messages."""
     return [client.send(link, payload, settled=settled) for payload in payloads]
 
 
 def decided(events: Events, act: Callable[[], object], kind: type[Event] = TransferReceived) -> int:
-    """How many transfers (or others) were decided in doing something."""
+    """Return the number of events of a kind that an action causes."""
     before = events[kind]
     act()
     return events[kind] - before
 
 
 def pair(network: Network, address: str = "q", *, credit: int = 50, **source: object) -> tuple[Client, Client, Sender]:
-    """A consumer, and a producer that has sent one message, for which it was found how the next ones leave."""
+    """Attach a consumer, and a producer that has sent one message: after it there is a fast route for the next ones."""
     consumer, producer = network.client(), network.client()
     consumer.receiver(address, credit=credit)
     link = producer.sender(address, **source)  # type: ignore[arg-type]  # names are the tests'
@@ -498,7 +498,7 @@ def test_without_credit_or_window_or_room_in_the_output_it_is_decided_and_waits(
         receiver = consumer.receiver(address, credit=2 if case == "credit" else 50)
         link = producer.sender(address)
         consumer.stopped = case == "output"
-        # The first is decided, since it is the first; there is room for the second, and none for the third.
+        # The first delivery is decided, as every first one. There is room for the second, and none for the third.
         assert decided(events, lambda: send(producer, link, *[message("x" * 40)] * 2)) == 1, case  # noqa: B023
         assert decided(events, lambda: producer.send(link, message())) == 1, case  # noqa: B023 - called at once
         consumer.stopped = False
@@ -605,7 +605,7 @@ def test_large_ones_follow_each_other_through_the_mesh_without_a_decision(events
                 arrival.accept()
         mesh.advance(0.5)
 
-    for _ in range(3):  # until the links for what is large have got credit for more than one
+    for _ in range(3):  # until the bulk links have credit for more than one delivery
         send(producer, link, *payloads)
         mesh.advance(0.5)
         take()
@@ -671,7 +671,7 @@ def test_a_session_that_ended_before_anybody_was_told_takes_nothing() -> None:
         producer.send(link)
         consumer.take(1)[0].accept()
         network.run()
-    # As much work as there may be at once, then an attach whose answer does not fit into the peer's frames.
+    # The most work of one turn, then an attach whose answer does not fit into the peer's frames.
     for _ in range(999):
         consumer.engine.out.extend(disposition(9000, 9000, None))
     consumer.session.attach(Terminus("L" * 470, Role.RECEIVER), source=Source(address="q2"), target=Target())

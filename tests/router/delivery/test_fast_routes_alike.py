@@ -123,27 +123,27 @@ USUAL: Final = {
 
 
 class Dice:
-    """What a history is made of: mostly the usual, sometimes anything else."""
+    """The random choices of a history: mostly usual steps, sometimes unusual ones."""
 
     def __init__(self, seed: int, odd: float) -> None:
-        """Args: odd: how often something unusual is done, 0..1."""
+        """Args: odd: the share of unusual choices, 0..1."""
         self.random = Random(seed)
         self.odd = odd
         self.narrow = 2 if seed % 2 else 1000
         self.windows: tuple[int, ...] = ()
 
     def usually(self, usual: Any, *others: Any) -> Any:
-        """The first, but for some cases."""
+        """Return the usual value, or sometimes one of the others."""
         return self.random.choice(others) if self.random.random() < self.odd else usual
 
     def world(self, *, at_once: bool) -> dict[str, Any]:
-        """How routers and links are set up. Args: at_once: see `Wired`."""
+        """Return the settings of routers and links. Args: at_once: see `Wired`."""
         usually, random = self.usually, self.random
         return {
             "first_id": random.choice([0, M - 3]),
             "max_frame_size": usually(4096, 512),
             "at_once": at_once,
-            # What is told later finds other windows closed, and so another demand.
+            # Counts that arrive later find other windows closed, and so another demand.
             "window": usually(1000, 1, 3) if at_once else 1000,
             "session_window": usually(64, 1, 3),
             "narrow": self.narrow,
@@ -158,7 +158,7 @@ class Dice:
         }
 
     def steps(self, count: int, *, at_once: bool) -> list[tuple[Any, ...]]:
-        """What happens."""
+        """Return the steps of a history."""
         self.windows = (0, 1, 3) if at_once else (1000,)
         kinds = ["send", "go_on", "say", "credit", "wait", "attach", "detach", "stop", "leave"]
         weights = [40, 20, 40, 15, 5, 4, 100 * self.odd / 5, 100 * self.odd / 5, 100 * self.odd / 10]
@@ -172,7 +172,7 @@ class Dice:
         return [self.random.randrange(2000) for _ in range(self.usually(0, 1, 2, 3))]
 
     def delivery(self) -> dict[str, Any]:
-        """What is sent."""
+        """Return a delivery to send."""
         usually, random = self.usually, self.random
         rarely = random.random() < self.odd / 3
         return {
@@ -182,14 +182,14 @@ class Dice:
             "message_format": usually(random.choice([0, 0, -1]), 1, 7),
             "style": random.choice(STYLES),
             "payload": usually(random.choice(PAYLOADS[:6]), *PAYLOADS),
-            # The id and the tag that it should have, or another; how many frames, and how they end.
+            # The difference from the right id, the tag, the number of frames, and their end.
             "id": usually(0, 1, -1, M // 2) if rarely else 0,
             "tag": usually("own", "empty", "long", *(("again", "none") if rarely else ())),
             "frames": random.choice([1, 1, 1, 1, 2, 3, 5]),
-            # How many of those come later, before the next delivery on the link.
+            # The number of frames that come later, before the next delivery on the link.
             "held": random.choice([0, 0, 0, 1, 2]),
             "end": usually("whole", "aborted", "settled", "open" if rarely else "whole"),
-            # Whether it is sent without credit.
+            # True: send it even without credit.
             "reckless": rarely,
         }
 
@@ -200,7 +200,7 @@ class Dice:
         usually, random = self.usually, self.random
         sayings = []
         for _ in range(random.randint(1, 4)):
-            # From the first that was not spoken of, or from anywhere.
+            # From the first delivery without a disposition, or from any.
             first = usually(None, random.randrange(30))
             span = random.choice([0, 0, 1, 3, usually(10, -1, M // 2 - 1, M // 2)])
             state = usually(ACCEPTED_STATE, *STATES)
@@ -293,7 +293,7 @@ class Bench:
         self.wait(0.3)
 
     def play(self, steps: list[tuple[Any, ...]]) -> list[Any]:
-        """Take the steps. Returns: what everybody saw of each."""
+        """Do the steps. Returns: the frames that each peer got in each step."""
         self.note("setup")
         for name, *arguments in steps:
             getattr(self, name)(*arguments)
@@ -320,7 +320,7 @@ class Bench:
         return self.log
 
     def run(self) -> None:
-        """Carry octets until nobody has any."""
+        """Carry octets until there are no more."""
         for _ in range(1000):
             if self.mesh is not None:
                 self.mesh.run()
@@ -329,7 +329,7 @@ class Bench:
         raise AssertionError("it does not come to rest")
 
     def note(self, name: str) -> None:
-        """What everybody saw."""
+        """Note the frames that each peer has got in a step."""
         seen = []
         for peer in self.peers:
             noted = peer.take()
@@ -339,7 +339,7 @@ class Bench:
             (name, seen, [statistics(network.core, at_once=self.world["at_once"]) for network in self.networks])
         )
 
-    # What steps do.
+    # The steps.
 
     def send(self, number: int, deliveries: list[dict[str, Any]], cuts: list[int]) -> None:
         peer = self.peers[number]
@@ -367,7 +367,7 @@ class Bench:
             self.peers[number].write(self._rest(number, handle))
 
     def _rest(self, number: int, handle: int) -> bytes:
-        """What is left of the delivery that its producer is in the middle of."""
+        """Return the frames left of a half-sent delivery."""
         frames = self.held.pop((number, handle), [])
         self.peers[number].sent_frames += len(frames)
         return b"".join(frames)
@@ -498,7 +498,7 @@ class Bench:
 
 
 def played(world: dict[str, Any], steps: list[tuple[Any, ...]], *, mesh: bool, alone: bool) -> tuple[list[Any], int]:
-    """A history. Returns: what everybody saw, and how many transfers were decided."""
+    """Play a history. Returns: the frames that each peer got in each step, and the number of decided transfers."""
     with relaying(alone=alone) as events:
         log = Bench(world, mesh=mesh).play(steps)
     return log, events[TransferReceived]
@@ -525,7 +525,9 @@ def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, 
 
 @settings(max_examples=12)
 @given(SEEDS, st.integers(0, 40), ODD)
-@example(3170611280, 33, 0.02)  # who waits for more gets it as shares shrink, while another's deliveries pass
+@example(
+    3170611280, 33, 0.02
+)  # a link gets more credit as shares shrink, while deliveries of another link pass
 @example(1326315249, 37, 0.3)
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
@@ -563,7 +565,7 @@ def test_whatever_bytes_come_they_are_read_as_they_would_have_been(
 def test_a_sender_whose_credit_is_relayed_away_is_given_more_as_soon_as_it_would_have_been() -> None:
     world = {**Dice(0, 0.0).world(at_once=False), "credit": 20, "consumers": []}
     other = {**USUAL, "handle": 1}
-    # It is aborted in the middle of its header: nothing of it has left.
+    # The delivery is aborted in the middle of its header: no frame of it has left.
     first = [USUAL, other, {**USUAL, "payload": message(ttl=60_000), "end": "aborted"}]
     check(world, [("send", 0, first, []), ("send", 0, [other], [])], mesh=False)
 

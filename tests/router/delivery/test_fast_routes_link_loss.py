@@ -37,7 +37,7 @@ class Scene:
 
     @property
     def passages(self) -> int:
-        """How many deliveries are with the kernel alone, at all routers."""
+        """The number of fast deliveries at all routers."""
         return sum(
             isinstance(entry, FastDelivery)
             for network in self.networks
@@ -47,11 +47,11 @@ class Scene:
         )
 
 
-# How far it has come, of the first two deliveries; of the third nobody has said anything.
+# The stages of the first two deliveries; the third has no disposition yet.
 
 
 def _sent(scene: Scene) -> None:
-    """Nothing was said."""
+    """Leave the deliveries as they are: sent, and without an outcome."""
 
 
 def _answered(scene: Scene) -> None:
@@ -75,7 +75,7 @@ def _forgotten(scene: Scene) -> None:
 STAGES = (_sent, _answered, _settled, _forgotten)
 
 
-# What happens then.
+# The events at each stage.
 
 
 def _sender_closes(scene: Scene) -> None:
@@ -164,7 +164,7 @@ def _name(step: Callable[[Scene], None]) -> str:
 
 
 def _account(scene: Scene) -> list[Any]:
-    """What everybody has heard, and what routers tell of themselves."""
+    """Return the dispositions that each peer has got, and the routers' statistics."""
     said = [each.said for each in (*scene.sent, *scene.arrived)]
     return [said, [statistics(network.core, at_once=False) for network in scene.networks]]
 
@@ -176,7 +176,7 @@ def _still(client: Client) -> bool:
 def _played(
     stage: Callable[[Scene], None], parting: Callable[[Scene], None], *, mesh: bool, mode: ReceiverSettleMode
 ) -> tuple[list[Any], int]:
-    """One of them. Returns: what came of it, and how many deliveries were with the kernel alone when it happened."""
+    """Play a scene. Returns: its account, and the number of fast deliveries before the event."""
     scene = Scene(mesh=mesh, mode=mode)
     stage(scene)
     passages = scene.passages
@@ -185,7 +185,7 @@ def _played(
     scene.run()
     scene.advance(0.5)
     log += _account(scene)
-    # Who is left says the rest.
+    # The remaining peers settle the rest.
     for arrival in scene.arrived:
         if _still(scene.consumer):
             arrival.accept()

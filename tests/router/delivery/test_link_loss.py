@@ -43,7 +43,7 @@ class Crowd:
         self.sent: list[Sent] = []
 
     def receivers(self, number: int) -> None:
-        """As many receivers of the one client, with credit."""
+        """Attach this many receivers of one client, with credit."""
         session = self.consumer.session
         links = []
         for each in range(number):
@@ -58,7 +58,7 @@ class Crowd:
         self.network.run()
 
     def relay(self, number: int, mode: ReceiverSettleMode = ReceiverSettleMode.FIRST) -> None:
-        """As many deliveries to one receiver."""
+        """Relay this many deliveries to one receiver."""
         self.receiver = self.consumer.receiver("q", credit=number, name="r")
         self.sender = self.producer.sender("q", rcv=mode)
         self.sent = [self.producer.send(self.sender, message(str(each))) for each in range(number)]
@@ -66,18 +66,18 @@ class Crowd:
         self.expanded = 0
 
     def give(self, client: Client) -> None:
-        """What a client has written reaches the router; what is too much for one turn is left."""
+        """Pass a client's output to the router. Work beyond one turn is left for `step`."""
         data = client.engine.data_to_send(self.network.now)
         while not self.core.receive(client.record, data, self.network.now):
             data = bytearray()
 
     def lose(self, client: Client) -> None:
-        """A client's connection is cut; the same."""
+        """Cut a client's connection. Work beyond one turn is left for `step`."""
         client.is_lost = True
         self.core.receive_eof(client.record, self.network.now)
 
     def step(self) -> None:
-        """A step of what is left."""
+        """Do a step of the remaining work."""
         steps = iter((False, True))
         self.core.work(self.network.now, lambda: next(steps))
 
@@ -126,7 +126,7 @@ def test_a_receiver_with_thousands_unsettled_goes_in_steps_and_others_are_served
         assert address.modified == 2_000 - left
     assert steps >= 15
     assert crowd.expanded == 0, "none takes more memory than it had"
-    assert other.remote is None  # nobody has carried what the reader is told
+    assert other.remote is None  # the router's answer has not reached the client yet
     crowd.network.run()
     assert [each.said for each in crowd.sent] == [[(FAILED, True)]] * 2_000
     crowd.network.leave()
@@ -141,7 +141,7 @@ def test_a_link_that_comes_back_meanwhile_does_not_meet_what_the_old_one_left() 
     crowd.give(crowd.consumer)
     assert crowd.core.context.chores
     assert crowd.core.context.stolen == 0
-    # The peer speaks of what was on the old one: it has no right to, and is not heard.
+    # The peer sends a disposition for deliveries of the old link. They have ended, and it is ignored.
     session = next(iter(crowd.consumer.record.engine.channels.incoming.values())).flow_state
     live = len(session.outgoing)
     crowd.consumer.session.flow_state.dispose(True, last, True, b"\x00\x53\x24\x45")
@@ -168,12 +168,12 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
     crowd = Crowd()
     crowd.relay(1_500, mode)
     arrivals = crowd.consumer.take(1_500)
-    for arrival in arrivals[:100]:  # the sender has heard of these, and will not settle them any more
+    for arrival in arrivals[:100]:  # the sender has their outcomes, and will not settle them any more
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
     crowd.lose(crowd.producer)
     assert crowd.core.context.chores
-    for arrival in arrivals[100:200]:  # while its links are let go of
+    for arrival in arrivals[100:200]:  # while its links are being ended
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
     for arrival in arrivals[200:]:
@@ -189,7 +189,7 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
 def test_what_waits_of_a_sender_that_is_gone_goes_to_nobody_though_it_is_not_let_go_of_yet() -> None:
     crowd = Crowd()
     crowd.relay(1_500)
-    crowd.network.advance(0.5)  # one more than there is credit for
+    crowd.network.advance(0.5)  # one more delivery than there is credit for
     crowd.producer.send(crowd.sender, message("waits"))
     assert len(crowd.consumer.take()) == 1_500
     crowd.lose(crowd.producer)
@@ -238,7 +238,7 @@ def test_a_cut_of_many_receivers_of_a_multicast_does_not_keep_its_message_from_o
     crowd.lose(crowd.consumer)
     assert crowd.core.context.chores
     crowd.network.clients.remove(crowd.consumer)
-    # Not all are let go of yet; but none is waited for, and none is given anything.
+    # Not all links have ended yet. But no delivery waits for them, and they get no delivery.
     taken = link.transfer(link.delivery(b"now"), message("now"))
     crowd.give(crowd.producer)
     assert taken
@@ -252,7 +252,7 @@ def test_a_cut_of_many_receivers_of_a_multicast_does_not_keep_its_message_from_o
 
 
 def _accepted(receivers: int) -> float:
-    """Seconds of work until a message that many receivers accept has its outcome."""
+    """Return the seconds of work until a message that many receivers accept has its outcome."""
     crowd = Crowd(Distribution.MULTICAST)
     crowd.receivers(receivers)
     crowd.producer.send(crowd.producer.sender("q"))
@@ -268,7 +268,7 @@ def _accepted(receivers: int) -> float:
 
 
 def _cut(receivers: int) -> float:
-    """Seconds of work until all is ended that many receivers of one message have left."""
+    """Return the seconds of work after the loss of many receivers of one message."""
     crowd = Crowd(Distribution.MULTICAST)
     crowd.receivers(receivers)
     crowd.producer.send(crowd.producer.sender("q"))
@@ -282,7 +282,7 @@ def _cut(receivers: int) -> float:
 
 
 def _waited_for(receivers: int) -> float:
-    """Seconds of work while a multicast waits for many receivers, which give credit one after the other."""
+    """Return the seconds of work of a multicast that waits for many receivers, which give credit one after another."""
     crowd = Crowd(Distribution.MULTICAST)
     crowd.receivers(receivers)
     link = crowd.producer.sender("q")
@@ -340,7 +340,7 @@ def test_a_foreign_format_message_begun_empty_survives_its_consumers_death() -> 
     a, b, producer = network.client(), network.client(), network.client()
     a.receiver("q")
     link = producer.sender("q")
-    sent = producer.send(link, b"", more=True, message_format=7)  # goes to a, which has heard nothing of it
+    sent = producer.send(link, b"", more=True, message_format=7)  # goes to a, which has got no frame of it
     b.receiver("q")
     a.lose()  # IndexError: deque index out of range
     producer.go_on(sent, b"rest")

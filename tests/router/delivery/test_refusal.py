@@ -43,7 +43,7 @@ def network() -> Network:
 
 
 def without_tag(error: Error, sent: Sent) -> Error:
-    """The error, which names the message that it is about."""
+    """Check that an error has the delivery-tag of its message. Returns: the error without the tag."""
     assert error.info is not None
     rest = dict(error.info)
     assert rest.pop(Symbol("delivery-tag")) == sent.delivery.tag
@@ -51,7 +51,7 @@ def without_tag(error: Error, sent: Sent) -> Error:
 
 
 def attach_error(client: Client, address: str) -> Error:
-    """What a link to that address is told."""
+    """Return the error with which a link to an address is refused."""
     error = client.detached[client.sender(address)]
     assert error is not None
     return error
@@ -68,7 +68,7 @@ def test_a_message_is_rejected_with_the_error_that_a_link_to_its_address_is_told
     assert sent.outcome.error is not None
     told = without_tag(sent.outcome.error, sent)
     if address in ("@A", "@X"):
-        # A link to all of a container has an anonymous terminus there; a message is for one address.
+        # A link to `@container` stands for all its addresses; a message must name one of them.
         assert told.condition == AmqpCondition.INVALID_FIELD
     else:
         assert told == attach_error(client, address)

@@ -1,6 +1,6 @@
 """Settlement of deliveries: every order, mode and outcome.
 
-Through one router, and through many, over which nothing may be different.
+Each test runs with one router and with several between the clients: the results must be the same.
 """
 
 import pytest
@@ -29,7 +29,7 @@ FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
 
 @pytest.fixture(params=STRETCHES)
 def make(request: pytest.FixtureRequest) -> Make:
-    """What is between the clients: one router, or several."""
+    """Return a function that makes the routers between the clients: one or several."""
     return STRETCHES[request.param]
 
 
@@ -311,7 +311,7 @@ def test_an_orphans_outcome_ends_here(make: Make, settles: bool) -> None:
     arrival.dispose(Accepted(), settled=settles)
     network.run()
     assert network.relays == 0
-    # The router of the receiver knows of the sender's end only if it is the sender's, too.
+    # The receiver's router learns of the sender's loss only if it is also the sender's router.
     state = None if isinstance(network, Network) else Accepted()
     assert arrival.said == ([] if settles else [(state, True)]), "settled with no state but the receiver's own"
     network.leave()
