@@ -78,9 +78,7 @@ def test_every_block_is_run_or_says_why_it_is_not() -> None:
                 tests = ROOT / "tests" / "docs" / f"{RUN[page, block.language]}.py"
                 assert f'"{page}"' in tests.read_text(encoding="utf-8"), (page, block.heading)
             else:
-                assert block.language == "text" or block.language.startswith("{"), (
-                    block
-                )  # output, or for Sphinx
+                assert block.language == "text" or block.language.startswith("{"), block  # output, or for Sphinx
     assert len(reasons) <= NOT_RUN, reasons
 
 

@@ -180,9 +180,7 @@ async def no_tls(site: Site) -> None:
 
 
 async def no_certificate(site: Site) -> None:
-    await until_the_end(
-        await site.secured()
-    )  # TLS 1.3: the client finishes first
+    await until_the_end(await site.secured())  # TLS 1.3: the client finishes first
 
 
 async def idle(site: Site) -> None:

@@ -525,9 +525,7 @@ def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, 
 
 @settings(max_examples=12)
 @given(SEEDS, st.integers(0, 40), ODD)
-@example(
-    3170611280, 33, 0.02
-)  # a link gets more credit as shares shrink, while deliveries of another link pass
+@example(3170611280, 33, 0.02)  # a link gets more credit as shares shrink, while deliveries of another link pass
 @example(1326315249, 37, 0.3)
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
