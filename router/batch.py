@@ -13,7 +13,7 @@ from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
 from amqpmesh.router.delivery.settlement import end_excluded
 from amqpmesh.router.memory.holders import check_node, count_output
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import NOBODY_AWAITED
 from amqpmesh.router.small_set import with_item, without_item
@@ -78,7 +78,7 @@ def _finish_touched(context: Context) -> None:
             _grant(context, window.grants(context.now))
 
 
-def _left_at(share: Share) -> float:
+def _left_at(share: CreditShare) -> float:
     return share.ingress.left_at
 
 
@@ -95,8 +95,8 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
     if outgoing.retired:
         detach_if_done(context, outgoing)
     recount(context, outgoing)
-    branch = outgoing.branch
-    if branch is not None and not outgoing.gone:
+    source = outgoing.credit_source
+    if source is not None and not outgoing.gone:
         flow_state = outgoing.endpoint.flow_state
         if context.recording is not None:
             context.recording.may_have_waited(outgoing)
@@ -106,12 +106,12 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
         withdrawn = flow_state.lowered and flow_state.link_credit == 0
         usable = outgoing.usable
         if outgoing.skipped and usable:
-            take_back(context, outgoing, branch)
+            take_back(context, outgoing, source)
         elif outgoing.node.is_multicast and not usable:
             watch(context, outgoing)
         elif usable:
             outgoing.stalled_since = None
-        outgoing.node.pool.set_usable(branch, usable, context.now, withdrawn=withdrawn)
+        outgoing.node.pool.set_usable(source, usable, context.now, withdrawn=withdrawn)
         if not usable and flow_state.link_credit:
             outgoing.stall()
 
@@ -127,8 +127,8 @@ def _drop_if_idle(context: Context, node: Node) -> bool:
 
 def _grant(context: Context, grants: Iterable[Grant]) -> None:
     for grant in grants:
-        incoming = grant.input.owner
-        if isinstance(incoming, Share):
+        incoming = grant.sink.owner
+        if isinstance(incoming, CreditShare):
             incoming.grant(grant, context.now)
             if incoming.draining:
                 ingress = incoming.ingress
@@ -139,7 +139,7 @@ def _grant(context: Context, grants: Iterable[Grant]) -> None:
             context.touch(incoming.ingress)
         elif isinstance(incoming, IncomingLink) and incoming.endpoint.is_attached:
             incoming.endpoint.flow(grant.credit, drain=grant.drain, echo=grant.echo)
-            incoming.endpoint.flow_state.quiet = incoming.pool.quiet(grant.input)
+            incoming.endpoint.flow_state.credit_slack = incoming.pool.credit_slack(grant.sink)
             if context.recording is not None:
                 context.recording.may_have_waited(incoming)
             incoming.time_credit(context.now)

@@ -271,14 +271,14 @@ class Context:
                 assert node is not None
                 if not link.link_credit:
                     record.time_credit(now)
-                record.pool.relayed(record.input, count, link.last_at)
-                link.quiet = record.pool.quiet(record.input)
+                record.pool.relayed(record.credit_sink, count, link.last_at)
+                link.credit_slack = record.pool.credit_slack(record.credit_sink)
                 self.touched[node] = None
                 for share in node.shares:
                     share.relayed(count, link.last_at)
                     self.touched[share.node] = None
                     if node.fast_route is not None:
-                        node.fast_route.quiet = share.pool.quiet(share.input)
+                        node.fast_route.credit_slack = share.pool.credit_slack(share.credit_sink)
 
 
 def has_unsettled(link: Link) -> bool:

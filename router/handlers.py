@@ -241,8 +241,8 @@ class Handlers:
     def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
         incoming = event.link.context
         if isinstance(incoming, IncomingLink):
-            incoming.pool.received(incoming.input, self._context.now)
-            incoming.pool.forwarded(incoming.input, self._context.now)
+            incoming.pool.received(incoming.credit_sink, self._context.now)
+            incoming.pool.forwarded(incoming.credit_sink, self._context.now)
             self._context.touch_input(incoming)
 
     def _resumed(self, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
@@ -264,9 +264,9 @@ class Handlers:
                 send_more(self._context, link)
         elif isinstance(link, IncomingLink) and flow.delivery_count is not None:
             link.pool.flow_received(
-                link.input, flow.delivery_count, flow.link_credit, flow.available, self._context.now
+                link.credit_sink, flow.delivery_count, flow.link_credit, flow.available, self._context.now
             )
-            link.endpoint.flow_state.quiet = link.input.quiet
+            link.endpoint.flow_state.credit_slack = link.credit_sink.credit_slack
             link.time_credit(self._context.now)
             self._context.touch_input(link)
         elif isinstance(link, Neighbour):

@@ -308,7 +308,7 @@ class Attaching:
             node.copies = with_item(node.copies, outgoing)
         else:
             node.outgoing = with_item(node.outgoing, outgoing)
-        outgoing.branch = node.pool.add_branch(0, 1, not copy, outgoing)
+        outgoing.credit_source = node.pool.add_source(0, 1, not copy, outgoing)
         context.touch_outgoing(outgoing)
         context.routes.consumers_changed(node)
         return outgoing

@@ -335,8 +335,8 @@ class Containers:
         incoming = IncomingLink(record, endpoint, node, node.pool, number=context.next_link_number(), now=context.now)
         # RabbitMQ 3 ends the session for a drain, or counts credit wrongly after it. So the router takes credit back by
         # a lower limit. A message that is under way meanwhile, and finds no receiver, returns to the broker.
-        incoming.input.drains = False
-        incoming.input.firm = False
+        incoming.credit_sink.drains = False
+        incoming.credit_sink.firm = False
         record.incoming[incoming] = None
         node.incoming = with_item(node.incoming, incoming)
         context.touch_input(incoming)
@@ -357,7 +357,7 @@ class Containers:
         )
         record.outgoing[outgoing] = None
         node.outgoing = with_item(node.outgoing, outgoing)
-        outgoing.branch = node.pool.add_branch(0, 1, True, outgoing)
+        outgoing.credit_source = node.pool.add_source(0, 1, True, outgoing)
         context.touch_outgoing(outgoing)
         context.routes.consumers_changed(node)
         return outgoing

@@ -1,21 +1,22 @@
-"""The window of an anonymous sender, divided among what its messages wait for: their addresses, or lanes on the way.
+"""The window of an anonymous sender, divided among the addresses and lanes that its messages wait for.
 
-Messages that wait for an address hold the sender's window, here or at another router: so the sender waits, as it does
-for the credit of a link's address. While messages for others leave, an address whose receivers take nothing holds
-nothing of the window, and one whose receivers are slow a part at most. So those others go on.
+A message that waits for its address, here or at another router, uses up part of the sender's window. So the sender
+waits for slow receivers, as it would for the credit of a link with an address. One slow address must not stop the
+others, though. While messages for other addresses leave, an address whose receivers take nothing uses up none of the
+window, and one whose receivers are slow a part of it at most.
 """
 
 from collections.abc import Hashable
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.sinks import FixedCredit, Input
+from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
 
 PARTS = 4
-"""Of so many parts of a window, an address whose receivers are slow holds one while messages for others leave."""
+"""The number of parts of a window. An address with slow receivers holds one while messages for others leave."""
 
 
 class Portion:
-    """What waits of one sender for one address or lane, and how much of the sender's window that may hold."""
+    """One sender's waiting messages for one address or lane, and the part of the window that they may hold."""
 
     __slots__ = ("_alive", "_key", "_mark", "in_vain", "most", "waiting")
 
@@ -24,27 +25,27 @@ class Portion:
         self.waiting = 0
         """Messages."""
         self.most = most
-        """What waits beyond it holds nothing of the window."""
+        """Waiting messages beyond this number use up none of the window."""
         self.in_vain = False
-        """One has waited as long as it may, since one left."""
-        self._mark = left  # how many messages of the sender had left when one of these did, or first waited
-        self._alive = False  # one has left since they wait, and since then none has waited in vain
+        """A message has waited as long as it may, and none has left since."""
+        self._mark = left  # the sender's count of left messages when one of these last left, or first waited
+        self._alive = False  # one has left since they wait, and none has waited in vain since then
 
     @property
     def excess(self) -> int:
-        """How many of them hold nothing of the window."""
+        """Return how many of the messages use up none of the window."""
         return max(0, self.waiting - self.most)
 
 
 class SharedWindow(FixedCredit):
     """The window of one anonymous sender.
 
-    A portion may hold all of the window. Once a part of the window's size has left for other addresses and nothing for
-    its own, it holds nothing, or that part at most, if something has left for it before. Each message that leaves for
-    it before so many have for others lets it hold twice as many.
+    A portion may hold all of the window at first. It is limited once as many messages as one part of the window have
+    left for other addresses, and none for its own: then it holds nothing, or one part if a message has left for it
+    before. Each message that leaves for it before so many others doubles what it may hold.
 
-    Args: window: deliveries granted and waiting. One of less than `PARTS` counts what waits as if it were that large:
-        else one address could hold all of it.
+    Args: window: deliveries granted and waiting. A window below `PARTS` counts waiting messages as if it were that
+        large, or one address could hold all of it.
     """
 
     def __init__(self, window: int) -> None:
@@ -53,67 +54,67 @@ class SharedWindow(FixedCredit):
         self.part = max(1, window // PARTS)
         """Deliveries."""
         self._portions: dict[Hashable, Portion] = {}
-        self._waited: dict[Portion, None] = {}  # those that may hold more, by how long others have gone on without them
-        self._left = 0  # messages that have left, or went to nobody
-        self._excess = 0  # messages that wait and hold nothing
+        self._waited: dict[Portion, None] = {}  # those that may hold more, the longest overtaken first
+        self._left = 0  # messages that have left, or had no receiver
+        self._excess = 0  # messages that wait and use up nothing
 
-    def held(self, i: Input) -> int:
-        """As `FixedCredit.held`: what waits beyond what its address may hold is left out."""
-        return i.waiting - self._excess
+    def held(self, sink: CreditSink) -> int:
+        """Return the number of waiting deliveries that use up the window: each address's up to what it may hold."""
+        return sink.waiting - self._excess
 
-    def passed(self, i: Input, to: str | None) -> None:
-        """A delivery that has not waited has left, or never will. Args: to: its address; None: it is not known.
+    def passed(self, sink: CreditSink, to: str | None) -> None:
+        """Record that a delivery which has not waited has left, or never will. Args: to: its address; None: unknown.
 
-        Where others for its address wait at another router, it may come to wait behind them.
+        If others for its address wait at another router, it may come to wait behind them.
         """
         if to not in self._portions:
             self._left += 1
             self._pass_by()
-        self.forwarded(i, 0.0)
+        self.forwarded(sink, 0.0)
 
     def has_portion(self, key: Hashable) -> bool:
-        """Whether something waits for an address or lane."""
+        """Return True if a message waits for an address or lane."""
         return key in self._portions
 
     def is_full(self, key: Hashable, most: int) -> bool:
-        """Whether one more message may not wait for an address or lane, because others go on while that takes nothing.
+        """Return True if no further message may wait for an address or lane: others leave while it takes nothing.
 
-        While it may hold all of the window, that is what bounds them.
-        Args: most: messages that may wait then, if that is more than a part of the window; more than such a part may
-            not once one has waited in vain.
+        A portion that may hold all of the window is bounded by the window alone.
+        Args: most: messages that may wait then, if that is more than a part of the window. Once a message has waited
+            in vain, no more than such a part may.
         """
         portion = self._portions.get(key)
         if portion is None or portion.most == self.capacity or portion.waiting < portion.most:
             return False
         return portion.waiting >= (self.part if portion.in_vain else max(most, self.part))
 
-    def hold(self, i: Input, key: Hashable) -> Portion:
-        """A delivery waits for an address or lane. It counts in its input as it did when it came; see `take_back`.
+    def hold(self, sink: CreditSink, key: Hashable) -> Portion:
+        """Record that a delivery waits for an address or lane. It still counts in its sink; see `take_back`.
 
-        Args: key: the address, as a text; something else that stands for the lane.
+        Args: key: the address, a str; or an object that stands for the lane.
         """
         portion = self._portions.get(key)
         if portion is None:
             portion = self._portions[key] = Portion(key, self.capacity, self._left)
             self._waited[portion] = None
         self._change(portion, portion.waiting + 1, portion.most)
-        self._look(i)
+        self._look(sink)
         return portion
 
-    def take_back(self, i: Input) -> None:
-        """A delivery that has `passed` waits after all: at another router, or since it came back."""
-        i.waiting += 1
+    def take_back(self, sink: CreditSink) -> None:
+        """Record that a delivery that has `passed` waits after all: at another router, or because it came back."""
+        sink.waiting += 1
 
     def give_up(self, portion: Portion) -> None:
-        """A message has waited as long as it may."""
+        """Record that a message has waited as long as it may."""
         if portion.most <= self.part:
             portion.in_vain = True
             portion._alive = False
             self._change(portion, portion.waiting, 0)
 
-    def end(self, i: Input, portion: Portion, to: str, *, left: bool) -> None:
-        """A delivery waits no more. Args: to: its address. left: it has left; else it never will."""
-        if not i.waiting or not portion.waiting:
+    def end(self, sink: CreditSink, portion: Portion, to: str, *, left: bool) -> None:
+        """End the wait of a delivery. Args: to: its address. left: it has left; otherwise it never will."""
+        if not sink.waiting or not portion.waiting:
             raise CommandError("end: no delivery of this portion waits")
         most = portion.most
         if left:
@@ -125,7 +126,7 @@ class SharedWindow(FixedCredit):
             portion._mark = self._left
             own = self._portions.get(to)
             if own is not None and own is not portion:
-                own._mark += 1  # what leaves by a lane may come to wait for its address: it is none of the others
+                own._mark += 1  # a message that leaves by a lane may still wait for its address
             portion._alive = True
             portion.in_vain = False
         self._change(portion, portion.waiting - 1, most)
@@ -135,10 +136,10 @@ class SharedWindow(FixedCredit):
         elif most > self.part:
             self._waited[portion] = None
         self._pass_by()
-        self.forwarded(i, 0.0)
+        self.forwarded(sink, 0.0)
 
     def _pass_by(self) -> None:
-        """Others have gone on: those that they have left behind may hold less."""
+        """Limit the portions that messages for other addresses have overtaken."""
         while self._waited:
             portion = next(iter(self._waited))
             if self._left - portion._mark < self.part:

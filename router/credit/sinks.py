@@ -1,4 +1,4 @@
-"""Links that deliveries come in by: what credit they hold, and a window that depends on nothing else (§2.6.7)."""
+"""Credit sinks: links by which deliveries come, the credit that each holds, and a fixed amount of it (§2.6.7)."""
 
 from typing import NamedTuple
 
@@ -8,76 +8,97 @@ SERIAL = 0xFFFF_FFFF
 _HALF = 0x8000_0000
 
 MANY_SENDERS = 2
-"""How many times as much credit as one sender an input may hold that stands for any number of them."""
+"""Credit of a sink that stands for any number of senders, in multiples of one sender's."""
 
 
-class Input:
-    """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
+class CreditSink:
+    """A link by which deliveries come, as its receiver sees it. `add_sink` makes it; every caller may read it."""
 
-    __slots__ = ("_announced", "_answer_by", "_began", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_plenty",
-                 "_raised", "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "drains",
-                 "firm", "granted", "large", "lowers", "owner", "times", "waiting")  # fmt: skip
+    __slots__ = (
+        "_announced",
+        "_answer_by",
+        "_began",
+        "_confirm_by",
+        "_doubtful",
+        "_idle",
+        "_low_at",
+        "_placed_at",
+        "_plenty",
+        "_raised",
+        "_revoked",
+        "_used_at",
+        "available",
+        "delivery_count",
+        "draining",
+        "drains",
+        "firm",
+        "granted",
+        "large",
+        "lowers",
+        "owner",
+        "times",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None, large: bool = False) -> None:
         self.owner = owner
         self.large = large
-        """It carries what is large, beside another one that carries the rest of the same senders': few deliveries at a
-        time are enough for it."""
+        """The link carries large messages, while another link carries the rest of the same senders. A few deliveries at
+        a time are enough for it."""
         self.delivery_count = delivery_count
         """A serial number, 0..2**32-1."""
         self.granted = 0
-        """Deliveries that it may still send, by the highest limit it was ever told and has not shown to have given up:
-        it may have sent them already."""
+        """Deliveries that the peer may still send by the highest limit that a flow gave it, until it confirms a lower
+        one. It may have sent them already."""
         self.available = 0
-        """Deliveries that it says it has for us and no credit for; never below 0 (§2.6.7)."""
+        """Deliveries that the peer has ready and no credit for, by its own account; never below 0 (§2.6.7)."""
         self.drains = True
-        """It may be asked to use its credit or to give it back. Of others credit comes back by a lower limit alone:
-        there are brokers that fail over a drain."""
+        """The peer may be asked to drain. Others lose credit by a lower limit alone: some brokers fail when they
+        are asked to drain."""
         self.firm = False
-        """No flow lowers its limit: it may be asked to drain. There are clients, all that proton's engine is in, that
-        send whatever they have while their credit is not 0, and it is below that when the limit falls below what
-        they have sent."""
+        """No flow lowers the limit of this peer, but it may be asked to drain. Clients with proton's engine send all
+        that they have while their credit is not 0, and it is below 0 once the limit is below what they have sent."""
         self.lowers = False
-        """Where credit is wanted back, a lower limit takes as much as is needed: a drain would go on to all who send to
-        it, and take everything."""
+        """Credit is taken back by a lower limit, as much as is needed. A drain would be passed on to all senders behind
+        this peer, and take back everything."""
         self.times = 1
-        """How many times the most that one sender is given it may hold: it may stand for many."""
+        """The most that it may hold, in multiples of what one sender may: it may stand for many."""
         self.draining = False
-        """It was asked to use its credit or to give it back, and has done neither."""
+        """The peer was asked to drain and has not answered."""
         self.waiting = 0
-        """Its deliveries that have come and not left."""
-        self._began = delivery_count  # where it has sent nothing yet
-        self._announced = delivery_count  # the highest limit that a flow has told it
-        self._revoked = 0  # of `granted`, what a flow took back and the peer has not confirmed
-        self._raised = False  # its limit was raised after it was lowered, before that was confirmed
-        self._doubtful = False  # and lowered again: a flow that shows this limit may be from before the raise
-        self._renew_at = 0  # when no more than this is left, more is looked for
-        self._plenty = False  # it was given much at a time, and since then never waited long for more
-        self._used_at = 0.0  # when it last used credit, or got some after having none
-        self._idle = False  # it has not used what it holds for a while
-        self._placed_at = 0.0  # when it was found not to be idle
-        self._answer_by = 0.0  # asked to drain because others starve: until when its answer is waited for
-        self._confirm_by = 0.0  # told a lower limit: the same
+        """Deliveries from it that have come and not left."""
+        self._began = delivery_count  # the delivery-count before its first delivery
+        self._announced = delivery_count  # the highest limit that a flow gave it
+        self._revoked = 0  # the part of `granted` that a flow took back and the peer has not confirmed
+        self._raised = False  # the limit was raised again before the peer confirmed the lower one
+        self._doubtful = False  # and lowered again: a flow that shows this limit may be older than the raise
+        self._low_at = 0  # with this much credit or less, the sink needs more
+        self._plenty = False  # it was granted much at a time, and never waited long for more since
+        self._used_at = 0.0  # when it last used credit, or got some after it had none
+        self._idle = False  # it has not used its credit for a while
+        self._placed_at = 0.0  # when it was last found to be busy
+        self._answer_by = 0.0  # asked to drain because others starve: when the wait for its answer ends
+        self._confirm_by = 0.0  # its limit was lowered: when the wait for its answer ends
 
     @property
     def credit(self) -> int:
-        """The link-credit it holds by the latest limit announced, `granted` less what was taken back."""
+        """Return its link-credit by the latest limit: `granted` less what was taken back."""
         return self.granted - self._revoked
 
     @property
     def limit(self) -> int:
-        """The latest delivery-limit announced: delivery-count + link-credit, a serial number."""
+        """Return the latest delivery-limit: delivery-count + link-credit, a serial number."""
         return (self.delivery_count + self.granted - self._revoked) & SERIAL
 
     @property
-    def quiet(self) -> int:
-        """How many more deliveries may come and leave at once before anybody has to know: they change sums alone."""
+    def credit_slack(self) -> int:
+        """Return how many more deliveries may come and leave at once without a call of `grants`."""
         if self._idle or self.draining or self._revoked:
             return 0
-        return max(0, self.granted - self._renew_at - 1)
+        return max(0, self.granted - self._low_at - 1)
 
     def announce(self) -> int:
-        """The link-credit that a flow says now: what it holds, and if it is firm no less than it was told before."""
+        """Return the link-credit for the next flow: its credit, and for a firm sink no less than before."""
         if not self.firm:
             return self.credit
         if ahead(self.limit, self._announced):
@@ -86,29 +107,29 @@ class Input:
 
 
 class Grant(NamedTuple):
-    """Send this flow now, with the delivery-count of the input."""
+    """A flow to send now, with the delivery-count of the sink."""
 
-    input: Input
+    sink: CreditSink
     credit: int
     """The link-credit to announce; it may be lower than the last."""
     drain: bool
     echo: bool
-    """Ask for a flow in return: only that shows that a lower limit has been seen."""
+    """Ask for a flow in return: only that confirms a lower limit."""
 
 
 def ahead(delivery_count: int, of: int) -> int:
-    """By how much a serial number is ahead of another, 0 if it is behind (RFC 1982)."""
+    """Return by how much a serial number is ahead of another; 0 if it is behind (RFC 1982)."""
     distance = (delivery_count - of) & SERIAL
     return distance if distance < _HALF else 0
 
 
 class FixedCredit:
-    """A window of deliveries for each input, whatever leaves: for links without an address of their own.
+    """A fixed number of deliveries for each sink, independent of the receivers: for links without an address.
 
-    What an anonymous sender sends goes where each message says, so that no consumer's credit is its own. It has the
-    methods that a pool has for its inputs.
+    Each message of an anonymous sender has its own address, so no consumer's credit can be the sender's. The class has
+    the methods that a pool has for its sinks.
 
-    Args: window: deliveries granted and waiting, per input.
+    Args: window: deliveries granted and waiting, per sink.
     """
 
     def __init__(self, window: int = 64) -> None:
@@ -116,100 +137,100 @@ class FixedCredit:
         self.capacity = window
         """Deliveries that may be granted or wait; of them no more than the window are granted."""
         self._suspended = False
-        self._inputs: dict[Input, None] = {}
-        self._renewing: dict[Input, None] = {}
+        self._inputs: dict[CreditSink, None] = {}
+        self._low: dict[CreditSink, None] = {}
 
-    def add_input(self, delivery_count: int, owner: object = None, large: bool = False) -> Input:
-        """As `Pool.add_input`."""
-        i = Input(delivery_count, owner, large)
-        self._inputs[i] = None
-        self._renewing[i] = None
-        return i
+    def add_sink(self, delivery_count: int, owner: object = None, large: bool = False) -> CreditSink:
+        """Add a sink, as `Pool.add_sink` does."""
+        sink = CreditSink(delivery_count, owner, large)
+        self._inputs[sink] = None
+        self._low[sink] = None
+        return sink
 
-    def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
-        """It is gone; `forwarded` is still told of its waiting deliveries."""
-        self._inputs.pop(i, None)
-        self._renewing.pop(i, None)
+    def remove_sink(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """Remove a sink. `forwarded` is still called for each of its waiting deliveries."""
+        self._inputs.pop(sink, None)
+        self._low.pop(sink, None)
 
-    def received(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
-        """The first frame of a delivery came. Runs per delivery."""
-        i.delivery_count = (i.delivery_count + 1) & SERIAL
-        i.waiting += 1
-        if i.available:
-            i.available -= 1
-        if i.granted:
-            i.granted -= 1
+    def received(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """Record that the first frame of a delivery came. Runs per delivery."""
+        sink.delivery_count = (sink.delivery_count + 1) & SERIAL
+        sink.waiting += 1
+        if sink.available:
+            sink.available -= 1
+        if sink.granted:
+            sink.granted -= 1
 
-    def forwarded(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
-        """The first frame of a delivery has left, or the delivery will never leave. Runs per delivery.
+    def forwarded(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """Record that the first frame of a delivery has left, or that it will never leave. Runs per delivery.
 
-        Raises: CommandError: none of this input's waits.
+        Raises: CommandError: no delivery of this sink waits.
         """
-        if not i.waiting:
-            raise CommandError("forwarded: no delivery of this input waits")
-        i.waiting -= 1
-        self._look(i)
+        if not sink.waiting:
+            raise CommandError("forwarded: no delivery of this sink waits")
+        sink.waiting -= 1
+        self._look(sink)
 
-    def held(self, i: Input) -> int:
-        """Deliveries that have come, and that the window waits for."""
-        return i.waiting
+    def held(self, sink: CreditSink) -> int:
+        """Return the number of waiting deliveries that use up the window."""
+        return sink.waiting
 
-    def relayed(self, i: Input, count: int, now: float) -> None:  # noqa: ARG002 - as a pool's
-        """As `Pool.relayed`."""
-        i.delivery_count = (i.delivery_count + count) & SERIAL
-        i.available = max(0, i.available - count)
-        i.granted = max(0, i.granted - count)
-        self._look(i)
+    def relayed(self, sink: CreditSink, count: int, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """Record deliveries that came and left at once, as `Pool.relayed` does."""
+        sink.delivery_count = (sink.delivery_count + count) & SERIAL
+        sink.available = max(0, sink.available - count)
+        sink.granted = max(0, sink.granted - count)
+        self._look(sink)
 
-    def quiet(self, i: Input) -> int:
-        """As `Pool.quiet`."""
-        return i.quiet
+    def credit_slack(self, sink: CreditSink) -> int:
+        """Return the slack of a sink, as `Pool.credit_slack` does."""
+        return sink.credit_slack
 
     def flow_received(
         self,
-        i: Input,
+        sink: CreditSink,
         delivery_count: int,
         link_credit: int | None,  # noqa: ARG002 - as a pool's
         available: int | None,
         now: float,  # noqa: ARG002 - as a pool's
     ) -> None:
-        """The peer's flow. It may give credit back unasked (§2.6.7)."""
-        if spent := ahead(delivery_count, i.delivery_count):
-            i.delivery_count = delivery_count
-            i.granted = max(0, i.granted - spent)
-            self._renewing[i] = None
+        """Record the peer's flow, which may return credit unasked (§2.6.7)."""
+        if spent := ahead(delivery_count, sink.delivery_count):
+            sink.delivery_count = delivery_count
+            sink.granted = max(0, sink.granted - spent)
+            self._low[sink] = None
         if available is not None:
-            i.available = available
+            sink.available = available
 
     def set_suspended(self, suspended: bool) -> None:
-        """Whether this router's memory is used up, or it drains: then credit is taken back, as far as it is unused."""
+        """Suspend or resume: while the router's memory is used up, or the router drains, credit is taken back."""
         if suspended != self._suspended:
             self._suspended = suspended
-            self._renewing.update(self._inputs)
+            self._low.update(self._inputs)
 
     def grants(self, now: float) -> list[Grant]:  # noqa: ARG002 - as a pool's
-        """The flows to send now, one per input at most; call it once after each batch of events."""
-        if not self._renewing:
+        """Return the flows to send now, at most one per sink. The router calls this once after each batch of events."""
+        if not self._low:
             return []
         flows = []
         if self._suspended:
-            for i in [each for each in self._renewing if each.granted and not each.draining]:
-                if i.firm:
-                    i.draining = True
+            for sink in [each for each in self._low if each.granted and not each.draining]:
+                if sink.firm:
+                    sink.draining = True
                 else:
-                    i.granted = 0
-                flows.append(Grant(i, i.announce(), i.draining, not i.firm))
+                    sink.granted = 0
+                flows.append(Grant(sink, sink.announce(), sink.draining, not sink.firm))
             return flows
-        for i in self._renewing:
-            room = max(0, min(self.window, self.capacity - self.held(i)) - i.granted)
-            if room or i.draining:
-                i.granted += room
-                i.draining = False
-                flows.append(Grant(i, i.announce(), False, False))
-        self._renewing.clear()
+        for sink in self._low:
+            room = max(0, min(self.window, self.capacity - self.held(sink)) - sink.granted)
+            if room or sink.draining:
+                sink.granted += room
+                sink.draining = False
+                flows.append(Grant(sink, sink.announce(), False, False))
+        self._low.clear()
         return flows
 
-    def _look(self, i: Input) -> None:
-        """Whether it may be due credit: half of the window is free, or it has none."""
-        if i in self._inputs and ((i.granted + self.held(i)) * 2 <= self.window or not i.granted):
-            self._renewing[i] = None
+    def _look(self, sink: CreditSink) -> None:
+        """Note that a sink may get credit if half of the window is free, or the sink has none."""
+        if sink in self._inputs and ((sink.granted + self.held(sink)) * 2 <= self.window or not sink.granted):
+            self._low[sink] = None

@@ -1,4 +1,4 @@
-"""What the places that deliveries leave to can take, together."""
+"""Credit sources: links by which deliveries leave, and how many deliveries they can take together."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ from amqpmesh.policies.distribution import Distribution
 
 
 class _Group:
-    """Sums over branches that are used alike."""
+    """Sums over sources with the same cost."""
 
     __slots__ = ("cost", "open", "size", "usable")
 
@@ -19,23 +19,23 @@ class _Group:
         self.open = 0
 
 
-#: Numbers that may be too many before they are looked through.
+#: How many outdated numbers may stay before they are removed.
 _FEW: Final = 16
 
 
 class _Least:
-    """Numbers that come and go, and the least of them, for O(log n) each."""
+    """A multiset of numbers with its least one; each change costs O(log n)."""
 
     __slots__ = ("_counts", "_heap", "_heaped")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        #: Each number once that is there, and about as many, at most, that are not there any more.
+        #: Each number of the set once, and at most about as many outdated ones.
         self._heap: list[int] = []
         self._heaped: set[int] = set()
 
     def add(self, number: int) -> None:
-        """One more."""
+        """Add a number."""
         self._counts[number] = self._counts.get(number, 0) + 1
         if number not in self._heaped:
             self._heaped.add(number)
@@ -45,7 +45,7 @@ class _Least:
                 self._heaped = set(self._heap)
 
     def remove(self, number: int) -> None:
-        """One less, which is there."""
+        """Remove a number that is in the set."""
         left = self._counts[number] - 1
         if left:
             self._counts[number] = left
@@ -54,19 +54,19 @@ class _Least:
 
     @property
     def number(self) -> int:
-        """The least; 0: there is none."""
+        """Return the least number; 0: the set is empty."""
         heap = self._heap
         while heap and heap[0] not in self._counts:
             self._heaped.discard(heappop(heap))
         return heap[0] if heap else 0
 
 
-#: No branch is there.
+#: The group of no source.
 _NONE: Final = _Group(0)
 
 
-class Branch:
-    """A place that deliveries leave to."""
+class CreditSource:
+    """A link by which deliveries leave, or a share of another node."""
 
     __slots__ = ("_group", "_open", "cost", "counts", "owner", "usable")
 
@@ -76,16 +76,16 @@ class Branch:
         """Deliveries that it can take now."""
         self.cost = cost
         self.counts = counts
-        """False: it sees copies only, and is no consumer."""
-        self._open = False  # it gave credit, and did not take it back since
-        self._group: _Group | None = None  # None: it does not count, or is gone
+        """False: it receives copies only, and is no consumer."""
+        self._open = False  # it gave credit and has not withdrawn it since
+        self._group: _Group | None = None  # None: it does not count, or was removed
 
 
 class Demand:
-    """How many deliveries the branches that count can take now.
+    """The number of deliveries that the counting sources of a pool can take now.
 
-    `balanced`: all of them together. `closest`: the cheapest together. `multicast`: as many as the one that
-    can take least, since every delivery goes to all. Kept up to date by difference: no change looks at all branches.
+    `balanced`: the sum over all sources. `closest`: the sum over the cheapest. `multicast`: the least of all, since
+    each delivery goes to all. A change adds its difference: it does not look at the other sources.
     """
 
     __slots__ = ("_by_cost", "_groups", "_least", "_near", "_none")
@@ -93,62 +93,62 @@ class Demand:
     def __init__(self, distribution: Distribution) -> None:
         self._none = distribution is Distribution.UNAVAILABLE
         self._by_cost = distribution is Distribution.CLOSEST
-        self._groups: tuple[_Group, ...] = ()  # where that matters: by cost, the cheapest first
+        self._groups: tuple[_Group, ...] = ()  # for `closest`: by cost, the cheapest first
         self._near = _NONE  # the group that is used
-        #: Of a multicast: what those that count can take.
+        #: For `multicast`: what each counting source can take.
         self._least = _Least() if distribution is Distribution.MULTICAST else None
 
     @property
     def credit(self) -> int:
-        """How many deliveries can leave now."""
+        """Return how many deliveries can leave now."""
         return self._near.usable if self._least is None else self._least.number
 
     @property
     def open(self) -> bool:
-        """Whether there is a consumer, though its credit may be spent; for a multicast, whether all are consumers."""
+        """Return True if there is a consumer, even if its credit is used up; for a multicast, if all are consumers."""
         near = self._near
         return near.open > 0 if self._least is None else near.open == near.size > 0
 
-    def add(self, branch: Branch) -> None:
-        """A branch, with what it can take now."""
-        if not branch.counts or self._none:
+    def add(self, source: CreditSource) -> None:
+        """Add a source with what it can take now."""
+        if not source.counts or self._none:
             return
-        group = branch._group = self._group(branch.cost)
+        group = source._group = self._group(source.cost)
         group.size += 1
-        usable, branch.usable = branch.usable, 0
+        usable, source.usable = source.usable, 0
         if self._least is not None:
             self._least.add(0)
-        self.set_usable(branch, usable, False)
+        self.set_usable(source, usable, False)
 
-    def remove(self, branch: Branch) -> None:
-        """A branch that is gone."""
-        group = branch._group
+    def remove(self, source: CreditSource) -> None:
+        """Remove a source."""
+        group = source._group
         if group is None:
             return
-        self.set_usable(branch, 0, True)
-        branch._group = None
+        self.set_usable(source, 0, True)
+        source._group = None
         if self._least is not None:
             self._least.remove(0)
         group.size -= 1
         if not group.size and self._by_cost:
             self._set_groups(each for each in self._groups if each is not group)
 
-    def set_usable(self, branch: Branch, usable: int, withdrawn: bool) -> None:
-        """What a branch can take now; withdrawn: it is no consumer until it can take something again."""
-        before, branch.usable = branch.usable, usable
-        group = branch._group
+    def set_usable(self, source: CreditSource, usable: int, withdrawn: bool) -> None:
+        """Set what a source can take now. Args: withdrawn: it is no consumer until it can take something again."""
+        before, source.usable = source.usable, usable
+        group = source._group
         if group is None:
             return
         group.usable += usable - before
         if self._least is not None and usable != before:
             self._least.add(usable)
             self._least.remove(before)
-        if branch._open:
+        if source._open:
             if withdrawn and not usable:
-                branch._open = False
+                source._open = False
                 group.open -= 1
         elif usable:
-            branch._open = True
+            source._open = True
             group.open += 1
 
     def _group(self, cost: int) -> _Group:

@@ -1,112 +1,112 @@
-"""Where the inputs of a pool stand: who waits for credit, who uses it, and with whom it lies idle."""
+"""The waiting lines of a pool: sinks without credit, sinks that use theirs, and idle sinks."""
 
-from amqpmesh.router.credit.sinks import Input
+from amqpmesh.router.credit.sinks import CreditSink
 from amqpmesh.router.small_set import SmallSet, first, shared, with_item, with_item_first, without_item
 
 
-class Lines:
-    """Every input is in `hungry` if it holds no credit, else in `recent` unless it is idle.
+class Waiters:
+    """Sets of a pool's sinks: each sink is in `empty` if it holds no credit, otherwise in `active` unless it is idle.
 
-    An input is *idle* once it has not used the credit that it holds for `idle_time`, seconds, or has given some back.
+    A sink is *idle* once it has not used the credit that it holds for `idle_time`, seconds, or has returned some.
     """
 
-    __slots__ = ("active", "hungry", "idle_time", "inputs", "large", "recent", "renewing", "rich")
+    __slots__ = ("active", "empty", "idle_rich", "idle_time", "large", "low", "not_idle", "sinks")
 
     def __init__(self, idle_time: float) -> None:
         self.idle_time = idle_time
-        self.inputs: SmallSet[Input] = ()
-        """All of them."""
-        self.hungry: SmallSet[Input] = ()
-        """Those that hold none, in the order of their last."""
-        self.recent: SmallSet[Input] = ()
-        """Those that hold some and are not idle, in the order in which that was found."""
-        self.renewing: SmallSet[Input] = ()
-        """Of `recent`, those that hold half a share or less."""
-        self.rich: SmallSet[Input] = ()
-        """Idle ones that hold more than one, and are not asked to give it back."""
-        self.active = 0
-        """How many are not idle."""
+        self.sinks: SmallSet[CreditSink] = ()
+        """All sinks."""
+        self.empty: SmallSet[CreditSink] = ()
+        """Sinks without credit, in the order in which they used up theirs."""
+        self.active: SmallSet[CreditSink] = ()
+        """Sinks with credit that are not idle, in the order in which they were found to be busy."""
+        self.low: SmallSet[CreditSink] = ()
+        """Sinks of `active` with half a share or less."""
+        self.idle_rich: SmallSet[CreditSink] = ()
+        """Idle sinks that hold more than one delivery's credit and were not asked to return it."""
+        self.not_idle = 0
+        """The number of sinks that are not idle."""
         self.large = 0
-        """Of those, how many carry what is large beside others."""
+        """The number of sinks that are not idle and carry large messages beside others."""
 
-    def enter(self, i: Input) -> None:
-        """A new one, without credit."""
-        self.inputs = with_item(self.inputs, i)
-        self.hungry = with_item(self.hungry, i)
-        self._count(i, 1)
+    def enter(self, sink: CreditSink) -> None:
+        """Add a sink without credit."""
+        self.sinks = with_item(self.sinks, sink)
+        self.empty = with_item(self.empty, sink)
+        self._count(sink, 1)
 
-    def leave(self, i: Input) -> None:
-        """It is gone."""
-        self.inputs = without_item(self.inputs, i)
-        if not i._idle:
-            self._count(i, -1)
-        self.hungry = without_item(self.hungry, i)
-        self._let_go(i)
+    def leave(self, sink: CreditSink) -> None:
+        """Remove a sink."""
+        self.sinks = without_item(self.sinks, sink)
+        if not sink._idle:
+            self._count(sink, -1)
+        self.empty = without_item(self.empty, sink)
+        self._forget(sink)
 
-    def served(self, inputs: list[Input], share: int, now: float) -> None:
-        """They stood in `hungry` and were given one each; those that are not idle get more, up to a share."""
-        for i in inputs:
-            i._used_at = now
-            i._renew_at = 0
-            if not i._idle:
-                self._place(i, now)
+    def served(self, sinks: list[CreditSink], share: int, now: float) -> None:
+        """Move sinks that were in `empty` and got one delivery each. The busy ones wait for more, up to a share."""
+        for sink in sinks:
+            sink._used_at = now
+            sink._low_at = 0
+            if not sink._idle:
+                self._place(sink, now)
         if share > 1:
-            for i in reversed(inputs):  # in front, in their order, since they have the least
-                if not i._idle:
-                    self.renewing = with_item_first(self.renewing, i)
+            for sink in reversed(sinks):  # in front, in their order, since they hold the least
+                if not sink._idle:
+                    self.low = with_item_first(self.low, sink)
 
-    def used(self, i: Input, now: float) -> None:
-        """It used credit, or says that it would: it is not idle."""
-        if i._idle:
-            i._idle = False
-            self._count(i, 1)
-            self.rich = without_item(self.rich, i)
-            if i.credit:
-                self._place(i, now)
-        self.sank(i)
+    def used(self, sink: CreditSink, now: float) -> None:
+        """Note that a sink used credit, or has deliveries ready: it is not idle."""
+        if sink._idle:
+            sink._idle = False
+            self._count(sink, 1)
+            self.idle_rich = without_item(self.idle_rich, sink)
+            if sink.credit:
+                self._place(sink, now)
+        self.credit_fell(sink)
 
-    def sank(self, i: Input) -> None:
-        """Its credit sank: if it needs more, it goes where those wait."""
-        left = i.credit
+    def credit_fell(self, sink: CreditSink) -> None:
+        """Move a sink whose credit fell to the line where it waits for more, if it needs more."""
+        left = sink.credit
         if not left:
-            self._let_go(i)
-            self.hungry = with_item(self.hungry, i)
-        elif left <= i._renew_at and not i._idle and not i.draining:
-            self.renewing = with_item(self.renewing, i)
+            self._forget(sink)
+            self.empty = with_item(self.empty, sink)
+        elif left <= sink._low_at and not sink._idle and not sink.draining:
+            self.low = with_item(self.low, sink)
 
     def age(self, now: float) -> None:
-        """Finds out who has become idle; each input is looked at once in `idle_time` at most."""
+        """Find the sinks that have become idle. Each sink is looked at once in `idle_time` at most."""
         before = now - self.idle_time
-        while self.recent:
-            i = first(self.recent)
-            if i._placed_at > before:
+        while self.active:
+            sink = first(self.active)
+            if sink._placed_at > before:
                 break
-            if i._used_at > i._placed_at:
-                self.recent = without_item(self.recent, i)
-                self._place(i, i._used_at)
+            if sink._used_at > sink._placed_at:
+                self.active = without_item(self.active, sink)
+                self._place(sink, sink._used_at)
             else:
-                self.rest(i)
+                self.rest(sink)
 
-    def rest(self, i: Input) -> None:
-        """It is idle, whatever it was."""
-        if not i._idle:
-            i._idle = True
-            self._count(i, -1)
-            self.recent = without_item(self.recent, i)
-            self.renewing = without_item(self.renewing, i)
-        if i.credit > 1 and not i.draining:
-            self.rich = shared(with_item(self.rich, i), self.inputs)
+    def rest(self, sink: CreditSink) -> None:
+        """Mark a sink as idle."""
+        if not sink._idle:
+            sink._idle = True
+            self._count(sink, -1)
+            self.active = without_item(self.active, sink)
+            self.low = without_item(self.low, sink)
+        if sink.credit > 1 and not sink.draining:
+            self.idle_rich = shared(with_item(self.idle_rich, sink), self.sinks)
 
-    def _count(self, i: Input, one: int) -> None:
-        self.active += one
-        if i.large:
+    def _count(self, sink: CreditSink, one: int) -> None:
+        self.not_idle += one
+        if sink.large:
             self.large += one
 
-    def _place(self, i: Input, now: float) -> None:
-        i._placed_at = now
-        self.recent = with_item(self.recent, i)
+    def _place(self, sink: CreditSink, now: float) -> None:
+        sink._placed_at = now
+        self.active = with_item(self.active, sink)
 
-    def _let_go(self, i: Input) -> None:
-        self.recent = without_item(self.recent, i)
-        self.renewing = without_item(self.renewing, i)
-        self.rich = without_item(self.rich, i)
+    def _forget(self, sink: CreditSink) -> None:
+        self.active = without_item(self.active, sink)
+        self.low = without_item(self.low, sink)
+        self.idle_rich = without_item(self.idle_rich, sink)

@@ -73,10 +73,10 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
         delivery.link.last_at = context.now
         if not delivery.link.link_credit:
             incoming.time_credit(context.now)
-        incoming.pool.received(incoming.input, context.now)
+        incoming.pool.received(incoming.credit_sink, context.now)
         if delivery.complete and not delivery.aborted and delivery.size < SMALL:
             context.kernel.small_at = context.now
-        delivery.link.quiet = incoming.input.quiet
+        delivery.link.credit_slack = incoming.credit_sink.credit_slack
         context.touch_input(incoming)
     else:
         assert delivery.relay is not None
@@ -130,12 +130,12 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
         elif not give_copy(context, leg, payload):
             abort_leg(context, leg)
             continue
-        branch = leg.outgoing
-        assert isinstance(branch, OutgoingLink)
-        if branch.current is leg:
-            if branch.bulk:  # the kernel may have begun the delivery
-                source.begin_bulk(branch.node, leg)
-            send_more(context, branch)
+        outgoing = leg.outgoing
+        assert isinstance(outgoing, OutgoingLink)
+        if outgoing.current is leg:
+            if outgoing.bulk:  # the kernel may have begun the delivery
+                source.begin_bulk(outgoing.node, leg)
+            send_more(context, outgoing)
     # This function held the chunk until here, so that no leg freed it before the next leg had it.
     chunk.release()
     close_if_done(context, relay)

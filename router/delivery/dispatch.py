@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
-    from amqpmesh.router.model.credit_share import Share
+    from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Node
 
@@ -106,13 +106,13 @@ def _is_left(relay: Relay) -> bool:
     )
 
 
-def _way(node: Node, relay: Relay) -> Share | None:
+def _way(node: Node, relay: Relay) -> CreditShare | None:
     """Return the share of an ingress by which a delivery leaves now; None: it must wait."""
     ready = [each for each in node.shares if each.is_ready and not each.is_excluded(relay.excluded)]
     return next(iter(choose(node.config.distribution, ready)), None)
 
 
-def _give(context: Context, relay: Relay, share: Share) -> None:
+def _give(context: Context, relay: Relay, share: CreditShare) -> None:
     """Move a delivery from its ingress to the node of a share: it leaves from there at once, or waits there."""
     forwarded(context, relay)
     share.ingress.left_at = context.now

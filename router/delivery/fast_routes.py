@@ -12,7 +12,7 @@ from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import kernel
 from amqpmesh.router.delivery.dispatch import room
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import first
@@ -79,13 +79,17 @@ def _decide(context: Context, entry: Node) -> None:
     route = entry.fast_route
     assert route is not None
     node = entry
-    route.lent = -1
-    route.quiet = 0
+    route.borrowed = -1
+    route.credit_slack = 0
     if entry.shares:
         if len(entry.shares) > 1:
             return
         share = first(entry.shares)
-        node, route.lent, route.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
+        node, route.borrowed, route.credit_slack = (
+            share.node,
+            share.credit_sink.credit,
+            share.pool.credit_slack(share.credit_sink),
+        )
         if entry.copies or entry.waiting.size or entry.outgoing or node.shares:
             return
     config = entry.config
@@ -127,14 +131,14 @@ def _decide(context: Context, entry: Node) -> None:
 
 
 def stay_quiet(node: Node) -> None:
-    """Tell the kernel how many deliveries each input of a node may get before its pool must be told."""
+    """Tell the kernel how many deliveries each sink of a node may get before its pool must be told."""
     pool = node.pool
     for each in pool.watched:
         owner = each.owner
         if isinstance(owner, IncomingLink):
-            owner.endpoint.flow_state.quiet = pool.quiet(each)
-        elif isinstance(owner, Share) and owner.ingress.fast_route is not None:
-            owner.ingress.fast_route.quiet = pool.quiet(each)
+            owner.endpoint.flow_state.credit_slack = pool.credit_slack(each)
+        elif isinstance(owner, CreditShare) and owner.ingress.fast_route is not None:
+            owner.ingress.fast_route.credit_slack = pool.credit_slack(each)
 
 
 def expanded(relay: kernel.Relay) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import Node, node_of
 
@@ -120,7 +120,7 @@ def drop_kept(context: Context, relay: Relay) -> None:
 
 def chosen_at(context: Context, relay: Relay) -> Node | None:
     """Return the node where the route of a delivery is chosen; None: its address is unknown."""
-    return relay.share.ingress if isinstance(relay.share, Share) else node_of(relay)
+    return relay.share.ingress if isinstance(relay.share, CreditShare) else node_of(relay)
 
 
 def count_undelivered(context: Context, node: Node | None) -> None:

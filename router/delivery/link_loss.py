@@ -174,8 +174,8 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
         node.outgoing = without_item(node.outgoing, link)
         node.draining = without_item(node.draining, link)
         node.creditors = without_item(node.creditors, link)
-        if link.branch is not None:
-            node.pool.remove_branch(link.branch, context.now)
+        if link.credit_source is not None:
+            node.pool.remove_source(link.credit_source, context.now)
         current, link.current = link.current, None
         if current is not None:
             hop_lost(context, current)
@@ -192,7 +192,7 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
         if link.current is not None:
             relay, link.current = link.current, None
             abort(context, relay)
-        link.pool.remove_input(link.input, context.now)
+        link.pool.remove_sink(link.credit_sink, context.now)
         if link.node is not None:
             link.node.incoming = without_item(link.node.incoming, link)
         node = link.node  # type: ignore[assignment]  # None for an anonymous terminus

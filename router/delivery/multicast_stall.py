@@ -9,7 +9,7 @@ from amqpmesh.router.config.file import Overflow
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.sources import Branch
+    from amqpmesh.router.credit.sources import CreditSource
     from amqpmesh.router.model.links import OutgoingLink
 
 #: Seconds of patience with a lane of a multicast, for each router behind it, beside the address' own patience.
@@ -47,13 +47,13 @@ def _lose_patience(context: Context, outgoing: OutgoingLink, since: float) -> No
 
 def _leave_out(context: Context, outgoing: OutgoingLink) -> None:
     """Skip a stalled receiver: the multicast no longer waits for it."""
-    if not outgoing.skipped and outgoing.branch is not None:
+    if not outgoing.skipped and outgoing.credit_source is not None:
         outgoing.skipped = True
-        outgoing.node.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, context.now)
+        outgoing.node.pool.change_source(outgoing.credit_source, 0, outgoing.cost, False, context.now)
 
 
-def take_back(context: Context, outgoing: OutgoingLink, branch: Branch) -> None:
-    """Include a skipped receiver again, which has given credit. Args: branch: its source of credit in the pool."""
+def take_back(context: Context, outgoing: OutgoingLink, source: CreditSource) -> None:
+    """Include a skipped receiver again, which has given credit. Args: source: its source of credit in the pool."""
     outgoing.skipped = False
     outgoing.stalled_since = None
-    outgoing.node.pool.change_branch(branch, 0, outgoing.cost, True, context.now)
+    outgoing.node.pool.change_source(source, 0, outgoing.cost, True, context.now)

@@ -11,7 +11,7 @@ from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
 from amqpmesh.router.delivery import message_head
 from amqpmesh.router.kernel import RELEASED, dispose, state_kind
 from amqpmesh.router.memory.holders import waiting_at
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import Node, node_of
@@ -79,9 +79,9 @@ def _hold(context: Context, relay: Relay, incoming: IncomingLink, node: Node | N
     elif isinstance(pool, SharedWindow) and relay.to is not None:
         if not relay.waiting:
             relay.waiting = True
-            pool.take_back(incoming.input)
+            pool.take_back(incoming.credit_sink)
         is_by_lane = node is not None and node.lane is not None and node.lane.kind is LaneKind.TRANSIT
-        relay.portion = pool.hold(incoming.input, node if is_by_lane else relay.to)
+        relay.portion = pool.hold(incoming.credit_sink, node if is_by_lane else relay.to)
         if relay.complete:
             for chunk in relay.chunks:
                 # The anonymous sender's own window limits what waits, so other links of the session may go on.
@@ -136,7 +136,7 @@ def config_of(context: Context, relay: Relay, node: Node) -> AddressConfig:
 def requeue(context: Context, relay: Relay, node: Node) -> None:
     """Queue a delivery again, behind those of its priority; in a mesh at its ingress, which chooses the routes."""
     share = relay.share
-    if isinstance(share, Share):
+    if isinstance(share, CreditShare):
         forwarded(context, relay)
         relay.share = None
         relay.key = None
@@ -170,19 +170,19 @@ def forwarded(context: Context, relay: Relay, *, left: bool = True) -> None:
                 dispose(relay.incoming, LEFT, False)
     if not relay.waiting:
         return
-    if isinstance(holder, Share):
+    if isinstance(holder, CreditShare):
         relay.waiting = False
-        holder.pool.forwarded(holder.input, context.now)
+        holder.pool.forwarded(holder.credit_sink, context.now)
         context.touch(holder.node)
         context.touch(holder.ingress)
     elif isinstance(holder, IncomingLink):
         relay.waiting = False
         pool = holder.pool
         if not isinstance(pool, SharedWindow):
-            pool.forwarded(holder.input, context.now)
+            pool.forwarded(holder.credit_sink, context.now)
         elif not isinstance(portion, Portion):
-            pool.passed(holder.input, relay.to)
+            pool.passed(holder.credit_sink, relay.to)
         else:
             assert relay.to is not None
-            pool.end(holder.input, portion, relay.to, left=left)
+            pool.end(holder.credit_sink, portion, relay.to, left=left)
         context.touch_input(holder)

@@ -100,7 +100,7 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
     watchers = list(node.copies)
     for share in node.shares:
         share.take(context.now)
-        share.pool.forwarded(share.input, context.now)
+        share.pool.forwarded(share.credit_sink, context.now)
         watchers += share.node.copies
         context.touch(share.node)
     legs = [Leg(relay, each, False) for each in links]

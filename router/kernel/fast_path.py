@@ -127,7 +127,7 @@ def _relay_transfer(
     if (
         route is None
         or route.generation != router.generation
-        or route.lent == 0
+        or route.borrowed == 0
         or link.behind
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
@@ -283,13 +283,13 @@ def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> N
         out.turn = route.turn
     link.relayed += 1
     link.last_at = out.last_at = router.now
-    link.quiet -= 1
-    if route.lent > 0:
-        route.lent -= 1
-        route.quiet -= 1
-        if route.quiet < 0:
+    link.credit_slack -= 1
+    if route.borrowed > 0:
+        route.borrowed -= 1
+        route.credit_slack -= 1
+        if route.credit_slack < 0:
             router.needs_update = True
-    if link.quiet < 0 or not out.link_credit:
+    if link.credit_slack < 0 or not out.link_credit:
         router.needs_update = True
     if not link.dirty:
         router.mark_dirty(link)

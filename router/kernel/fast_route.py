@@ -24,7 +24,19 @@ class FastRoute:
     It is valid while `generation` is the router's. Each change of the node sets it to 0.
     """
 
-    __slots__ = ("bulk", "drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn", "wanted")
+    __slots__ = (
+        "borrowed",
+        "bulk",
+        "credit_slack",
+        "drops",
+        "generation",
+        "hops",
+        "links",
+        "order",
+        "room",
+        "turn",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.generation = 0
@@ -38,9 +50,9 @@ class FastRoute:
         #: Octets of payload that certainly fit into one frame.
         self.room = 0
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
-        self.lent = -1
+        self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.
-        self.quiet = 0
+        self.credit_slack = 0
         #: The hops of a delivery that enters the mesh here.
         self.hops = 0
         #: Delivery annotations are dropped: messages with them need a decision.

@@ -25,6 +25,7 @@ class KernelLink:
         "accepted",
         "available",
         "behind",
+        "credit_slack",
         "current",
         "deliveries",
         "delivery_count",
@@ -50,7 +51,6 @@ class KernelLink:
         "outstanding",
         "part",
         "presettled",
-        "quiet",
         "record",
         "rejected",
         "relay",
@@ -108,7 +108,7 @@ class KernelLink:
         self.dirty = False
         self.relayed = 0
         #: Receivers: deliveries that may be relayed before an update is due. `relay`: the relay whose frames come in.
-        self.quiet = 0
+        self.credit_slack = 0
         self.relay: Relay | None = None
         #: The time of the last delivery, seconds; -1: there was none.
         self.last_at = -1.0

@@ -203,7 +203,7 @@ cdef class KernelLink:
     cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended
     cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: small numbers are ints.
-    cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
+    cdef public int number, snd_settle_mode, part, credit_slack, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public double last_at
@@ -288,7 +288,7 @@ cdef class Relay:
 
 @cython.final
 cdef class FastRoute:
-    cdef public long generation, order, room, lent, quiet, hops, turn
+    cdef public long generation, order, room, borrowed, credit_slack, hops, turn
     cdef public list links, bulk
     cdef public bint drops, wanted
 

@@ -199,7 +199,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
         incoming,
         Direction.INCOMING,
         copy=False,
-        undelivered=incoming.input.waiting + incoming.waiting,
+        undelivered=incoming.credit_sink.waiting + incoming.waiting,
         missed=0,
         reason=reason,
     )
@@ -278,8 +278,8 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     counted, node = link.endpoint.flow_state, link.node
     reason: Reason | None
     if isinstance(link, IncomingLink):
-        lane, direction, bulk, retired = link.lane, Direction.INCOMING, link.input.large, False
-        waiting = link.input.waiting + link.waiting
+        lane, direction, bulk, retired = link.lane, Direction.INCOMING, link.credit_sink.large, False
+        waiting = link.credit_sink.waiting + link.waiting
         of_node = why_node(node, draining=core.context.draining) if node is not None else None
         reason = why_incoming(link, of_node, draining=core.context.draining)
     else:
@@ -321,14 +321,14 @@ def _address(node: Node, tally: Tally, reason: Reason | None, where: ConsumerRou
     one.
     """
     ingress = node.ingress
-    lent = sum(share.input.granted for share in node.borrowers)
+    borrowed = sum(share.credit_sink.granted for share in node.borrowers)
     producers = _producers(node)
-    waiting, buffered, granted = node.waiting.size, node.buffered, node.granted - lent
+    waiting, buffered, granted = node.waiting.size, node.buffered, node.granted - borrowed
     if ingress is not None:
         producers += _producers(ingress)
         waiting += ingress.waiting.size
         # Deliveries that are assigned to a lane, and wait for its credit.
-        waiting += sum(share.input.waiting for share in ingress.shares if share.node is not node)
+        waiting += sum(share.credit_sink.waiting for share in ingress.shares if share.node is not node)
         buffered += ingress.buffered
         granted += ingress.granted
     return AddressStatistics(

@@ -11,7 +11,7 @@ from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.settlement import end_excluded, route_again
 from amqpmesh.router.mesh.lane_links import LOCAL_COST
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
 from amqpmesh.router.model.node import Node
 from amqpmesh.topology.workers import name_of
@@ -116,7 +116,7 @@ class Ingresses:
             elif wanted or not share.node.held:  # a lost route is kept for a while if there is no other
                 gone.append(share)
         for node, cost in missing.items():
-            Share(ingress, node, cost)
+            CreditShare(ingress, node, cost)
             context.touch(node)
         for share in gone:  # after the new ones, which can take the deliveries of the old ones
             self.end_share(share)
@@ -125,7 +125,7 @@ class Ingresses:
         if not ingress.has_consumers:
             send_back(context, ingress)
 
-    def end_share(self, share: Share) -> None:
+    def end_share(self, share: CreditShare) -> None:
         """Take a node from an ingress. Deliveries that wait there are routed again."""
         context = self._context
         share.end(context.now)

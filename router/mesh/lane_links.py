@@ -97,9 +97,9 @@ class LaneLinks:
             outgoing.max_unsettled = 0  # it takes nothing, and the core looks at it after each settlement on it
             node.outgoing = without_item(node.outgoing, outgoing)
             node.creditors = without_item(node.creditors, outgoing)
-            if outgoing.branch is not None:
-                node.pool.remove_branch(outgoing.branch, self._context.now)
-                outgoing.branch = None
+            if outgoing.credit_source is not None:
+                node.pool.remove_source(outgoing.credit_source, self._context.now)
+                outgoing.credit_source = None
             detach_if_done(self._context, outgoing)
 
 
@@ -141,7 +141,7 @@ def _attach_out(
     endpoint.context = outgoing
     record.outgoing[outgoing] = None
     node.outgoing = with_item(node.outgoing, outgoing)
-    outgoing.branch = node.pool.add_branch(0, cost, True, outgoing)
+    outgoing.credit_source = node.pool.add_source(0, cost, True, outgoing)
     context.touch_outgoing(outgoing)
     if context.recording is not None:
         context.recording.up(outgoing)

@@ -30,7 +30,7 @@ from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
 from amqpmesh.router.mesh.tree_history import TreeHistories
-from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.topology.address_book import Advert
@@ -233,7 +233,7 @@ class Routes:
         context, lane = self._context, node.lane
         if node.incoming or node.waiting.size or node.borrowers or node.returning:
             return False
-        if any(share.input.waiting for share in node.shares):  # its delivery may have to take another route
+        if any(share.credit_sink.waiting for share in node.shares):  # its delivery may have to take another route
             return False
         if node.is_ingress:
             local = context.nodes.find(node.tenant, node.name)
@@ -402,9 +402,9 @@ class Routes:
             return None
         if had is None or hop.record is not had.connection:
             return self._attach_link(node, lane, hop, apart=True, cost=cost)
-        if had.cost != cost and had.branch is not None:
+        if had.cost != cost and had.credit_source is not None:
             had.cost = cost
-            node.pool.change_branch(had.branch, 0, cost, not had.skipped, self._context.now)
+            node.pool.change_source(had.credit_source, 0, cost, not had.skipped, self._context.now)
             self._context.touch_outgoing(had)
         return had
 
@@ -478,7 +478,7 @@ class Routes:
             if share.node is not here:
                 self.ingresses.end_share(share)
         if here is not None and not node.shares:
-            Share(node, here, LOCAL_COST)
+            CreditShare(node, here, LOCAL_COST)
             context.touch(here)
 
     def _mark_old_parents(self, node: Node) -> None:

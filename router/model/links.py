@@ -13,8 +13,8 @@ from amqpmesh.router.small_set import shared, with_item, without_item
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.credit.pool import Pool
-    from amqpmesh.router.credit.sinks import FixedCredit, Input
-    from amqpmesh.router.credit.sources import Branch
+    from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
+    from amqpmesh.router.credit.sources import CreditSource
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Node
@@ -41,9 +41,9 @@ class IncomingLink:
         "bulk",
         "connection",
         "container",
+        "credit_sink",
         "endpoint",
         "from_old_parent",
-        "input",
         "key",
         "lane",
         "node",
@@ -86,12 +86,12 @@ class IncomingLink:
         #: The node that its deliveries go to; None: each names its own in `to` (the anonymous terminus).
         self.node = node
         self.pool = pool
-        self.input: Input = pool.add_input(endpoint.delivery_count, self, large)
+        self.credit_sink: CreditSink = pool.add_sink(endpoint.delivery_count, self, large)
         #: A router understands a lower limit; a client might not, and is asked to drain.
-        self.input.firm = lane is None
-        self.input.lowers = lane is not None
+        self.credit_sink.firm = lane is None
+        self.credit_sink.lowers = lane is not None
         if lane is not None:
-            self.input.times = MANY_SENDERS
+            self.credit_sink.times = MANY_SENDERS
         #: The leg of its last large relay, by the node that it leaves from on a bulk link: deliveries behind it may not
         #: overtake it. The table may be shared: `begin_bulk` adds to it.
         self.bulk: dict[Node, kernel.Leg] = _NOTHING_LARGE
@@ -162,11 +162,11 @@ class OutgoingLink:
     __slots__ = (
         "attached_at",
         "backlog",
-        "branch",
         "connection",
         "copies",
         "copy",
         "cost",
+        "credit_source",
         "drain_by",
         "endpoint",
         "gone",
@@ -209,7 +209,7 @@ class OutgoingLink:
         self.node = node
         #: True if the receiver gets a copy of each delivery, and takes it from no other receiver (§3.5.7).
         self.copy = copy
-        self.branch: Branch | None = None
+        self.credit_source: CreditSource | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
         #: The account of the octets of waiting copies; None: the receiver gets no copies.

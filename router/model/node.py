@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.kernel import FastRoute, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.credit_share import Share
+    from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
@@ -205,15 +205,15 @@ class Node:
         #: True if this router advertises to the mesh that the address has consumers here.
         self.is_advertised = False
         #: For an ingress: the nodes that it leads to, each with the credit that it lends.
-        self.shares: SmallSet[Share] = ()
+        self.shares: SmallSet[CreditShare] = ()
         #: For a node of a lane: there is no path at present, and the node waits for one.
         self.held = False
         #: For a node of a lane: the time since which no sender uses it, seconds.
         self.idle_since: float | None = None
         #: The credit that this node lends to ingresses.
-        self.borrowers: SmallSet[Share] = ()
+        self.borrowers: SmallSet[CreditShare] = ()
         #: The shares whose unused credit their nodes have asked for.
-        self.lenders: SmallSet[Share] = ()
+        self.lenders: SmallSet[CreditShare] = ()
         #: True for a node of the router's own, which exists even if it is not used.
         self.kept = False
         #: The end of a dynamic node's life (§3.5.10 to §3.5.13).

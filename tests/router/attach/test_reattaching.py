@@ -304,7 +304,7 @@ def test_resumed_deliveries_that_are_ignored_do_not_eat_a_producers_credit_for_e
     network.advance(10)
     assert link.credit > 0, "no credit ever again"
     incoming = next(iter(producer.record.incoming))
-    assert incoming.input.delivery_count == incoming.endpoint.delivery_count
+    assert incoming.credit_sink.delivery_count == incoming.endpoint.delivery_count
 
 
 def test_a_sender_sends_nothing_new_after_an_incomplete_unsettled_map() -> None:

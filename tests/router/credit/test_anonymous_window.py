@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
-from amqpmesh.router.credit.sinks import Input
+from amqpmesh.router.credit.sinks import CreditSink
 
 
-def granted(window: SharedWindow, i: Input) -> int:
+def granted(window: SharedWindow, i: CreditSink) -> int:
     """What its sender may send now."""
     window.grants(0.0)
     return i.granted
 
 
-def wait(window: SharedWindow, i: Input, to: str, count: int = 1) -> Portion:
+def wait(window: SharedWindow, i: CreditSink, to: str, count: int = 1) -> Portion:
     """So many messages come for an address, and wait."""
     for _ in range(count):
         window.received(i, 0.0)
@@ -25,16 +25,16 @@ def wait(window: SharedWindow, i: Input, to: str, count: int = 1) -> Portion:
     return portion
 
 
-def go_on(window: SharedWindow, i: Input, count: int) -> None:
+def go_on(window: SharedWindow, i: CreditSink, count: int) -> None:
     """So many messages come for another address, and leave."""
     for _ in range(count):
         window.received(i, 0.0)
         window.passed(i, "another")
 
 
-def begun(size: int) -> tuple[SharedWindow, Input]:
+def begun(size: int) -> tuple[SharedWindow, CreditSink]:
     window = SharedWindow(size)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     assert granted(window, i) == size
     return window, i
 

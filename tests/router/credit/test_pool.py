@@ -1,4 +1,4 @@
-"""Credit of a pool: its division among inputs, and its renewal."""
+"""Credit of a pool: its division among sinks, and its renewal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.pool import Branch, Input, Pool
+from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.credit.sinks import CreditSink
+from amqpmesh.router.credit.sources import CreditSource
 from tests.support.worlds.credit_pools import BALANCED, SINGLE, Flow, flows, pass_time, relay, served
 
 # Who gives credit, and how much.
@@ -17,33 +19,33 @@ from tests.support.worlds.credit_pools import BALANCED, SINGLE, Flow, flows, pas
 @pytest.mark.parametrize("distribution", Distribution)
 def test_without_a_consumer_nobody_gets_credit(distribution: Distribution) -> None:
     pool = Pool(distribution)
-    pool.add_input(0)
+    pool.add_sink(0)
     assert flows(pool) == {}
-    assert (pool.demand, pool.spare) == (0, 0)
-    branch = pool.add_branch()
+    assert (pool.demand, pool.overcommit) == (0, 0)
+    source = pool.add_source()
     assert flows(pool) == {}, "a consumer that never gave credit is none"
-    pool.remove_branch(branch, 0.0)
+    pool.remove_source(source, 0.0)
     assert pool.next_timer() is None
 
 
 @pytest.mark.parametrize("distribution", SINGLE)
 def test_receivers_of_copies_are_no_consumers(distribution: Distribution) -> None:
     pool = Pool(distribution)
-    i = pool.add_input(0)
-    pool.add_branch(usable=100, counts=False)
-    copies = pool.add_branch(usable=1, counts=False)
+    i = pool.add_sink(0)
+    pool.add_source(usable=100, counts=False)
+    copies = pool.add_source(usable=1, counts=False)
     pool.set_usable(copies, 50, 0.0)
     assert flows(pool) == {}
-    pool.add_branch(usable=7)
+    pool.add_source(usable=7)
     pool.set_usable(copies, 0, 0.0, withdrawn=True)
-    pool.remove_branch(copies, 0.0)
+    pool.remove_source(copies, 0.0)
     assert flows(pool) == {i: Flow(7)}
 
 
 def test_an_unavailable_address_gives_no_credit() -> None:
     pool = Pool(Distribution.UNAVAILABLE)
-    pool.add_input(0)
-    pool.set_usable(pool.add_branch(usable=5), 10, 0.0)
+    pool.add_sink(0)
+    pool.set_usable(pool.add_source(usable=5), 10, 0.0)
     assert flows(pool) == {}
 
 
@@ -53,76 +55,76 @@ def test_an_unavailable_address_gives_no_credit() -> None:
 )
 def test_the_demand_is_what_the_distribution_can_use(distribution: Distribution, demand: int) -> None:
     pool = Pool(distribution)
-    i = pool.add_input(0)
+    i = pool.add_sink(0)
     for usable, cost in ((2, 1), (5, 1), (30, 2)):
-        pool.add_branch(usable=usable, cost=cost)
+        pool.add_source(usable=usable, cost=cost)
     assert pool.demand == demand
     assert flows(pool) == {i: Flow(demand)}
 
 
 def test_the_next_closest_take_over_only_when_the_closest_are_gone() -> None:
     pool = Pool(Distribution.CLOSEST)
-    near, _far = pool.add_branch(usable=5, cost=1), pool.add_branch(usable=30, cost=2)
+    near, _far = pool.add_source(usable=5, cost=1), pool.add_source(usable=30, cost=2)
     pool.set_usable(near, 0, 0.0)
     assert pool.demand == 0
-    pool.remove_branch(near, 0.0)
+    pool.remove_source(near, 0.0)
     assert pool.demand == 30
 
 
 @pytest.mark.parametrize("distribution", SINGLE)
 def test_a_branch_that_has_left_changes_nothing_any_more(distribution: Distribution) -> None:
     pool = Pool(distribution)
-    gone, here = pool.add_branch(usable=1), pool.add_branch(usable=3)
+    gone, here = pool.add_source(usable=1), pool.add_source(usable=3)
     assert here.usable == 3
-    pool.remove_branch(gone, 0.0)
+    pool.remove_source(gone, 0.0)
     pool.set_usable(gone, 50, 0.0)
-    pool.remove_branch(gone, 0.0)
+    pool.remove_source(gone, 0.0)
     assert pool.demand == 3
 
 
 def test_a_multicast_waits_for_a_receiver_that_gave_no_credit_yet() -> None:
     pool = Pool(Distribution.MULTICAST)
-    i = pool.add_input(0)
-    pool.add_branch(usable=10)
-    late = pool.add_branch()
-    assert (pool.demand, pool.spare) == (0, 0)
+    i = pool.add_sink(0)
+    pool.add_source(usable=10)
+    late = pool.add_source()
+    assert (pool.demand, pool.overcommit) == (0, 0)
     assert flows(pool) == {}
     pool.set_usable(late, 4, 0.0)
     assert flows(pool) == {i: Flow(4)}
 
 
 def test_credit_is_divided_among_the_inputs_and_never_promised_twice() -> None:
-    pool, _, inputs = served(100, inputs=4)
-    assert [i.granted for i in inputs] == [25, 25, 25, 25]
-    late = pool.add_input(0)
-    assert flows(pool) == {late: Flow(5)}, "what is spare, and no more, until others give back"
-    assert pool.granted == pool.demand + pool.spare == 105
+    pool, _, sinks = served(100, sinks=4)
+    assert [i.granted for i in sinks] == [25, 25, 25, 25]
+    late = pool.add_sink(0)
+    assert flows(pool) == {late: Flow(5)}, "what is overcommit, and no more, until others give back"
+    assert pool.granted == pool.demand + pool.overcommit == 105
 
 
 def test_more_inputs_than_credit_get_one_each() -> None:
-    pool, _, inputs = served(3, inputs=10)
-    assert [i.granted for i in inputs] == [1] * 10
-    assert (pool.demand, pool.spare) == (3, 10)
+    pool, _, sinks = served(3, sinks=10)
+    assert [i.granted for i in sinks] == [1] * 10
+    assert (pool.demand, pool.overcommit) == (3, 10)
 
 
 def test_one_input_never_gets_more_than_max_credit() -> None:
     pool = Pool(BALANCED, max_credit=250)
-    i = pool.add_input(0)
-    pool.add_branch(usable=1000)
+    i = pool.add_sink(0)
+    pool.add_source(usable=1000)
     assert flows(pool) == {i: Flow(250)}
 
 
 def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_is() -> None:
     pool = Pool(BALANCED, max_credit=250)
-    many, one = pool.add_input(0), pool.add_input(0)
+    many, one = pool.add_sink(0), pool.add_sink(0)
     many.times = 3
-    branch = pool.add_branch(usable=10_000)
+    source = pool.add_source(usable=10_000)
     assert flows(pool) == {many: Flow(750), one: Flow(250)}
-    pool.change_branch(branch, 0, 1, True, 0.0)
+    pool.change_source(source, 0, 1, True, 0.0)
     small = Pool(BALANCED, max_credit=250)
-    many, one = small.add_input(0), small.add_input(0)
+    many, one = small.add_sink(0), small.add_sink(0)
     many.times = 3
-    small.add_branch(usable=300)
+    small.add_source(usable=300)
     assert flows(small) == {many: Flow(150), one: Flow(150)}
 
 
@@ -131,23 +133,23 @@ def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_
 )
 def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, shares: tuple[int, ...]) -> None:
     pool = Pool(BALANCED)
-    inputs = [pool.add_input(0, large=large) for large in (False, True, True)]
-    pool.add_branch(usable=credit)
+    sinks = [pool.add_sink(0, large=large) for large in (False, True, True)]
+    pool.add_source(usable=credit)
     pool.grants(0.0)
-    assert tuple(i.granted for i in inputs) == shares
+    assert tuple(i.granted for i in sinks) == shares
 
 
 def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
     pool = Pool(BALANCED)
-    small, large = pool.add_input(0), pool.add_input(0, large=True)
-    branch = pool.add_branch(usable=400)
+    small, large = pool.add_sink(0), pool.add_sink(0, large=True)
+    source = pool.add_source(usable=400)
     pool.grants(0.0)
     assert (small.granted, large.granted) == (368, 32)
     sent = 0
     while not small.draining:
         assert sent < 100, "who is idle is asked for what it holds, since another starves"
-        relay(pool, large, branch, 1.0)
-        pool.set_usable(branch, 368, 1.0)
+        relay(pool, large, source, 1.0)
+        pool.set_usable(source, 368, 1.0)
         for now in (1.0, 1.03):
             pool.handle_timer(now)
             pool.grants(now)
@@ -159,32 +161,32 @@ def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_
 
 def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
     pool = Pool(BALANCED, max_credit=50)
-    *idle, busy = [pool.add_input(0) for _ in range(6)]
-    branch = pool.add_branch(usable=300)
+    *idle, busy = [pool.add_sink(0) for _ in range(6)]
+    source = pool.add_source(usable=300)
     pool.grants(0.0)
-    large = pool.add_input(0, large=True)
-    relay(pool, busy, branch, 1.0)
+    large = pool.add_sink(0, large=True)
+    relay(pool, busy, source, 1.0)
     pool.grants(1.0)
     for _ in range(7):
-        relay(pool, large, branch, 1.0)
+        relay(pool, large, source, 1.0)
     pool.grants(1.0)
     assert large.granted == 0
     asked = {i for i, sent in pass_time(pool, 1.09).items() if any(flow.drain for flow in sent)}
     assert asked == {idle[0]}, "thirty-two are enough, and one of those that are idle holds fifty"
 
 
-# The spare delivery.
+# The overcommit delivery.
 
 
-def use_up(pool: Pool, i: Input, branch: Branch, now: float) -> None:
-    """Have an input send all that it may, and all of it leave."""
+def use_up(pool: Pool, i: CreditSink, source: CreditSource, now: float) -> None:
+    """Have a sink send all that it may, and all of it leave."""
     while i.credit:
-        relay(pool, i, branch, now)
+        relay(pool, i, source, now)
 
 
 def test_who_has_used_a_large_share_up_is_given_what_is_spare_only_when_nothing_else_comes() -> None:
-    pool, branch, (i,) = served(100)
-    use_up(pool, i, branch, 1.0)
+    pool, source, (i,) = served(100)
+    use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}
     assert pool.next_timer() == pytest.approx(1.02)
     assert pass_time(pool, 2.0) == {i: [Flow(1)]}
@@ -192,31 +194,31 @@ def test_who_has_used_a_large_share_up_is_given_what_is_spare_only_when_nothing_
 
 
 def test_what_a_consumer_gives_meanwhile_comes_in_one_flow() -> None:
-    pool, branch, (i,) = served(100)
+    pool, source, (i,) = served(100)
     for now in (1.0, 1.01, 1.02):
-        use_up(pool, i, branch, now)
+        use_up(pool, i, source, now)
         assert flows(pool, now) == {}
-        pool.set_usable(branch, 100, now)
+        pool.set_usable(source, 100, now)
         assert flows(pool, now) == {i: Flow(100)}
     assert pool.next_timer() is None
 
 
 def test_who_was_given_what_is_spare_late_once_is_given_it_at_once_while_shares_stay_small() -> None:
-    pool, branch, (i,) = served(100)
-    use_up(pool, i, branch, 1.0)
+    pool, source, (i,) = served(100)
+    use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}
     assert pass_time(pool, 2.0) == {i: [Flow(1)]}
-    pool.set_usable(branch, 1, 2.0)
+    pool.set_usable(source, 1, 2.0)
     pool.grants(2.0)
-    use_up(pool, i, branch, 2.0)
+    use_up(pool, i, source, 2.0)
     assert flows(pool, 2.0) == {i: Flow(1)}
 
 
 def test_who_comes_new_does_not_wait_for_what_is_spare_behind_who_expects_more() -> None:
-    pool, branch, (i,) = served(100)
-    use_up(pool, i, branch, 1.0)
+    pool, source, (i,) = served(100)
+    use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}
-    late = pool.add_input(0)
+    late = pool.add_sink(0)
     assert flows(pool, 1.0) == {late: Flow(1)}
     assert pass_time(pool, 1.03) == {i: [Flow(1)]}
 
@@ -229,93 +231,93 @@ def test_who_comes_new_does_not_wait_for_what_is_spare_behind_who_expects_more()
     more=st.integers(0, 300),
     first=st.integers(0, 100),
     most=st.sampled_from([1, 5, 50, 250]),
-    inputs=st.lists(st.booleans(), min_size=1, max_size=4),
+    sinks=st.lists(st.booleans(), min_size=1, max_size=4),
     times=st.integers(1, 2),
     data=st.data(),
 )
 def test_what_is_relayed_quietly_would_have_changed_nothing(
-    credit: int, more: int, first: int, most: int, inputs: list[bool], times: int, data: st.DataObject
+    credit: int, more: int, first: int, most: int, sinks: list[bool], times: int, data: st.DataObject
 ) -> None:
     """Told of each delivery, a pool sends no flow for as many as it said that it need not be told of.
 
-    Args: inputs: of each, whether it carries what is large.
+    Args: sinks: of each, whether it carries what is large.
     """
     pool = Pool(BALANCED, max_credit=most)
-    those = [pool.add_input(0, large=large) for large in inputs]
+    those = [pool.add_sink(0, large=large) for large in sinks]
     those[0].times = times
-    branch = pool.add_branch(usable=credit)
+    source = pool.add_source(usable=credit)
     pool.grants(0.0)
     for _ in range(first):
         i = data.draw(st.sampled_from(those))
-        if i.credit and branch.usable:
-            relay(pool, i, branch)
+        if i.credit and source.usable:
+            relay(pool, i, source)
             pool.grants(0.0)
-    pool.set_usable(branch, branch.usable + more, 0.0)
+    pool.set_usable(source, source.usable + more, 0.0)
     pool.grants(0.0)
     i = data.draw(st.sampled_from(those))
-    for _ in range(min(pool.quiet(i), branch.usable)):
-        relay(pool, i, branch)
+    for _ in range(min(pool.credit_slack(i), source.usable)):
+        relay(pool, i, source)
         assert flows(pool) == {}
 
 
 def test_an_input_that_is_alone_is_quiet_until_it_has_used_up_what_it_was_given() -> None:
-    pool, branch, (i,) = served(100)
-    assert pool.quiet(i) == 97
-    relay(pool, i, branch)
+    pool, source, (i,) = served(100)
+    assert pool.credit_slack(i) == 97
+    relay(pool, i, source)
     pool.grants(0.0)
-    assert pool.quiet(i) == 96
-    late = pool.add_input(0)
+    assert pool.credit_slack(i) == 96
+    late = pool.add_sink(0)
     pool.grants(0.0)
-    assert (pool.quiet(i), pool.quiet(late)) == (i.quiet, late.quiet)
+    assert (pool.credit_slack(i), pool.credit_slack(late)) == (i.credit_slack, late.credit_slack)
 
 
 # Renewed when a delivery has left.
 
 
 def test_credit_is_renewed_when_a_delivery_leaves_and_not_when_it_comes() -> None:
-    pool, branch, (i,) = served(10)
+    pool, source, (i,) = served(10)
     for _ in range(10):
         pool.received(i, 0.0)
     assert flows(pool) == {i: Flow(1)}, "one to wait here, and no more"
     for _ in range(9):
         pool.forwarded(i, 0.0)
-        pool.set_usable(branch, branch.usable - 1, 0.0)
+        pool.set_usable(source, source.usable - 1, 0.0)
     assert flows(pool) == {}, "what has left has used the consumer's credit"
-    pool.set_usable(branch, 10, 0.0)
+    pool.set_usable(source, 10, 0.0)
     assert flows(pool) == {i: Flow(10)}
     assert (i.granted, pool.waiting) == (10, 1)
 
 
 def test_a_flow_is_sent_for_half_a_share_and_those_of_a_batch_are_one() -> None:
-    pool, branch, (i,) = served(100)
+    pool, source, (i,) = served(100)
     sent = 0
     for _ in range(1000):
-        relay(pool, i, branch)
-        pool.set_usable(branch, 100, 0.0)
+        relay(pool, i, source)
+        pool.set_usable(source, 100, 0.0)
         sent += len(pool.grants(0.0))
     assert sent == 20
     for _ in range(99):
-        relay(pool, i, branch)
-        pool.set_usable(branch, 100, 0.0)
+        relay(pool, i, source)
+        pool.set_usable(source, 100, 0.0)
     assert flows(pool) == {i: Flow(100)}
 
 
 def test_a_consumer_that_takes_one_at_a_time_costs_one_flow_for_each_delivery() -> None:
-    pool, branch, inputs = served(1, inputs=3)
+    pool, source, sinks = served(1, sinks=3)
     for n in range(30):
-        relay(pool, inputs[n % 3], branch)
+        relay(pool, sinks[n % 3], source)
         between = flows(pool)
-        pool.set_usable(branch, 1, 0.0)
-        assert between | flows(pool) == {inputs[n % 3]: Flow(1)}
+        pool.set_usable(source, 1, 0.0)
+        assert between | flows(pool) == {sinks[n % 3]: Flow(1)}
 
 
 def test_no_more_wait_than_one_for_each_input() -> None:
-    pool, branch, inputs = served(0, inputs=5)
-    pool.set_usable(branch, 1, 0.0)
+    pool, source, sinks = served(0, sinks=5)
+    pool.set_usable(source, 1, 0.0)
     pool.grants(0.0)
-    pool.set_usable(branch, 0, 0.0)  # spent on something else: still a consumer
+    pool.set_usable(source, 0, 0.0)  # spent on something else: still a consumer
     for _ in range(10):
-        for i in inputs:
+        for i in sinks:
             while i.granted:
                 pool.received(i, 0.0)
         pool.grants(0.0)
@@ -323,8 +325,8 @@ def test_no_more_wait_than_one_for_each_input() -> None:
 
 
 def test_forwarding_more_than_has_come_is_our_own_mistake() -> None:
-    pool, branch, (i,) = served(5)
-    relay(pool, i, branch)
+    pool, source, (i,) = served(5)
+    relay(pool, i, source)
     with pytest.raises(CommandError):
         pool.forwarded(i, 0.0)
     assert (pool.waiting, i.waiting) == (0, 0)
@@ -336,12 +338,12 @@ def test_forwarding_more_than_has_come_is_our_own_mistake() -> None:
 @pytest.mark.parametrize("start", [0, 2**31 - 3, 2**32 - 1, 2**32 - 5])
 def test_delivery_counts_wrap(start: int) -> None:
     pool = Pool(BALANCED)
-    i = pool.add_input(start)
-    branch = pool.add_branch(usable=10)
+    i = pool.add_sink(start)
+    source = pool.add_source(usable=10)
     assert flows(pool) == {i: Flow(10)}
     assert i.limit == (start + 10) % 2**32
     for n in range(8):
-        relay(pool, i, branch)
+        relay(pool, i, source)
         assert i.delivery_count == (start + n + 1) % 2**32
     assert i.limit == (start + 10) % 2**32
     pool.flow_received(i, (start + 10) % 2**32, 0, 0, 0.0)

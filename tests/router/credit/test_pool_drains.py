@@ -1,4 +1,4 @@
-"""Drains of a pool: the inputs that are asked, and the end of a drain."""
+"""Drains of a pool: the sinks that are asked, and the end of a drain."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from tests.support.worlds.credit_pools import BALANCED, Flow, flows, pass_time, 
 
 
 def test_a_drain_asks_every_input_once() -> None:
-    pool, _, inputs = served(20, inputs=2)
+    pool, _, sinks = served(20, sinks=2)
     pool.drain(1.0)
     pool.drain(1.0)
     assert not pool.drained(1.0)
-    assert flows(pool, 1.0) == dict.fromkeys(inputs, Flow(10, drain=True))
+    assert flows(pool, 1.0) == dict.fromkeys(sinks, Flow(10, drain=True))
     pool.drain(1.1)
     assert flows(pool, 1.1) == {}
     assert not pool.drained(1.1)
 
 
 def test_an_input_that_is_asked_to_drain_gets_nothing_more_before_it_is_through() -> None:
-    pool, branch, (i,) = served(20)
+    pool, source, (i,) = served(20)
     for _ in range(15):
-        relay(pool, i, branch, 1.0)
-    pool.set_usable(branch, 0, 1.0)
+        relay(pool, i, source, 1.0)
+    pool.set_usable(source, 0, 1.0)
     pool.grants(1.0)
     pool.drain(1.0)
     assert flows(pool, 1.0) == {i: Flow(5, drain=True)}
-    pool.set_usable(branch, 20, 1.0)
+    pool.set_usable(source, 20, 1.0)
     assert flows(pool, 1.0) == {}
     for _ in range(5):
-        relay(pool, i, branch, 1.0)
-    pool.set_usable(branch, 20, 1.0)
+        relay(pool, i, source, 1.0)
+    pool.set_usable(source, 20, 1.0)
     assert flows(pool, 1.0) == {i: Flow(20)}
 
 
 def test_a_drain_is_done_when_all_have_answered() -> None:
-    pool, branch, (one, other) = served(20, inputs=2)
+    pool, source, (one, other) = served(20, sinks=2)
     pool.drain(1.0)
     pool.grants(1.0)
     pool.flow_received(one, 10, 0, 0, 1.01)
@@ -45,14 +45,14 @@ def test_a_drain_is_done_when_all_have_answered() -> None:
     assert not pool.drained(1.02), "what has come must leave first"
     for _ in range(10):
         pool.forwarded(other, 1.02)
-        pool.set_usable(branch, branch.usable - 1, 1.02)
+        pool.set_usable(source, source.usable - 1, 1.02)
     assert pool.drained(1.02)
     pool.drain(2.0)
     assert not pool.drained(2.0), "the next drain asks again"
 
 
 def test_a_drain_does_not_wait_longer_than_the_drain_time() -> None:
-    pool, branch, (i,) = served(20)
+    pool, source, (i,) = served(20)
     pool.drain(1.0)
     pool.grants(1.0)
     assert pool.next_timer() == 1.25
@@ -60,26 +60,26 @@ def test_a_drain_does_not_wait_longer_than_the_drain_time() -> None:
     pool.handle_timer(1.25)
     assert pool.drained(1.25)
     assert not i.draining
-    # Afterwards it is like any other input.
+    # Afterwards it is like any other sink.
     for _ in range(15):
-        relay(pool, i, branch, 2.0)
-    pool.set_usable(branch, 20, 2.0)
+        relay(pool, i, source, 2.0)
+    pool.set_usable(source, 20, 2.0)
     assert flows(pool, 2.0) == {i: Flow(20)}
     pool.flow_received(i, 35, 0, 0, 2.0)
     assert flows(pool, 2.0) == {i: Flow(1)}
 
 
 def test_an_idle_input_that_did_not_answer_a_drain_is_still_known_to_be_rich() -> None:
-    pool, branch, (idle,) = served(100)
+    pool, source, (idle,) = served(100)
     pool.grants(1.0)
     pool.handle_timer(1.0)
-    busy = pool.add_input(0)
+    busy = pool.add_sink(0)
     pool.grants(1.0)
     pool.drain(1.0)
     pool.grants(1.0)
     pass_time(pool, 1.3)
     while busy.granted:
-        relay(pool, busy, branch, 1.3)
+        relay(pool, busy, source, 1.3)
         pool.grants(1.3)
     assert pass_time(pool, 1.5)[idle] == [Flow(100, drain=True)]
 
@@ -92,19 +92,19 @@ def test_a_drain_with_nobody_to_ask_is_done_at_once() -> None:
 
 
 def test_an_input_without_credit_is_given_it_and_asked_to_drain_in_one_flow() -> None:
-    pool, branch, (i,) = served(1)
-    relay(pool, i, branch)
+    pool, source, (i,) = served(1)
+    relay(pool, i, source)
     pool.received(i, 0.0)  # no: it had no credit; yet nothing breaks
     pool.forwarded(i, 0.0)
-    pool.set_usable(branch, 10, 1.0)
+    pool.set_usable(source, 10, 1.0)
     pool.drain(1.0)
     assert flows(pool, 1.0) == {i: Flow(10, drain=True)}
 
 
 def test_an_input_that_leaves_is_not_waited_for() -> None:
-    pool, _, (stays, leaves) = served(20, inputs=2)
+    pool, _, (stays, leaves) = served(20, sinks=2)
     pool.drain(1.0)
     pool.grants(1.0)
     pool.flow_received(stays, 10, 0, 0, 1.0)
-    pool.remove_input(leaves, 1.0)
+    pool.remove_sink(leaves, 1.0)
     assert pool.drained(1.0)

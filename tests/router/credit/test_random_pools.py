@@ -1,6 +1,6 @@
 """Random meshes of credit pools in virtual time: every message arrives, and few ever wait.
 
-Each hop is a pool as a router has it; a branch of one is an input of the next. What runs between them are transfers
+Each hop is a pool as a router has it; a source of one is a sink of the next. What runs between them are transfers
 and flows with latency, nothing else.
 """
 
@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool import Input, Pool
+from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.credit.sinks import CreditSink
 
 SERIAL = 2**32 - 1
 
@@ -67,7 +68,7 @@ class Sender:
         self.answers = answers
         self.out = Wire(hop.clock, latency)
         self.back = Wire(hop.clock, latency)
-        self.input = hop.pool.add_input(delivery_count, self)
+        self.sink = hop.pool.add_sink(delivery_count, self)
         hop.changed()
 
     @property
@@ -76,12 +77,12 @@ class Sender:
 
     def transfer(self, message: Message) -> None:
         self.delivery_count = (self.delivery_count + 1) & SERIAL
-        self.out.send(lambda: self.hop.transfer_received(self.input, message))
+        self.out.send(lambda: self.hop.transfer_received(self.sink, message))
 
     def flow(self) -> None:
         if self.answers:
             count, credit = self.delivery_count, self.credit
-            self.out.send(lambda: self.hop.flow_received(self.input, count, credit))
+            self.out.send(lambda: self.hop.flow_received(self.sink, count, credit))
 
     def give_back(self) -> None:
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL
@@ -124,21 +125,21 @@ class Producer(Sender):
 
 
 class Lane(Sender):
-    """A branch of one hop that is an input of the next."""
+    """A source of one hop that is a sink of the next."""
 
     def __init__(self, above: Hop, below: Hop, latency: Callable[[], float], delivery_count: int) -> None:
         self.above = above
         self.known_limit = delivery_count
         super().__init__(below, latency, delivery_count)
-        self.branch = above.pool.add_branch(owner=self)
-        above.branches.append(self)
+        self.source = above.pool.add_source(owner=self)
+        above.sources.append(self)
 
     def take(self, message: Message) -> None:
         self.transfer(message)
         self.tell()
 
     def tell(self, withdrawn: bool = False) -> None:
-        self.above.pool.set_usable(self.branch, self.credit, self.above.clock.now, withdrawn=withdrawn)
+        self.above.pool.set_usable(self.source, self.credit, self.above.clock.now, withdrawn=withdrawn)
 
     def credit_changed(self) -> None:
         lowered = serial_difference(self.limit, self.known_limit) < 0
@@ -173,8 +174,8 @@ class Consumer:
         self.paused = False
         self.here = True
         self.drain = False
-        self.branch = hop.pool.add_branch(owner=self)
-        hop.branches.append(self)
+        self.source = hop.pool.add_source(owner=self)
+        hop.sources.append(self)
         self.renew()
 
     @property
@@ -197,13 +198,13 @@ class Consumer:
         if lowered:
             self.hop.outdated()
         self.usable = usable
-        self.hop.pool.set_usable(self.branch, usable, self.clock.now, withdrawn=lowered and not usable)
+        self.hop.pool.set_usable(self.source, usable, self.clock.now, withdrawn=lowered and not usable)
         self.hop.changed()
 
     def take(self, message: Message) -> None:
         self.usable -= 1
         self.sent += 1
-        self.hop.pool.set_usable(self.branch, self.usable, self.clock.now)
+        self.hop.pool.set_usable(self.source, self.usable, self.clock.now)
         self.wire.send(lambda: self.arrived(message))
 
     def arrived(self, message: Message) -> None:
@@ -226,8 +227,8 @@ class Consumer:
     def leave(self) -> None:
         self.here = False
         self.hop.outdated()
-        self.hop.branches.remove(self)
-        self.hop.pool.remove_branch(self.branch, self.clock.now)
+        self.hop.sources.remove(self)
+        self.hop.pool.remove_source(self.source, self.clock.now)
         self.hop.changed()
 
 
@@ -238,8 +239,8 @@ class Hop:
         self.network = network
         self.clock = network.clock
         self.pool = Pool(Distribution.BALANCED)
-        self.queue: deque[tuple[Input, Message]] = deque()
-        self.branches: list[Lane | Consumer] = []
+        self.queue: deque[tuple[CreditSink, Message]] = deque()
+        self.sources: list[Lane | Consumer] = []
         self.excess = 0
         self.troubled = False
         self.alarm: float | None = None
@@ -249,42 +250,42 @@ class Hop:
         self.troubled = True
         self.excess = 10**9
 
-    def transfer_received(self, i: Input, message: Message) -> None:
+    def transfer_received(self, i: CreditSink, message: Message) -> None:
         if not self.network.silence:
             assert i.granted > 0, "it sends what we never promised"
         self.pool.received(i, self.clock.now)
         self.queue.append((i, message))
         self.changed()
 
-    def flow_received(self, i: Input, delivery_count: int, credit: int) -> None:
+    def flow_received(self, i: CreditSink, delivery_count: int, credit: int) -> None:
         self.pool.flow_received(i, delivery_count, credit, None, self.clock.now)
         self.changed()
 
     def changed(self) -> None:
         pool, now = self.pool, self.clock.now
-        while self.queue and (ready := [b for b in self.branches if b.credit > 0]):
+        while self.queue and (ready := [b for b in self.sources if b.credit > 0]):
             i, message = self.queue.popleft()
             max(ready, key=lambda b: b.credit).take(message)
             pool.forwarded(i, now)
-        while self.queue and not self.branches:
+        while self.queue and not self.sources:
             i, message = self.queue.popleft()
             pool.forwarded(i, now)
             self.network.released(message)
         before = pool.granted
         grants = pool.grants(now)
         if pool.granted > before:
-            assert pool.granted + pool.waiting <= pool.demand + pool.spare, "credit is promised twice"
+            assert pool.granted + pool.waiting <= pool.demand + pool.overcommit, "credit is promised twice"
         if pool.drained(now):
-            for b in self.branches:
+            for b in self.sources:
                 if b.drain and isinstance(b, Lane):
                     b.drained()
         self.network.flows += len(grants)
         for grant in grants:
-            sender = grant.input.owner
+            sender = grant.sink.owner
             assert isinstance(sender, Sender)
             assert grant.credit >= 0
-            self.send_flow(sender, grant.input.delivery_count, grant.credit, grant.drain, grant.echo)
-        excess = pool.granted + pool.waiting - pool.demand - pool.spare
+            self.send_flow(sender, grant.sink.delivery_count, grant.credit, grant.drain, grant.echo)
+        excess = pool.granted + pool.waiting - pool.demand - pool.overcommit
         assert excess <= max(0, self.excess), "the promises outgrew the demand"
         self.excess = excess
         if not self.troubled:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.pool import FixedCredit, Grant
+from amqpmesh.router.credit.sinks import FixedCredit, Grant
 
 
 def test_a_window_is_granted_whole_at_once() -> None:
     window = FixedCredit(64)
-    i = window.add_input(2**32 - 10, owner="link")
+    i = window.add_sink(2**32 - 10, owner="link")
     assert window.grants(0.0) == [Grant(i, 64, False, False)]
     assert (i.owner, i.limit) == ("link", 54)
     assert window.grants(0.0) == []
@@ -18,7 +18,7 @@ def test_a_window_is_granted_whole_at_once() -> None:
 
 def test_it_is_renewed_by_halves_when_deliveries_leave_and_not_when_they_come() -> None:
     window = FixedCredit(10)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     window.grants(0.0)
     for _ in range(10):
         window.received(i, 0.0)
@@ -35,7 +35,7 @@ def test_it_is_renewed_by_halves_when_deliveries_leave_and_not_when_they_come() 
 
 def test_each_input_has_a_window_of_its_own() -> None:
     window = FixedCredit(4)
-    one, other = window.add_input(0), window.add_input(0)
+    one, other = window.add_sink(0), window.add_sink(0)
     window.grants(0.0)
     for _ in range(4):
         window.received(one, 0.0)
@@ -44,7 +44,7 @@ def test_each_input_has_a_window_of_its_own() -> None:
 
 def test_a_suspended_window_is_renewed_afterwards() -> None:
     window = FixedCredit(4)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     window.set_suspended(True)
     assert window.grants(0.0) == []
     window.set_suspended(False)
@@ -53,7 +53,7 @@ def test_a_suspended_window_is_renewed_afterwards() -> None:
 
 def test_a_suspended_window_takes_its_credit_back() -> None:
     window = FixedCredit(4)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     window.grants(0.0)
     window.set_suspended(True)
     assert window.grants(0.0) == [Grant(i, 0, False, True)]
@@ -63,7 +63,7 @@ def test_a_suspended_window_takes_its_credit_back() -> None:
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_suspended_window_asks_those_to_drain_that_must_not_be_lowered(answers: bool) -> None:
     window = FixedCredit(4)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     i.firm = True
     window.grants(0.0)
     window.received(i, 0.0)
@@ -81,7 +81,7 @@ def test_a_suspended_window_asks_those_to_drain_that_must_not_be_lowered(answers
 
 def test_credit_given_back_unasked_is_granted_again() -> None:
     window = FixedCredit(4)
-    i = window.add_input(2**32 - 2)
+    i = window.add_sink(2**32 - 2)
     window.grants(0.0)
     window.flow_received(i, 2, 0, 7, 0.0)
     assert (i.delivery_count, i.granted, i.available) == (2, 0, 7)
@@ -92,11 +92,11 @@ def test_credit_given_back_unasked_is_granted_again() -> None:
 
 def test_nothing_is_sent_to_an_input_that_has_left() -> None:
     window = FixedCredit(2)
-    i = window.add_input(0)
+    i = window.add_sink(0)
     window.grants(0.0)
     window.received(i, 0.0)
     window.received(i, 0.0)
-    window.remove_input(i, 0.0)
+    window.remove_sink(i, 0.0)
     window.forwarded(i, 0.0)
     window.forwarded(i, 0.0)
     assert window.grants(0.0) == []

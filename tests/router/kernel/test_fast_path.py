@@ -92,7 +92,7 @@ def _is_refused(router: Router, data: bytes) -> None:
     "change",
     [
         lambda router: setattr(router.fast_route, "generation", 0),
-        lambda router: setattr(router.fast_route, "lent", 0),
+        lambda router: setattr(router.fast_route, "borrowed", 0),
         lambda router: setattr(router.incoming, "behind", True),
         lambda router: setattr(router.fast_route, "links", []),
         lambda router: setattr(router.flow, "generation", 2),
@@ -239,7 +239,7 @@ def test_a_delivery_whose_key_is_in_use_leaves_with_a_tag_that_nothing_else_has(
     lane = router.outgoing[0]
     router.relay(transfer(0, b"2", PAYLOAD) + transfer(1, b"key\x05", PAYLOAD))
     assert lane.has_tag(b"1"), "as what came with 2 has left"
-    link: Any = SimpleNamespace(lane="a lane", link=SimpleNamespace(flow_state=lane))
+    link: Any = SimpleNamespace(lane="a lane", endpoint=SimpleNamespace(flow_state=lane))
     assert OutgoingLink.next_tag(link, b"key\x09") == b"key\x09"
     assert OutgoingLink.next_tag(link, b"key\x04") == b"2"
 

@@ -13,7 +13,7 @@ from tests.support.worlds.network import Network
 def test_an_address_has_a_pool_once_a_link_comes_and_asks_for_nothing_before() -> None:
     node = Node("", "q", AddressConfig(pattern="#"), Budget(2**20))
     assert (node.demand, node.granted, node.next_timer(), node.has_pool) == (0, 0, None, False)
-    node.pool.add_branch(usable=7)
+    node.pool.add_source(usable=7)
     assert (node.demand, node.has_pool) == (7, True)
     assert node.pool is node.pool
 
@@ -21,8 +21,8 @@ def test_an_address_has_a_pool_once_a_link_comes_and_asks_for_nothing_before() -
 def test_a_pool_that_is_made_while_memory_is_used_up_gives_nothing() -> None:
     node = Node("", "q", AddressConfig(pattern="#"), Budget(2**20))
     node.suspended = True
-    node.pool.add_branch(usable=7)
-    node.pool.add_input(0)
+    node.pool.add_source(usable=7)
+    node.pool.add_sink(0)
     assert (node.demand, node.pool.grants(1.0)) == (0, [])
     node.pool.set_suspended(False)
     assert [grant.credit > 0 for grant in node.pool.grants(2.0)] == [True]

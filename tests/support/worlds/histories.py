@@ -202,7 +202,7 @@ class History(Correspondence):
                     self._check_waiting(name)
 
     def _check_waiting(self, name: str) -> None:
-        """Assert that what waits is what receivers wanted, and one more delivery for each input."""
+        """Assert that what waits is what receivers wanted, and one more delivery for each sink."""
         waiting = inputs = 0
         for node in self.mesh.nodes.values():
             here = [each for each in node.core.context.nodes.values() if split(each.name)[0] == name]

@@ -27,7 +27,7 @@ BODIES: Final = (
 
 _OF_LINKS: Final = (
     *("delivery_count", "link_credit", "deliveries", "octets", "presettled", "accepted", "released", "modified"),
-    *("outstanding", "last_tag", "turn", "relayed", "quiet", "dirty"),
+    *("outstanding", "last_tag", "turn", "relayed", "credit_slack", "dirty"),
 )
 _OF_SESSIONS: Final = (
     *("next_incoming_id", "held", "next_outgoing_id", "next_delivery_id", "remote_incoming_window", "flow_due"),
@@ -148,7 +148,7 @@ class Router:
                 self.sink.out,
                 self.flow.relays,
                 self.flow.needs_update,
-                self.fast_route.lent,
+                self.fast_route.borrowed,
                 list(self.source_session.incoming.deliveries),
                 list(self.sink_session.outgoing.deliveries),
                 list(self.incoming.unsettled),

@@ -1,0 +1,318 @@
+"""The accounts of a pool: its sources and sinks, and the credit that each sink holds (§2.6.7)."""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.credit.sinks import SERIAL, CreditSink, ahead
+from amqpmesh.router.credit.sources import CreditSource, Demand
+from amqpmesh.router.credit.waiters import Waiters
+from amqpmesh.router.small_set import SmallSet, with_item, without_item
+
+
+class PoolSettings(NamedTuple):
+    """Settings that pools share; see `Pool`."""
+
+    max_credit: int
+    starve_time: float
+    reclaim_time: float
+    drain_time: float
+
+
+pool_settings: Final = lru_cache(maxsize=64)(PoolSettings)
+"""Return the one `PoolSettings` with these values, so that thousands of pools share it."""
+
+
+class CreditAccounts:
+    """The books of a pool: every event that changes credit is entered here, and the sums stay correct.
+
+    Each method costs O(1), whatever number of sinks the pool has. `Pool` decides from these sums which credit is
+    granted and which is taken back.
+
+    Args: see `Pool`.
+    """
+
+    __slots__ = ("_changed", "_demand", "_drain_asked", "_drain_round", "_drain_until", "_granted", "_held_until",
+                 "_lower_now", "_lowered", "_lowered_fully", "_reclaiming", "_revoked", "_settings", "_suspended",
+                 "_waiters", "_waiting")  # fmt: skip
+
+    def __init__(self, distribution: Distribution, settings: PoolSettings, idle_time: float) -> None:
+        self._settings = settings
+        self._waiters = Waiters(idle_time)
+        self._demand = Demand(distribution)
+        self._suspended = False
+        # Sums over the sinks, kept up to date with each of them.
+        self._waiting = 0
+        self._granted = 0
+        self._revoked = 0
+        # Sinks that were asked to drain because others starve, and sinks whose limit was lowered. Both are in the
+        # order in which their answers are due.
+        self._reclaiming: SmallSet[CreditSink] = ()
+        self._lowered: SmallSet[CreditSink] = ()
+        # Sinks that were asked to drain because a consumer drains.
+        self._drain_round: SmallSet[CreditSink] = ()
+        self._drain_asked = False
+        self._drain_until: float | None = None
+        self._changed: SmallSet[CreditSink] = ()  # sinks that need a flow
+        self._lower_now = False  # lower limits without waiting for `starve_time`
+        self._lowered_fully = False  # every limit is as low as it can be
+        self._held_until = 0.0  # limits are not lowered before this time
+
+    # What a pool shows, to explain why a sender waits.
+
+    @property
+    def demand(self) -> int:
+        """Return how many deliveries the sources can take now."""
+        return 0 if self._suspended else self._demand.credit
+
+    @property
+    def overcommit(self) -> int:
+        """Return how many deliveries the sinks may send beyond the demand: one each while there is a consumer."""
+        return len(self._waiters.sinks) if self._demand.open and not self._suspended else 0
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of deliveries that have come and not left."""
+        return self._waiting
+
+    @property
+    def granted(self) -> int:
+        """Return the number of deliveries that the sinks may still send; see `CreditSink.granted`."""
+        return self._granted
+
+    # Sources.
+
+    def add_source(self, usable: int = 0, cost: int = 1, counts: bool = True, owner: object = None) -> CreditSource:
+        """Add a link or a share of another node that deliveries leave by.
+
+        Args: usable: deliveries that it can take now.
+            cost: the cost of reaching it; `closest` uses the cheapest sources only.
+            counts: False for a receiver of copies: its credit gives no sender credit.
+        """
+        source = CreditSource(usable, cost, counts, owner)
+        self._demand.add(source)
+        self._lowered_fully = False
+        return source
+
+    def remove_source(self, source: CreditSource, now: float) -> None:  # noqa: ARG002 - every event has its time
+        """Remove a source. The next `grants` takes back the credit that was granted because of it."""
+        self._demand.remove(source)
+        self._lower_now = True
+        self._lowered_fully = False
+
+    def change_source(self, source: CreditSource, usable: int, cost: int, counts: bool, now: float) -> None:
+        """Change how a source counts: as if it were removed, and added with these values (`add_source`)."""
+        self.remove_source(source, now)
+        source.usable, source.cost, source.counts = usable, cost, counts
+        self._demand.add(source)
+
+    def set_usable(
+        self,
+        source: CreditSource,
+        usable: int,
+        now: float,  # noqa: ARG002 - every event has its time
+        *,
+        withdrawn: bool = False,
+    ) -> None:
+        """Set how many deliveries a source can take now: its credit, or less while its session or its buffer is full.
+
+        Args: withdrawn: the receiver lowered its limit to nothing. It is no consumer until it gives credit again. A
+            receiver that has used up its credit remains a consumer.
+        """
+        self._demand.set_usable(source, usable, withdrawn)
+        if withdrawn:
+            self._lower_now = True
+            self._lowered_fully = False
+
+    def hold(self, until: float) -> None:
+        """Take back no credit before `until`, seconds: no delivery can leave, but the router looks for another route.
+
+        The hold ends as soon as there is enough demand again. Args: until: infinite: until the next call.
+        """
+        self._held_until = until
+
+    def set_suspended(self, suspended: bool) -> None:
+        """Suspend or resume the pool. While the router's memory is used up, it grants nothing and takes credit back."""
+        self._suspended = suspended
+        self._lowered_fully = False
+
+    # Sinks.
+
+    def add_sink(self, delivery_count: int, owner: object = None, large: bool = False) -> CreditSink:
+        """Add a link that deliveries come in by. It has no credit yet.
+
+        Args: delivery_count: the initial one, of the sender's attach (§2.7.3). large: the link carries large messages,
+            while another link carries the rest of the same senders.
+        """
+        sink = CreditSink(delivery_count, owner, large)
+        self._waiters.enter(sink)
+        return sink
+
+    def remove_sink(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - every event has its time
+        """Remove a sink. Its waiting deliveries count until `forwarded` is called for each of them."""
+        self._spend(sink, sink.granted)
+        self._waiters.leave(sink)
+        self._changed = without_item(self._changed, sink)
+        self._lowered = without_item(self._lowered, sink)
+        self._drain_answered(sink)
+
+    def received(self, sink: CreditSink, now: float) -> None:
+        """Record that the first frame of a delivery came. Runs per delivery."""
+        sink.delivery_count = (sink.delivery_count + 1) & SERIAL
+        sink.waiting += 1
+        self._waiting += 1
+        sink._used_at = now
+        if sink.available:
+            sink.available -= 1
+        if not sink.granted:  # beyond every limit, or within one that was written off
+            return
+        left = sink.granted - sink._revoked - 1
+        sink.granted -= 1
+        self._granted -= 1
+        if left < 0:  # within the old limit: sent before the peer saw the lower one
+            sink._revoked -= 1
+            self._revoked -= 1
+        elif left <= sink._low_at or sink._idle:
+            self._waiters.used(sink, now)
+            if not left and (sink.draining or not sink.drains):
+                self._drain_answered(sink)
+
+    def forwarded(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - every event has its time
+        """Record that the first frame of a delivery has left, or that the delivery will never leave. Runs per delivery.
+
+        Raises: CommandError: no delivery of this sink waits.
+        """
+        if not sink.waiting:
+            raise CommandError("forwarded: no delivery of this sink waits")
+        sink.waiting -= 1
+        self._waiting -= 1
+
+    def relayed(self, sink: CreditSink, count: int, now: float) -> None:
+        """Record `count` deliveries that came and left at once: as `received` and `forwarded` for each."""
+        sink.delivery_count = (sink.delivery_count + count) & SERIAL
+        sink._used_at = now
+        sink.available = max(0, sink.available - count)
+        spent = min(count, sink.granted)
+        if not spent:
+            return
+        left = sink.granted - sink._revoked - spent
+        sink.granted -= spent
+        self._granted -= spent
+        if left < 0:  # within the old limit: sent before the peer saw the lower one
+            sink._revoked += left
+            self._revoked += left
+        if left <= sink._low_at or sink._idle:
+            self._waiters.used(sink, now)
+            if left <= 0 and (sink.draining or not sink.drains):
+                self._drain_answered(sink)
+
+    def flow_received(
+        self, sink: CreditSink, delivery_count: int, link_credit: int | None, available: int | None, now: float
+    ) -> None:
+        """Record the peer's flow (§2.6.7).
+
+        The sender may return credit, as drain asks it to. Its flow may also confirm that it has seen a lower limit.
+        Args: delivery_count, link_credit, available: of the flow; None: the flow does not have the field.
+        """
+        if spent := ahead(delivery_count, sink.delivery_count):
+            sink.delivery_count = delivery_count
+            self._spend(sink, spent)
+            self._waiters.rest(sink)  # a sender that returns credit has nothing to send
+            self._credit_fell(sink)
+        shown = None if link_credit is None else (delivery_count + link_credit) & SERIAL
+        if sink._revoked and shown == sink.limit and not sink._doubtful:
+            self._write_off(sink)
+        if available is not None:
+            sink.available = available
+        if sink._idle and sink.available > sink.credit:
+            self._waiters.used(sink, now)  # it has more to send than it has credit for
+
+    # Sums and entries that `Pool` uses.
+
+    def _free(self) -> int:
+        """Return how many deliveries may be granted now; below 0: the sources can take less than is granted."""
+        taken = self._waiting + self._granted
+        demand = self._demand
+        if self._suspended or not demand.open:
+            return (0 if self._suspended else demand.credit) - taken
+        return demand.credit + len(self._waiters.sinks) - taken
+
+    def _credit_fell(self, sink: CreditSink) -> None:
+        self._waiters.credit_fell(sink)
+        if not sink.credit and (sink.draining or not sink.drains):
+            self._drain_answered(sink)
+
+    def _ask_to_drain(self, sink: CreditSink) -> None:
+        """Ask a sink to drain. It gets no more credit until it has answered."""
+        sink.draining = True
+        waiters = self._waiters
+        waiters.idle_rich = without_item(waiters.idle_rich, sink)
+        waiters.low = without_item(waiters.low, sink)
+        self._changed = with_item(self._changed, sink)
+
+    def _drain_answered(self, sink: CreditSink) -> None:
+        """End the wait for an answer to a drain: the sink has answered, or the pool stops waiting."""
+        if sink.draining:
+            sink.draining = False
+            self._lowered_fully = False
+        self._reclaiming = without_item(self._reclaiming, sink)
+        self._drain_round = without_item(self._drain_round, sink)
+        if not self._drain_round:
+            self._drain_until = None
+
+    def _keep_credit(self, sink: CreditSink) -> None:
+        """Let a sink keep its credit after it did not answer a drain, and sort it among the others again."""
+        sink.draining = False
+        if sink._idle:
+            self._waiters.rest(sink)
+        self._waiters.credit_fell(sink)
+        self._lowered_fully = False
+
+    def _take_back(self, sink: CreditSink, count: int, now: float) -> None:
+        """Lower the limit of a sink. Its credit counts until the peer has confirmed that, or `reclaim_time` is over."""
+        sink._revoked += count
+        self._revoked += count
+        sink._doubtful = sink._doubtful or sink._raised
+        # If doubtful, no answer confirms it; and a consumer that comes and goes must not delay the end.
+        if not sink._doubtful:
+            sink._confirm_by = now + self._settings.reclaim_time
+            self._lowered = with_item(without_item(self._lowered, sink), sink)
+        if not sink.firm:
+            self._changed = with_item(self._changed, sink)
+        if sink.credit <= 1:
+            self._waiters.idle_rich = without_item(self._waiters.idle_rich, sink)
+        self._credit_fell(sink)
+
+    def _write_off(self, sink: CreditSink) -> None:
+        """Stop counting the credit that was taken back from a sink: it will not be used."""
+        self._lowered = without_item(self._lowered, sink)
+        sink.granted -= sink._revoked
+        self._granted -= sink._revoked
+        self._revoked -= sink._revoked
+        sink._revoked = 0
+        sink._raised = sink._doubtful = False
+
+    def _spend(self, sink: CreditSink, count: int) -> None:
+        granted = max(0, sink.granted - count)
+        revoked = granted - max(0, sink.credit - count)
+        self._granted += granted - sink.granted
+        self._revoked += revoked - sink._revoked
+        sink.granted, sink._revoked = granted, revoked
+
+    def _give(self, sink: CreditSink, most: int) -> int:
+        """Raise the limit of a sink by the free credit, at most by `most`. Returns: by how much."""
+        free = self._free()
+        # Credit that was taken back and is not confirmed is counted still. Granting it again costs nothing, and is
+        # right as soon as it would be free once confirmed.
+        again = max(0, min(most, sink._revoked, free + self._revoked))
+        sink._revoked -= again
+        self._revoked -= again
+        fresh = 0 if sink._revoked else max(0, min(most - again, free))
+        sink.granted += fresh
+        self._granted += fresh
+        if again + fresh:
+            sink._raised = sink in self._lowered
+            self._changed = with_item(self._changed, sink)
+            self._lowered_fully = False
+        return again + fresh
