@@ -29,10 +29,8 @@ from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import Handlers
-from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.kernel import serial_distance
 from amqpmesh.router.logins import Logins
-from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.kernel import Recorder
     from amqpmesh.router.mesh.member import MeshMember
-    from amqpmesh.router.statistics.router_statistics import Costly, Statistics
+    from amqpmesh.router.statistics.router_statistics import Costly
     from amqpmesh.router.telemetry.recording import Writer
 
 #: The deliveries that one call of `receive` handles before other connections get a turn. One frame of 20 octets can
@@ -415,10 +413,6 @@ class Core:
             self.context.set_timer(record, record.engine.next_timer())
         self.logins.tell_left_out()
         finish_batch(self.context)
-
-    def statistics(self) -> Statistics:
-        """Return the state of the router now."""
-        return run_to_end(take_snapshot(self))
 
     def passed(self) -> tuple[int, int]:
         """Return how many connections and links are gone, and how many there are.

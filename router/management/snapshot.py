@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     DeleteOnNoMessages,
 )
 from amqpmesh.router.attach.resolve import is_cut_off
+from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
 from amqpmesh.router.model.blocked import (
     NO_CONSUMERS,
@@ -148,6 +149,11 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         lanes=tuple(lanes),
         **seen,
     )
+
+
+def snapshot(core: Core) -> Statistics:
+    """Return the state of a router now, read without a pause."""
+    return run_to_end(take_snapshot(core))
 
 
 def _connection(record: ConnectionRecord) -> ConnectionStatistics:

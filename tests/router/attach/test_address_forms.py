@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.attach.resolve import LONGEST, REMEMBERED
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Direction, Reason
 from tests.support.worlds.meshes import World, deliver, with_receivers
 from tests.support.worlds.network import Client, Network, message
@@ -450,7 +451,7 @@ def test_a_sender_is_told_what_it_waits_for() -> None:
     links = {address: client.sender(address) for address in ("q@B", "r@A", "r@B")}
     mesh.advance(0.2)
     told = {
-        each.address: each.reason for each in mesh["A"].core.statistics().links if each.direction is Direction.INCOMING
+        each.address: each.reason for each in snapshot(mesh["A"].core).links if each.direction is Direction.INCOMING
     }
     assert told == {"q@B": Reason.NO_RECEIVER, "r": Reason.NO_RECEIVER, "r@B": None}
     assert [link.credit > 0 for link in links.values()] == [False, False, True]
@@ -501,7 +502,7 @@ def test_nothing_is_left_of_senders_to_other_routers_that_have_gone() -> None:
         link.detach()
         mesh.run()
     mesh.advance(30.0)
-    assert mesh["A"].core.statistics().addresses == ()
-    assert mesh["A"].core.statistics().lanes == ()
+    assert snapshot(mesh["A"].core).addresses == ()
+    assert snapshot(mesh["A"].core).lanes == ()
     assert mesh["A"].mesh.routes.is_empty
     mesh.leave()

@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig, PlaceConfig, RedirectConfig
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from tests.support.worlds.network import Client, Network, message
 
@@ -132,7 +133,7 @@ def test_a_presettled_message_that_should_have_gone_elsewhere_counts_as_undelive
     error = answer(client, anonymous)
     assert error.condition == LinkCondition.REDIRECT
     assert error.info == PLACE | {"address": "elsewhere/a", "delivery-tag": sent.delivery.tag}
-    assert n.core.statistics().router.undelivered == 1
+    assert snapshot(n.core).router.undelivered == 1
     n.leave()
 
 

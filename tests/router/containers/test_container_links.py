@@ -27,6 +27,7 @@ from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerCon
 from amqpmesh.router.containers.container_link import REPEAT_TIME
 from amqpmesh.router.containers.container_links import FIRST_STOLEN_PAUSE, LASTING, LONGEST_PAUSE
 from amqpmesh.router.core import Core
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import CONNECTOR, Broker
 from tests.support.worlds.meshes import Wire, World
@@ -48,7 +49,7 @@ def network(*links: LinkConfig) -> Network:
 
 def told(of: Network, name: str) -> ContainerLinkStatistics:
     """Return the statistics of a link."""
-    return next(each for each in of.core.statistics().container_links if each.name == name)
+    return next(each for each in snapshot(of.core).container_links if each.name == name)
 
 
 def events(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:

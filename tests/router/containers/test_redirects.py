@@ -11,6 +11,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Link
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified
 from amqpmesh.router.config.file import ConnectorConfig, ElsewhereConfig, LinkConfig, PasswordConfig
 from amqpmesh.router.containers.container_links import REACHING
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import Broker
@@ -52,7 +53,7 @@ class Led(Network):
         return Broker(self, connector=self.made[name], **settings)  # type: ignore[arg-type]  # as tests name them
 
     def told(self, name: str) -> ContainerLinkStatistics:
-        return next(each for each in self.core.statistics().container_links if each.name == name)
+        return next(each for each in snapshot(self.core).container_links if each.name == name)
 
     def leave(self) -> None:
         """End as any network does, and check that the router has closed the connections for redirects."""

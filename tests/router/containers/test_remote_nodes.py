@@ -26,6 +26,7 @@ from amqpmesh.router.config.file import (
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.containers.container_links import LONGEST_PAUSE
 from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.router_statistics import ContainerLinkState
@@ -68,7 +69,7 @@ class Far(Network):
 
     def told(self, name: str) -> ContainerLinkState:
         """Return the state of the only link of an address."""
-        (found,) = (each.state for each in self.core.statistics().container_links if each.name == name)
+        (found,) = (each.state for each in snapshot(self.core).container_links if each.name == name)
         return found
 
     def leave(self) -> None:
@@ -78,12 +79,12 @@ class Far(Network):
                 client.close()
         self.advance(3 * self.core.context.config.elsewhere.idle + 3.0)
         assert self.wanted == {}
-        assert self.core.statistics().container_links == ()
+        assert snapshot(self.core).container_links == ()
         super().leave()
 
     def reason(self, address: str) -> Reason | None:
         """Return the reason why nothing can be sent to an address."""
-        return next(each.reason for each in self.core.statistics().addresses if each.name == address)
+        return next(each.reason for each in snapshot(self.core).addresses if each.name == address)
 
 
 def following(client: Client, address: str | None) -> Sender:
@@ -465,13 +466,13 @@ def test_links_and_then_the_connection_go_when_nobody_has_needed_them_for_a_whil
     assert broker.receiving("elsewhere/a").is_attached
     n.advance(1.1)
     assert broker.links == {}
-    assert n.core.statistics().container_links == ()
+    assert snapshot(n.core).container_links == ()
     assert list(n.wanted) == [PLACE]
     n.advance(10.1)
     assert n.wanted == {}
     assert broker.is_lost
     client.close()
-    assert n.core.statistics().is_empty
+    assert snapshot(n.core).is_empty
     n.leave()
 
 

@@ -12,6 +12,7 @@ from amqpmesh.router.config.file import LinkConfig, Watch
 from amqpmesh.router.containers.container_links import LONGEST_PAUSE, WATCHING
 from amqpmesh.router.containers.watches import drops_in_silence
 from amqpmesh.router.logs.event_log import event_of, fields_of
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import CONNECTOR, PRODUCT, Broker
 from tests.support.worlds.network import Client, Network
@@ -31,7 +32,7 @@ def network(node: str = QUEUE, watch: Watch = Watch.AUTO) -> Network:
 
 
 def told(router: Network) -> ContainerLinkStatistics:
-    (link,) = router.core.statistics().container_links
+    (link,) = snapshot(router.core).container_links
     return link
 
 

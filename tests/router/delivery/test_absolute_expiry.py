@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.codec.types import Timestamp
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Header, Properties
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network
 
@@ -57,7 +58,7 @@ def test_a_message_that_has_expired_is_not_handed_on_and_is_a_dead_letter(addres
     (letter,) = keeper.take(1)
     assert bytes(letter.payload).endswith(expiring(-0.001)[len(encode_composite(Header())) :]), "its properties stay"
     letter.accept()
-    assert network.core.statistics().router.expired == 1
+    assert snapshot(network.core).router.expired == 1
     network.leave()
 
 

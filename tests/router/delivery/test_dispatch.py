@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     Properties,
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.network import Network, message
 
 
@@ -175,7 +176,7 @@ def test_a_message_that_expires_while_it_waits_goes_back_undeliverable() -> None
     assert sent.said == []
     network.advance(0.2)
     assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
-    assert network.core.statistics().router.expired == 1
+    assert snapshot(network.core).router.expired == 1
     network.leave()
 
 
@@ -543,7 +544,7 @@ def test_sections_out_of_order_are_relayed_untouched_and_counted() -> None:
     producer.send(producer.sender("q"), payload)
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
-    assert network.core.statistics().router.irregular == 1
+    assert snapshot(network.core).router.irregular == 1
     network.leave()
 
 

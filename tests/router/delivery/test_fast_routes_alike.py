@@ -33,6 +33,7 @@ from amqpmesh.router.kernel import (
     RELEASED_STATE,
     UNDELIVERABLE_STATE,
 )
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.data.encodings import mutated
 from tests.support.peers.scripted import frame
 from tests.support.worlds.kernel_router import FRAMES, frames
@@ -311,9 +312,9 @@ class Bench:
         self.wait(5.0)
         for network in self.networks:
             assert network.core.context.in_flight == 0
-            assert network.core.statistics().router.buffered == 0
+            assert snapshot(network.core).router.buffered == 0
         if self.mesh is None:
-            assert self.networks[0].core.statistics().is_empty
+            assert snapshot(self.networks[0].core).is_empty
         else:
             self.mesh.leave()
         self.note("end")

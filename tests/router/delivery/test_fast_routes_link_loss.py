@@ -10,6 +10,7 @@ import pytest
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected, Released
 from amqpmesh.router.kernel import FastDelivery
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Arrival, Client, Network, Sent, message
 from tests.support.worlds.side_by_side import relaying, statistics
@@ -138,7 +139,7 @@ def _both_settle(scene: Scene) -> None:
 
 def _statistics(scene: Scene) -> None:
     for network in scene.networks:
-        network.core.statistics()
+        snapshot(network.core)
 
 
 PARTINGS = (

@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Disposition, decode_performative
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.network import Client, Network, Sent, message
 
 FAILED = Modified(delivery_failed=True)
@@ -119,7 +120,7 @@ def test_a_receiver_with_thousands_unsettled_goes_in_steps_and_others_are_served
         steps += 1
         assert left - crowd.core.context.in_flight <= 50, "a step is a part of a slice"
         left = crowd.core.context.in_flight
-        told = crowd.core.statistics()
+        told = snapshot(crowd.core)
         assert (told.router.relays, told.router.deliveries_out) == (left, 2_000)
         (address,) = [each for each in told.addresses if each.name == "q"]
         assert (address.consumers, address.deliveries_out) == (0, 2_000)
@@ -214,7 +215,7 @@ def test_links_of_many_connections_that_are_cut_at_once_are_over_before_they_are
     for client in clients:
         crowd.core.receive_eof(client.record, now)
     assert crowd.core.context.chores
-    (address,) = [each for each in crowd.core.statistics().addresses if each.name == "q"]
+    (address,) = [each for each in snapshot(crowd.core).addresses if each.name == "q"]
     assert address.consumers == 0
     assert not any(each.is_ready for each in crowd.core.context.nodes.find("", "q").outgoing)  # type: ignore[union-attr]
     again = crowd.network.client(clients[-1].engine.settings.container_id)

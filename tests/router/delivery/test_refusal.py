@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Link
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig, RedirectConfig
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.network import Client, Network, Sent, message
 
 REDIRECT = RedirectConfig(hostname="b.example", network_host="127.0.0.1", port=5672)
@@ -95,7 +96,7 @@ def test_what_cannot_be_rejected_ends_its_link_with_that_error(address: str, way
     without_tag(error, sent)
     again = client.sender(None, name=link.name)
     assert client.send(again, message(2, to="q")).outcome == Released()
-    assert n.core.statistics().router.undelivered == 3
+    assert snapshot(n.core).router.undelivered == 3
     n.leave()
 
 

@@ -8,6 +8,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh import route_selection
 from amqpmesh.router.model.blocked import ConsumerRouters, why_address
 from amqpmesh.router.statistics.common import Reason
@@ -20,7 +21,7 @@ LINE = [("A", "B"), ("B", "C")]
 
 
 def told(mesh: World, router: str) -> Statistics:
-    return mesh[router].core.statistics()
+    return snapshot(mesh[router].core)
 
 
 def at(mesh: World, router: str, name: str = "q") -> AddressStatistics:

@@ -16,6 +16,7 @@ from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.common import Direction
 from amqpmesh.router.statistics.router_statistics import (
@@ -79,9 +80,9 @@ def statistics() -> Statistics:
         reason=None,
         unwatched=None,
     )
-    seen = mesh.nodes["A"].core.statistics()
+    seen = snapshot(mesh.nodes["A"].core)
     return replace(
-        network.core.statistics(),
+        snapshot(network.core),
         listeners=(listener,),
         connectors=(connector,),
         container_links=(link,),

@@ -19,18 +19,19 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
 from amqpmesh.router.kernel import dispose
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Direction, Outcomes, Reason
 from amqpmesh.router.statistics.router_statistics import AddressStatistics, LinkStatistics, Statistics
 from tests.support.worlds.network import OUTCOMES, Client, Network, message
 
 
 def link(network: Network, name: str) -> LinkStatistics:
-    (found,) = (each for each in network.core.statistics().links if each.name == name)
+    (found,) = (each for each in snapshot(network.core).links if each.name == name)
     return found
 
 
 def address(network: Network, name: str) -> AddressStatistics:
-    (found,) = (each for each in network.core.statistics().addresses if each.name == name)
+    (found,) = (each for each in snapshot(network.core).addresses if each.name == name)
     return found
 
 
@@ -61,7 +62,7 @@ def test_an_outcome_is_counted_on_both_links_at_the_address_and_for_the_router(o
     producer.send(producer.sender("q", name="out"))
     consumer.take(1)[0].dispose(OUTCOMES[outcome], settled=True)
     network.run()
-    statistics = network.core.statistics()
+    statistics = snapshot(network.core)
     for counted in (*statistics.links, *statistics.addresses, statistics.router):
         assert outcomes(counted) == none_but(**{outcome: 1})
     network.leave()
@@ -72,7 +73,7 @@ def test_a_presettled_delivery_has_no_outcome() -> None:
     _consumer, producer = network.client(), network.client()
     _consumer.receiver("q", name="in")
     producer.send(producer.sender("q", name="out"), settled=True)
-    statistics = network.core.statistics()
+    statistics = snapshot(network.core)
     for counted in (*statistics.links, *statistics.addresses, statistics.router):
         assert outcomes(counted) == none_but(presettled=1)
 
@@ -112,7 +113,7 @@ def test_a_delivery_is_undelivered_until_it_leaves_and_unsettled_until_it_is_set
         arrival.accept()
     network.run()
     assert link(network, "out").unsettled == link(network, "in").unsettled == 0
-    assert network.core.statistics().router.relays == 0
+    assert snapshot(network.core).router.relays == 0
 
 
 def test_copies_that_wait_and_copies_that_were_missed_are_told() -> None:
@@ -147,9 +148,9 @@ def test_what_links_counted_stays_with_the_address_and_the_router_when_they_are_
     at = address(network, "q")
     assert (at.deliveries_in, at.deliveries_out, outcomes(at)) == (3, 3, none_but(accepted=3))
     keeper.close()
-    router = network.core.statistics().router
+    router = snapshot(network.core).router
     assert (router.deliveries_in, router.deliveries_out, outcomes(router)) == (3, 3, none_but(accepted=3))
-    assert network.core.statistics().is_empty
+    assert snapshot(network.core).is_empty
 
 
 @pytest.mark.parametrize("first", ["in", "out"])
@@ -164,8 +165,8 @@ def test_a_link_detached_without_being_closed_counts_once(first: str) -> None:
     assert (lingering.attached, lingering.unsettled, lingering.reason) == (False, 1, Reason.DETACHED)
     consumer.take(1)[0].accept()
     network.run()
-    assert [each.name for each in network.core.statistics().links] == ["out" if first == "in" else "in"]
-    router = network.core.statistics().router
+    assert [each.name for each in snapshot(network.core).links] == ["out" if first == "in" else "in"]
+    router = snapshot(network.core).router
     assert (router.deliveries_in, router.deliveries_out, router.accepted) == (1, 1, 1)
 
 
@@ -189,7 +190,7 @@ def test_what_goes_to_nobody_is_counted_at_its_address() -> None:
     assert address(network, "q").undelivered == 4
     producer.send(anonymous, message(to="nowhere"))
     assert address(network, "q").undelivered == 4
-    assert network.core.statistics().router.undelivered == 5
+    assert snapshot(network.core).router.undelivered == 5
 
 
 @pytest.mark.parametrize("first", ["in", "out"])
@@ -204,7 +205,7 @@ def test_what_a_link_counted_that_was_detached_and_settled_or_lost_stays_once(fi
     (receiver if first == "in" else sender).detach(closed=False)
     network.run()
     (consumer if first == "in" else producer).lose()
-    router = network.core.statistics().router
+    router = snapshot(network.core).router
     assert (router.deliveries_in, router.deliveries_out, router.accepted) == (2, 2, 1)
     again, last = network.client(), network.client()
     receiver, sender = again.receiver("p"), last.sender("p")
@@ -213,7 +214,7 @@ def test_what_a_link_counted_that_was_detached_and_settled_or_lost_stays_once(fi
     network.run()
     (receiver if first == "in" else sender).detach(closed=False)  # nothing is unsettled: it is gone at once
     network.run()
-    router = network.core.statistics().router
+    router = snapshot(network.core).router
     assert (router.deliveries_in, router.deliveries_out, router.accepted) == (3, 3, 2)
 
 
@@ -232,7 +233,7 @@ def test_what_a_lost_receiver_leaves_is_counted_as_modified() -> None:
     consumer.receiver("q")
     producer.send(producer.sender("q"))
     consumer.lose()
-    router = network.core.statistics().router
+    router = snapshot(network.core).router
     assert outcomes(router) == none_but(modified=1)
 
 
@@ -242,7 +243,7 @@ def test_octets_of_messages_connections_and_router_add_up() -> None:
     consumer.receiver("q", name="in")
     payload = encode_composite(Accepted()) * 100  # any octets: the message-format is not 0
     producer.send(producer.sender("q", name="out"), payload, message_format=7)
-    statistics = network.core.statistics()
+    statistics = snapshot(network.core)
     assert [each.octets for each in statistics.links] == [len(payload)] * 2
     first, second = statistics.connections
     assert second.octets_in > len(payload) > first.octets_in
@@ -250,7 +251,7 @@ def test_octets_of_messages_connections_and_router_add_up() -> None:
     assert statistics.router.octets_in == first.octets_in + second.octets_in
     assert statistics.router.octets_out == first.octets_out + second.octets_out
     consumer.lose()
-    told = network.core.statistics()
+    told = snapshot(network.core)
     assert told.router.octets_in == first.octets_in + told.connections[0].octets_in
 
 
@@ -261,7 +262,7 @@ def test_credit_and_deliveries_are_timed() -> None:
     network = Network()
     consumer, producer = network.client(), network.client()
     out = producer.sender("q", name="out")
-    began = network.core.statistics().router.now
+    began = snapshot(network.core).router.now
     assert link(network, "out").attached_at == link(network, "out").zero_credit_since == began
     network.advance(1)
     receiver = consumer.receiver("q", name="in", credit=1)
@@ -281,7 +282,7 @@ def test_credit_and_deliveries_are_timed() -> None:
     receiver.flow(5)
     network.run()
     assert link(network, "in").zero_credit_since is None
-    assert network.core.statistics().router.now == began + 4
+    assert snapshot(network.core).router.now == began + 4
 
 
 def test_credit_that_is_taken_back_or_drained_is_timed() -> None:
@@ -330,7 +331,7 @@ def test_a_sender_without_a_receiver_anywhere() -> None:
 def test_a_link_with_credit_has_no_reason() -> None:
     network = Network()
     pair(network)
-    assert [each.reason for each in network.core.statistics().links] == [None, None]
+    assert [each.reason for each in snapshot(network.core).links] == [None, None]
     assert address(network, "q").reason is None
 
 
@@ -397,7 +398,7 @@ def test_a_peer_that_does_not_read() -> None:
     consumer.receiver("q", name="in", credit=200)
     consumer.stopped = True
     out = producer.sender("q", name="out")
-    while network.core.statistics().connections[0].unwritten <= network.listener.output_backlog:
+    while snapshot(network.core).connections[0].unwritten <= network.listener.output_backlog:
         producer.send(out, b"\x00" * 4000, message_format=1)
     producer.send(out)  # this one waits
     assert link(network, "in").reason is Reason.RECEIVER_UNREAD
@@ -458,7 +459,7 @@ def test_memory_that_is_used_up() -> None:
         network.run()
     other.sender("q", name="late")
     other.sender(None, name="anonymous")
-    router = network.core.statistics().router
+    router = snapshot(network.core).router
     assert router.memory_used_up
     assert router.buffered > router.memory == 2**20
     assert link(network, "late").reason is address(network, "q").reason is Reason.MEMORY
@@ -474,8 +475,8 @@ def test_a_router_that_drains() -> None:
     producer.sender(None, name="anonymous")
     network.core.start_drain(network.now)
     network.advance(0.1)
-    assert network.core.statistics().router.draining
-    assert not network.core.statistics().router.memory_used_up
+    assert snapshot(network.core).router.draining
+    assert not snapshot(network.core).router.memory_used_up
     assert link(network, "out").reason is Reason.DRAINING
     assert link(network, "anonymous").reason is Reason.DRAINING
 
@@ -502,7 +503,7 @@ def test_a_sender_whose_session_window_is_held_by_what_waits() -> None:
         producer.send(out)
     assert link(network, "out").credit > 0
     assert link(network, "out").reason is Reason.HELD
-    assert network.core.statistics().connections[1].held == 2
+    assert snapshot(network.core).connections[1].held == 2
 
 
 # Whom and what it names.
@@ -514,7 +515,7 @@ def test_a_connection_says_who_is_at_its_other_end() -> None:
     client = network.client("worker-1", idle_time_out=20.0)
     client.sender("q")
     client.receiver("p")
-    (told,) = network.core.statistics().connections
+    (told,) = snapshot(network.core).connections
     assert (told.number, told.listener, told.host) == (1, "test", "127.0.0.1")
     assert (told.container_id, told.hostname, told.tenant, told.user) == ("worker-1", None, "", None)
     assert (told.tls, told.cipher, told.certificate_subject) == (None, None, None)
@@ -526,7 +527,7 @@ def test_a_connection_says_who_is_at_its_other_end() -> None:
 def test_a_connection_that_has_not_opened_is_there() -> None:
     network = Network()
     network.core.accept(network.listener, "192.0.2.1", network.now, secured=False)
-    (told,) = network.core.statistics().connections
+    (told,) = snapshot(network.core).connections
     assert (told.host, told.container_id, told.state) == ("192.0.2.1", "", "START")
 
 
@@ -536,7 +537,7 @@ def test_links_are_told_apart_by_number() -> None:
     one.sender("q", name="same")
     other.sender("q", name="same")
     other.receiver("q", name="same")
-    links = network.core.statistics().links
+    links = snapshot(network.core).links
     assert {each.name for each in links} == {"same"}
     assert len({each.number for each in links}) == 3
     assert [(each.connection, each.direction) for each in links] == [
@@ -564,17 +565,17 @@ def test_a_dynamic_node_is_told_with_its_maker_and_lifetime(policy: LifetimePoli
     made = maker.receiver(None, source=Source(dynamic=True, dynamic_node_properties=properties))
     assert made.remote is not None
     assert isinstance(made.remote.source, Source)
-    (node,) = network.core.statistics().nodes
+    (node,) = snapshot(network.core).nodes
     assert f"{node.name}@A" == made.remote.source.address
     assert (node.dynamic, node.maker, node.lifetime) == (True, 2, named)
-    assert node.name in {each.name for each in network.core.statistics().addresses}
+    assert node.name in {each.name for each in snapshot(network.core).addresses}
 
 
 def test_a_sender_to_a_dynamic_node_is_told_its_name() -> None:
     network = Network()
     made = network.client().sender(None, target=Target(dynamic=True), name="out")
     assert made.is_attached
-    (node,) = network.core.statistics().nodes
+    (node,) = snapshot(network.core).nodes
     assert link(network, "out").address == node.name
 
 
@@ -587,7 +588,7 @@ def test_a_node_that_is_kept_is_there_whoever_comes_and_goes() -> None:
         assert sender.is_attached
         sender.detach()
         network.run()
-    told = network.core.statistics()
+    told = snapshot(network.core)
     assert [node.name for node in told.nodes] == ["$node"]
     assert not told.addresses
 
@@ -603,7 +604,7 @@ def test_reading_statistics_changes_nothing() -> None:
         credit = []
         for _ in range(20):
             for _ in range(reads):
-                network.core.statistics()
+                snapshot(network.core)
             if out.credit:
                 producer.send(out, b"\x00" * 10_000, message_format=1)
             for arrival in consumer.take():
@@ -611,7 +612,7 @@ def test_reading_statistics_changes_nothing() -> None:
                 receiver.flow(3)
             network.run()
             credit.append(out.credit)
-        return network.core.statistics(), credit
+        return snapshot(network.core), credit
 
     assert relayed(0) == relayed(3)
 
@@ -619,6 +620,6 @@ def test_reading_statistics_changes_nothing() -> None:
 def test_statistics_are_values() -> None:
     network = Network()
     pair(network)
-    assert network.core.statistics() == network.core.statistics()
+    assert snapshot(network.core) == snapshot(network.core)
     with pytest.raises(AttributeError):
-        network.core.statistics().router.links = 0  # type: ignore[misc]  # what is tried
+        snapshot(network.core).router.links = 0  # type: ignore[misc]  # what is tried

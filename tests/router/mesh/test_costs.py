@@ -2,6 +2,7 @@
 
 import pytest
 
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
 from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
 from tests.support.worlds.meshes import World
@@ -10,7 +11,7 @@ SQUARE = [("A", "B", 2), ("B", "D", 2), ("A", "C", 3), ("C", "D", 3)]
 
 
 def neighbour(mesh: World, router: str, other: str) -> NeighbourStatistics:
-    (found,) = (each for each in mesh[router].core.statistics().neighbours if each.router == other)
+    (found,) = (each for each in snapshot(mesh[router].core).neighbours if each.router == other)
     return found
 
 
@@ -20,7 +21,7 @@ def set_cost(mesh: World, router: str, other: str, cost: int) -> None:
 
 
 def distance(mesh: World, router: str, other: str) -> int | None:
-    (found,) = (each.distance for each in mesh[router].core.statistics().routes if each.router == other)
+    (found,) = (each.distance for each in snapshot(mesh[router].core).routes if each.router == other)
     return found
 
 
@@ -41,7 +42,7 @@ def test_traffic_takes_the_path_that_is_cheaper_now_and_no_delivery_is_lost() ->
     before = producer.send(link)
     set_cost(mesh, "A", "B", 9)
     after = producer.send(link)
-    carried = {router: [each.deliveries for each in mesh[router].core.statistics().lanes] for router in "BC"}
+    carried = {router: [each.deliveries for each in snapshot(mesh[router].core).lanes] for router in "BC"}
     assert carried == {"B": [1, 1], "C": [1, 1]}
     for arrival in consumer.take(2):
         arrival.accept()

@@ -11,6 +11,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Direction
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, message
@@ -62,9 +63,9 @@ def test_a_consumer_that_stops_reading_stops_its_producer_three_routers_away_and
         sent += 1
     assert link.credit == 0
     assert sent * 3000 < 3 * 2**20, "what a session's window holds and what may wait to be written, of each router"
-    held = {router: mesh[router].core.statistics().router.buffered for router in "ABCD"}
+    held = {router: snapshot(mesh[router].core).router.buffered for router in "ABCD"}
     mesh.advance(5.0)
-    assert {router: mesh[router].core.statistics().router.buffered for router in "ABCD"} == held
+    assert {router: snapshot(mesh[router].core).router.buffered for router in "ABCD"} == held
     assert max(held.values()) < 2 * AddressConfig(pattern="x").max_credit * 4096, (
         "what one router may have under way to another"
     )
@@ -387,7 +388,7 @@ def test_links_for_what_is_large_take_little_of_the_credit_from_what_is_small_be
     came += [bytes(arrival.payload) for arrival in consumer.take()]
     assert came == payloads
     for router in "BC":
-        lanes = [each for each in mesh[router].core.statistics().lanes if each.direction is Direction.INCOMING]
+        lanes = [each for each in snapshot(mesh[router].core).lanes if each.direction is Direction.INCOMING]
         (small,) = (each for each in lanes if not each.bulk)
         large = [each for each in lanes if each.bulk]
         assert (small.deliveries, sum(each.deliveries for each in large)) == (980, 20)

@@ -14,6 +14,7 @@ from amqpmesh.router.cli.output.listing import lines
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, RedirectConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.entities import PREFIX, TYPES
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.peers.broker import Broker
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Sent
@@ -52,7 +53,7 @@ def publish(mesh: World, count: int, *receivers: Client) -> list[int]:
 
 def told(mesh: World, router: str) -> list[tuple[str, str, str, str, str]]:
     """Return the mismatches in the statistics of a router."""
-    found = mesh[router].core.statistics().disagreements
+    found = snapshot(mesh[router].core).disagreements
     return sorted((each.address, each.here, each.ours, each.router, each.theirs) for each in found)
 
 
@@ -184,7 +185,7 @@ def test_the_table_of_disagreements_names_both_sides() -> None:
     receiver(mesh, "B")
     mesh["A"].client().sender("news/x")
     mesh.advance(0.5)
-    statistics = mesh["A"].core.statistics()
+    statistics = snapshot(mesh["A"].core)
     entities = {
         kind.name.removeprefix(PREFIX): [
             dict(zip(kind.attributes, kind.reader(kind.attributes)(each), strict=True))

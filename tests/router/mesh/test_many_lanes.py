@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh.routes import BATCH, PAUSE
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import message
@@ -12,7 +13,7 @@ COUNT = 2 * BATCH + BATCH // 2
 
 def credited(mesh: World) -> int:
     """Return the number of lanes of A that can be used."""
-    return sum(lane.credit > 0 for lane in mesh["A"].core.statistics().lanes)
+    return sum(lane.credit > 0 for lane in snapshot(mesh["A"].core).lanes)
 
 
 def test_lanes_come_back_a_part_at_a_time_and_those_that_something_waits_for_first() -> None:
@@ -53,9 +54,9 @@ def test_an_address_whose_last_sender_is_gone_is_not_led_again_when_its_turn_com
     mesh.cut(*mesh.between("A", "B"))
     mesh.join("A", "B")
     mesh.advance_until(lambda: credited(mesh) > 0, limit=1.0)
-    led = len(mesh["A"].core.statistics().lanes)
+    led = len(snapshot(mesh["A"].core).lanes)
     assert 0 < led < COUNT
     producer.close()
     mesh.advance(10 * PAUSE)
-    assert len(mesh["A"].core.statistics().lanes) <= led
+    assert len(snapshot(mesh["A"].core).lanes) <= led
     mesh.leave()

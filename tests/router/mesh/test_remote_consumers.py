@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Rece
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.config.file import AddressConfig, MeshConfig, RedirectConfig
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh import route_selection
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.mesh.routes import Routes
@@ -37,7 +38,7 @@ def send(mesh: World, client: Client, link: Sender, count: int) -> int:
 
 def has_no_lanes(mesh: World) -> bool:
     """Tell whether no router has a route or a lane left."""
-    return all(node.mesh.routes.is_empty and not node.core.statistics().lanes for node in mesh.nodes.values())
+    return all(node.mesh.routes.is_empty and not snapshot(node.core).lanes for node in mesh.nodes.values())
 
 
 @pytest.mark.parametrize("at", ["A", "B", "C"])
@@ -57,7 +58,7 @@ def test_whatever_comes_for_a_routers_name_reaches_who_receives_from_it_elsewher
     arrival.accept()
     mesh.run()
     assert sent.said == [(Accepted(), True)]
-    passed = next(each for each in mesh["C"].core.statistics().addresses if each.name == "q")
+    passed = next(each for each in snapshot(mesh["C"].core).addresses if each.name == "q")
     assert passed.deliveries_out == 1, "it is C's name: it goes by C"
     mesh.leave()
 
@@ -286,7 +287,7 @@ def test_when_another_path_is_cheaper_nothing_on_its_way_is_lost_or_in_doubt() -
     mesh.run()
     assert [sent.said for sent in sends] == [[(Accepted(), True)]] * 6
     mesh.advance(0.5)
-    lanes = [lane for lane in mesh["D"].core.statistics().lanes if lane.address == "q@D"]
+    lanes = [lane for lane in snapshot(mesh["D"].core).lanes if lane.address == "q@D"]
     assert len(lanes) == 1, "the others are gone, now that nothing on them is unsettled"
     mesh.leave()
 
@@ -411,7 +412,7 @@ def test_receivers_that_come_and_go_leave_nothing_behind() -> None:
     producer.close()
     mesh.advance(60.0)
     assert has_no_lanes(mesh)
-    assert [node.core.statistics().addresses for node in mesh.nodes.values()] == [(), (), ()]
+    assert [snapshot(node.core).addresses for node in mesh.nodes.values()] == [(), (), ()]
     mesh.leave()
 
 
@@ -421,7 +422,7 @@ def test_a_lane_to_who_receives_elsewhere_is_told_as_a_lane() -> None:
     producer = mesh["B"].client()
     producer.sender("q")
     mesh.advance(0.2)
-    there = mesh["B"].core.statistics()
+    there = snapshot(mesh["B"].core)
     (lane,) = there.lanes
     assert (lane.kind, lane.far, lane.address, lane.neighbour) == ("anycast", "A", "q@B", "A")
     assert [link.name for link in there.links] == ["s0"]

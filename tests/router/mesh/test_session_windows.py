@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Begin
 from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds import meshes
@@ -147,7 +148,7 @@ def test_so_many_octets_wait_to_be_written_to_a_neighbour_before_its_lanes_get_n
     sent = [producer.send(link, message("x" * 500 + str(number))) for number in range(90)]
     (there,) = mesh["A"].mesh.neighbours.values()
     assert backlog < there.record.unwritten <= backlog + 600, "one more than is allowed"
-    (lane,) = (each for each in mesh["A"].core.statistics().lanes if each.deliveries)
+    (lane,) = (each for each in snapshot(mesh["A"].core).lanes if each.deliveries)
     assert lane.reason is Reason.RECEIVER_UNREAD
     wire.frozen = False
     mesh.run()

@@ -9,6 +9,7 @@ from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Direction, Reason
 from tests.support.worlds.meshes import World, deliver, records, with_receivers
 from tests.support.worlds.network import Client, message
@@ -207,7 +208,7 @@ def test_a_sender_is_told_whether_any_of_them_has_receivers() -> None:
     mesh.advance(0.5)
 
     def reason() -> Reason | None:
-        (told,) = [each for each in mesh["B"].core.statistics().links if each.direction is Direction.INCOMING]
+        (told,) = [each for each in snapshot(mesh["B"].core).links if each.direction is Direction.INCOMING]
         return told.reason
 
     assert reason() is Reason.NO_RECEIVER

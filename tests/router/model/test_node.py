@@ -6,6 +6,7 @@ from weakref import ref
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.kernel import Budget
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.node import Node
 from tests.support.worlds.network import Network
 
@@ -57,4 +58,4 @@ def test_the_timer_of_an_address_goes_with_it() -> None:
     gc.collect()
     assert gone() is None
     assert router.core.next_timer() is None
-    assert router.core.statistics().is_empty
+    assert snapshot(router.core).is_empty

@@ -9,6 +9,7 @@ from pathlib import Path
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig, WorkerConfig
 from amqpmesh.router.core import Core
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh.member import MeshMember
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.topology.linkstate import Topology
@@ -276,7 +277,7 @@ class World:
         """Assert that no router has a delivery left, nor octets or frames of one."""
         for router, node in self.nodes.items():
             core = node.core
-            whole = core.statistics().router
+            whole = snapshot(core).router
             frames = sum(record.held_frames for record in core.context.connections)
             unsettled = [
                 link

@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.standard.messaging import AmqpValue, DistributionMode,
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import Delivery, dispose
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
 
 OUTCOMES: dict[str, DeliveryState] = {
@@ -360,5 +361,5 @@ class Network:
         for client in self.clients:
             if not client.is_lost:
                 client.close()
-        statistics = self.core.statistics()
+        statistics = snapshot(self.core)
         assert statistics.is_empty, statistics

@@ -36,6 +36,7 @@ from amqpmesh.router.core import Core
 from amqpmesh.router.delivery import arrival
 from amqpmesh.router.handlers import Handlers
 from amqpmesh.router.kernel import DispositionRun, TransferFrame, write_disposition, write_transfer
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.links import IncomingLink
 from tests.support.peers.scripted import AMQP, WINDOW, begun, flow, frame
@@ -274,7 +275,7 @@ _DEMAND: Final = frozenset({"demand", "reason"})
 
 def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
     """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
-    told = _without(asdict(core.statistics()), _OCTETS)
+    told = _without(asdict(snapshot(core)), _OCTETS)
     return told if at_once else _without(told, _DEMAND)
 
 
