@@ -103,7 +103,7 @@ def _apply(
         router = session.wire.router
         assert router is not None
         if receiver:
-            # A disposition without a state and settlement has no effect.
+            # A disposition without a state and without settlement has no effect.
             if (state is None and not settled) or _pass_outcome_up(router, fast, state, settled):
                 return None
         elif settled and fast.outcome is not None:
