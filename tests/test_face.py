@@ -22,7 +22,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_each_name_is_found_where_type_checkers_look_for_it() -> None:
-    """What is imported for them, and what is imported when it is asked for, must agree."""
+    """The imports for type checkers must agree with the imports on demand."""
     tree = ast.parse(Path(amqpmesh.__file__).read_text(encoding="utf-8"))
     declared = {
         name.name: statement.module

@@ -105,7 +105,7 @@ class TransferReceived:
 
 @dataclass(slots=True)
 class DeliveriesGathered:
-    """Whole deliveries, with their payloads, came in order on a link whose fast path is enabled (§2.7.5)."""
+    """Complete deliveries, with their payloads, arrived in order on a link whose fast path is enabled (§2.7.5)."""
 
     link: Receiver
     deliveries: list[Delivery]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the generato
 HAS_TLS = shutil.which("cc") is not None and has_tls("cc")
 
 COUNT = 40
-VICTIM = 20  # the message that a faulty peer does something to
+VICTIM = 20  # the number of the message with the fault
 PATIENCE = ("--patience", "0.5")  # seconds without any octet
 
 Frames = list[bytes]
@@ -31,7 +31,7 @@ Fault = Callable[[int, bytes], Frames]
 
 
 class Between:
-    """A proxy that passes on what two peers say to each other, but for frames of one kind that it does something to."""
+    """A proxy between two peers. It passes all frames on, except for a fault in frames of one kind."""
 
     def __init__(self, to: str, code: int, fault: Fault) -> None:
         self._to = int(to.rpartition(":")[2])
@@ -65,7 +65,7 @@ class Between:
         seen = 0
         try:
             with source.makefile("rb") as stream:
-                sink.sendall(stream.read(8))  # the protocol's head
+                sink.sendall(stream.read(8))  # the protocol header
                 while head := stream.read(4):
                     frame = head + stream.read(int.from_bytes(head) - 4)
                     if len(frame) > 8 and frame[10] == self._code:
@@ -81,7 +81,7 @@ class Between:
 
 @contextmanager
 def through(code: int, fault: Fault, *options: str) -> Iterator[tuple[Any, Any]]:
-    """(receiver, sender), with a faulty peer between them."""
+    """Run a receiver and a sender with a faulty peer between them. Yields: their results, in this order."""
     with ExitStack() as stack:
         common = ["--count", str(COUNT), *PATIENCE, *options]
         receiver = stack.enter_context(generate("receive", "--listen", *common))
@@ -92,7 +92,7 @@ def through(code: int, fault: Fault, *options: str) -> Iterator[tuple[Any, Any]]
 
 
 def pair(*options: str, receiving: tuple[str, ...] = ()) -> tuple[Any, Any]:
-    """What a receiver and the sender that is connected straight to it say at their end."""
+    """Run a receiver, and a sender that is connected to it directly. Returns: their results, in this order."""
     with generate("receive", "--listen", *PATIENCE, *options, *receiving) as receiver:
         url = receiver.line()["url"]
         with generate("send", "--url", url, *PATIENCE, *options) as sender:
@@ -101,12 +101,12 @@ def pair(*options: str, receiving: tuple[str, ...] = ()) -> tuple[Any, Any]:
 
 
 def instead(number: int, frames: Callable[[bytes], Frames]) -> Fault:
-    """Do something to one frame, and nothing to the others."""
+    """Return a fault that replaces one frame. Args: frames: returns the frames in its place."""
     return lambda seen, frame: frames(frame) if seen == number else [frame]
 
 
 def swapped() -> Fault:
-    """One frame comes after the one that follows it."""
+    """Return a fault that swaps a frame with the next one."""
     held: Frames = []
 
     def fault(seen: int, frame: bytes) -> Frames:
@@ -200,10 +200,10 @@ def test_a_message_that_had_to_wait_is_as_old_as_it_was_due() -> None:
     stall = 0.4  # seconds
 
     def late(frame: bytes) -> Frames:
-        time.sleep(stall)  # the peer that is measured
+        time.sleep(stall)  # this peer is the measured one
         return [frame]
 
-    # Twenty messages are due while the peer does nothing; a sender that waited for it would have stamped them later.
+    # Twenty messages are due while the peer stalls. A sender that waited for the peer would give them later times.
     with through(wire.TRANSFER, instead(VICTIM, late), "--rate", "50", *("--patience", "5")) as (receiver, sender):
         latency = receiver.result()["latency_us"]
         sent = sender.result()

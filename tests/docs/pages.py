@@ -36,7 +36,7 @@ class Block(NamedTuple):
     language: str
     text: str
     unrun: str | None = None
-    """Why the tests do not run it: a comment before it, which readers do not see."""
+    """The reason why tests do not run the block: a comment before it, which readers do not see."""
 
 
 class Command(NamedTuple):

@@ -55,7 +55,7 @@ RUN: Final = {
     ("start/tutorial-tls.md", "console"): "test_tutorial",
     ("start/tutorial-tls.md", "python"): "test_tutorial",
 }
-"""Which tests run the blocks of a page, by language."""
+"""The tests that run the blocks of a page, by language."""
 
 NOT_RUN: Final = 5
 """Blocks at most that a comment before them says are not run, and why."""

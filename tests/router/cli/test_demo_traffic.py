@@ -18,7 +18,7 @@ COUNT = 20
 PAUSE = 1.0  # seconds of the test's clock before more is allowed
 
 Relay = Callable[[int, Delivery, Sender], Awaitable[None]]
-"""What is done with the delivery of a number that comes for the n-th time, counted from 1."""
+"""A function that handles a delivery. Args: the message's number; how often it has come, this time included."""
 
 
 async def carried(relay: Relay, count: int = COUNT, limits: tuple[int, ...] = ()) -> Traffic:

@@ -15,7 +15,7 @@ from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network
 
 NOW = 1_800_000_000.0
-"""What the wall clocks show when a test begins, seconds since 1970."""
+"""The time of the wall clocks at the start of a test, seconds since 1970."""
 EXPIRED = Modified(delivery_failed=True, undeliverable_here=True)
 HONOURS = AddressConfig(pattern="q/#", absolute_expiry=True, dead_letter="dead")
 

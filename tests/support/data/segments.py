@@ -12,7 +12,7 @@ from amqpmesh.router.telemetry.schema import PACKED, UNIT_WORDS, VERSION, Flag, 
 from amqpmesh.router.telemetry.segments import OPEN, Name, block, maps
 
 BEGAN: Final = 1_777_600_000_000
-"""When the life of a router begins, unless it is said: 2026-05-01 01:46:40 UTC, in milliseconds since 1970."""
+"""The default start of a router: 2026-05-01 01:46:40 UTC, in milliseconds since 1970."""
 
 WHOLE_SAMPLE: Final = 1 << 32
 

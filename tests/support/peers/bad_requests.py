@@ -57,7 +57,7 @@ REPLY_TOS: Final[Mapping[str, str | None]] = {
 }
 
 AMQP_VALUE: Final = b"\x00\x53\x77"
-"""What a section of one value begins with (§3.2.8)."""
+"""The beginning of an amqp-value section (§3.2.8)."""
 
 
 def nested(depth: int) -> bytes:

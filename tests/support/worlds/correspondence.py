@@ -90,7 +90,7 @@ class Correspondence:
         self.of: dict[Arrival, Letter] = {}
         self.frozen: list[Wire] = []
         self.serial = 0
-        #: A receiver has drained: it may have given back what producers were given credit for.
+        #: A receiver has drained: the credit that it gave up may have been granted to producers already.
         self.has_drained = False
         for _ in range(random.randint(3, 7)):
             self.connect()

@@ -114,7 +114,7 @@ class Router:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left of any delivery."""
+        """True if no delivery has left anything behind."""
         ledgers = [self.source_session.incoming.deliveries, self.sink_session.outgoing.deliveries]
         return (
             not any(ledgers)

@@ -1,4 +1,4 @@
-"""Messages of a random history: what became of each, and what may become of it."""
+"""Messages of a random history: their fates, and the rules that these must obey."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Receipt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it has arrived."""
+        """True if the whole message has arrived."""
         return self.arrival.delivery.complete and not self.arrival.delivery.aborted
 
 
@@ -47,7 +47,7 @@ class Letter:
     priority: int = 4
     #: It may expire.
     ttl: int | None = None
-    #: The dynamic node of whoever wants an answer.
+    #: The dynamic node to which the answer goes; None: no answer is wanted.
     reply_to: str | None = None
     #: The link that it was sent by has no address.
     anonymous: bool = False
@@ -83,9 +83,9 @@ class Rules:
 
 
 def check(letter: Letter, rules: Rules, *, is_attached: bool) -> None:
-    """Assert that what the sender heard is what receivers did, or what a router may say truthfully.
+    """Assert that the sender's outcome is one that a receiver gave, or one that a router may give in its place.
 
-    Args: is_attached: its sender still is.
+    Args: is_attached: the sender is still attached.
     """
     said = letter.sent.said
     account = (letter.number, letter.to, said, [(each.link.name, each.state) for each in letter.receipts])

@@ -120,7 +120,7 @@ class Way:
 
 @dataclass
 class Noted:
-    """What arrived at a peer in one step."""
+    """The frames that arrived at a peer in one step."""
 
     transfers: list[object] = field(default_factory=list)
     frames: list[object] = field(default_factory=list)
