@@ -24,7 +24,7 @@ from amqpmesh.router.containers.remote_nodes import Elsewhere
 from amqpmesh.router.context import Context, Errand
 from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
-from amqpmesh.router.delivery.link_loss import connection_gone
+from amqpmesh.router.delivery.link_loss import end_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
@@ -298,7 +298,7 @@ class Core:
         self._begin(now)
         for event in record.engine.receive_eof():
             self._handlers.handle(record, event)
-        connection_gone(self.context, record)
+        end_connection(self.context, record)
         forget(record, record)
         forget_output(record)
         self.context.connections.pop(record, None)
@@ -406,7 +406,7 @@ class Core:
         for record in list(self.context.connections):
             if record.engine.can_send:
                 record.engine.close(error)
-                connection_gone(self.context, record)
+                end_connection(self.context, record)
             elif not record.lost:
                 record.engine.finished = True
                 self.context.on_output(record)

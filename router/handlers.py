@@ -18,10 +18,10 @@ from amqpmesh.router.delivery.arrival import transfer_received
 from amqpmesh.router.delivery.dispatch import resume_sending, send_more
 from amqpmesh.router.delivery.link_loss import (
     close_connection,
-    connection_gone,
+    close_link,
+    end_connection,
+    end_session,
     fail_links,
-    link_over,
-    session_over,
     suspend,
 )
 from amqpmesh.router.delivery.settlement import disposition_received, resumed
@@ -169,7 +169,7 @@ class Handlers:
                 condition=error.condition if error is not None else None,
                 reason=error.description if error is not None else None,
             )
-        connection_gone(self._context, record)
+        end_connection(self._context, record)
         self._context.set_timer(record, record.engine.next_timer())
 
     def _begun(self, record: ConnectionRecord, event: events.SessionBegun) -> None:
@@ -182,7 +182,7 @@ class Handlers:
             session.begin()
 
     def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
-        session_over(self._context, record, event.session)
+        end_session(self._context, record, event.session)
         if self.mesh is not None:
             self.mesh.ended(record, event.session)
         if record.connector is not None:
@@ -224,7 +224,7 @@ class Handlers:
                 suspend(self._context, record, link)
             else:
                 # Neither side can name its deliveries any more, whichever side has closed it (§2.6.5, §2.6.6).
-                link_over(self._context, link)
+                close_link(self._context, link)
         if event.by_peer and endpoint.session.can_send:  # a handler may have closed the connection
             endpoint.detach(closed=event.closed)
         self.containers.detached(event)

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.permitted import is_outcome
-from amqpmesh.router.delivery.settlement import disposition_received, hop_lost
+from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
 from amqpmesh.router.kernel import Delivery, expand_link, forget
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, at
         if (encoded := _outcome(state)) is not None:
             _said(context, delivery, encoded, settled=True)
         elif delivery.leg is not None:
-            hop_lost(context, delivery.leg)
+            receiver_gone(context, delivery.leg)
         if not ours:
             break
     if not attach.incomplete_unsettled:
         for delivery in ours.values():
             if delivery.leg is not None:
-                hop_lost(context, delivery.leg)
+                receiver_gone(context, delivery.leg)
 
 
 def _before(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | OutgoingLink]:

@@ -22,7 +22,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Link
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.containers.container_link import ContainerLink, because, configured, is_refusal, who
 from amqpmesh.router.containers.watches import is_gone
-from amqpmesh.router.delivery.link_loss import link_over
+from amqpmesh.router.delivery.link_loss import close_link
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import redirect_of
 from amqpmesh.router.small_set import with_item
@@ -292,7 +292,7 @@ class Containers:
         """Detach an endpoint. Its unsettled deliveries end as those of any ended link."""
         link = endpoint.context
         if isinstance(link, IncomingLink | OutgoingLink):
-            link_over(self._context, link)
+            close_link(self._context, link)
         if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
             endpoint.detach()
 

@@ -20,7 +20,7 @@ from amqpmesh.router.delivery.lifetime import close_if_done, drop_kept
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
 from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
-from amqpmesh.router.delivery.refusal import end_link, refuse
+from amqpmesh.router.delivery.refusal import fail_sender, refuse
 from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
 from amqpmesh.router.delivery.settlement import end_unsent, undelivered
 from amqpmesh.router.kernel import (
@@ -181,7 +181,7 @@ def _route(context: Context, relay: Relay) -> None:
         if incoming.connection.strict_annotations:
             refusal = message_head.strict_refusal(data, head)
             if refusal is not None:
-                end_link(context, relay, refusal)
+                fail_sender(context, relay, refusal)
                 return
         if head.irregular:
             context.irregular_heads += 1

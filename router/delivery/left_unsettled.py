@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.context import has_unsettled
-from amqpmesh.router.delivery.settlement import hop_lost, sender_gone
+from amqpmesh.router.delivery.settlement import receiver_gone, sender_gone
 from amqpmesh.router.kernel import Delivery, Sweep, forget, sweep
 from amqpmesh.router.model.ended_links import Round
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -50,7 +50,7 @@ def end_all(context: Context, links: Links) -> Steps[None]:
 def end_backlog(context: Context, link: OutgoingLink) -> Steps[None]:
     """End the copies that wait for the credit of a link that has ended."""
     while link.backlog:
-        hop_lost(context, link.backlog.popleft())
+        receiver_gone(context, link.backlog.popleft())
         yield
 
 
@@ -87,7 +87,7 @@ def _done(context: Context, link: IncomingLink | OutgoingLink) -> None:
 
 def _end(context: Context, delivery: Delivery) -> None:
     if delivery.leg is not None:
-        hop_lost(context, delivery.leg)
+        receiver_gone(context, delivery.leg)
     elif delivery.relay is not None:
         sender_gone(context, delivery.relay, delivery)
     forget(delivery)

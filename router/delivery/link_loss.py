@@ -12,7 +12,7 @@ from amqpmesh.router.delivery.left_unsettled import add_ended, end_all, end_back
 from amqpmesh.router.delivery.lifetime import recount
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
-from amqpmesh.router.delivery.settlement import hop_lost, route_again, undelivered
+from amqpmesh.router.delivery.settlement import receiver_gone, route_again, undelivered
 from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def fail_link(context: Context, link: IncomingLink | OutgoingLink, error: Error) -> None:
     """Detach a link with an error, and end its deliveries."""
-    link_over(context, link)
+    close_link(context, link)
     endpoint = link.endpoint
     if endpoint.is_attached and endpoint.session.can_send:
         endpoint.detach(error=error)
@@ -51,19 +51,19 @@ def close_connection(context: Context, record: ConnectionRecord, error: Error | 
     """Close a connection, and end its links without waiting for the peer's `close`, which may never come."""
     if record.engine.can_send:
         record.engine.close(error)
-    connection_gone(context, record)
+    end_connection(context, record)
     context.set_timer(record, record.engine.next_timer())
 
 
 def cut_connection(context: Context, record: ConnectionRecord) -> None:
     """End a connection whose peer does not read, and drop its output."""
     record.cut = record.engine.finished = True
-    connection_gone(context, record)
+    end_connection(context, record)
     forget_output(record)
     context.on_output(record)
 
 
-def connection_gone(context: Context, record: ConnectionRecord) -> None:
+def end_connection(context: Context, record: ConnectionRecord) -> None:
     """End all links of a connection that is closed or lost, though its transport may still be there."""
     if record.lost:
         return
@@ -83,7 +83,7 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
     del context.leaving[record]
 
 
-def session_over(context: Context, record: ConnectionRecord, session: Session) -> None:
+def end_session(context: Context, record: ConnectionRecord, session: Session) -> None:
     """End all links of a session that has ended."""
     # Outgoing links come first: else deliveries of the others would be sent on them again.
     tables = (record.outgoing, record.detached_unsettled, record.incoming)
@@ -124,7 +124,7 @@ def suspend(context: Context, record: ConnectionRecord, link: IncomingLink | Out
         context.keep_count(link)
 
 
-def link_over(context: Context, link: IncomingLink | OutgoingLink) -> None:
+def close_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """End a link and its deliveries, each with the outcome that is true of it."""
     end_link(link.endpoint.flow_state)
     _let_go(context, link)
@@ -142,7 +142,7 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
         return
     endpoint = outgoing.endpoint
-    link_over(context, outgoing)
+    close_link(context, outgoing)
     # A lane can be replaced before the neighbour has answered its attach (§2.6.3).
     if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
         endpoint.detach()
@@ -178,10 +178,10 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
             node.pool.remove_source(link.credit_source, context.now)
         current, link.current = link.current, None
         if current is not None:
-            hop_lost(context, current)
+            receiver_gone(context, current)
         if not node.outgoing:
             if not link.retired:
-                nobody_left(context, node)
+                find_other_route(context, node)
         elif node.config.redeliver or node.excludes:
             context.deserted[node] = None
     else:
@@ -203,14 +203,14 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
     return True
 
 
-def nobody_left(context: Context, node: Node) -> None:
+def find_other_route(context: Context, node: Node) -> None:
     """Find another route for a node that has lost its last receiver or lane, or release what waits there (§3.4.4)."""
     context.routes.lost_last_link(node)
     if not node.outgoing:
-        send_back(context, node)
+        release_queued(context, node)
 
 
-def send_back(context: Context, node: Node) -> None:
+def release_queued(context: Context, node: Node) -> None:
     """Release the deliveries that wait at a node without outgoing links, or queue them for another route."""
     waiting = node.waiting
     while (relay := waiting.first()) is not None:

@@ -44,12 +44,12 @@ def refuse(context: Context, relay: Relay, error: Error, node: Node | None = Non
             count_undelivered(context, node)
             if context.recording is not None:
                 context.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
-            end_link(context, relay, error)
+            fail_sender(context, relay, error)
             return
     undelivered(context, relay, node, encode_composite(Rejected(error=error)))
 
 
-def end_link(context: Context, relay: Relay, error: Error) -> None:
+def fail_sender(context: Context, relay: Relay, error: Error) -> None:
     """Drop a message, and detach its link with an error about that message."""
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)

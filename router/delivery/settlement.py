@@ -235,7 +235,7 @@ def _handed_on(context: Context, leg: Leg) -> None:
 # ------------------------------------------------------------------------------------------ senders and receivers gone
 
 
-def hop_lost(context: Context, leg: Leg) -> None:
+def receiver_gone(context: Context, leg: Leg) -> None:
     """End a leg whose receiver is gone: an unsent delivery is routed again, a sent one gets the default outcome."""
     relay = leg.relay
     outgoing = leg.outgoing

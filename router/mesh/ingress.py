@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
-from amqpmesh.router.delivery.link_loss import send_back
+from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.settlement import end_excluded, route_again
 from amqpmesh.router.mesh.lane_links import LOCAL_COST
@@ -123,7 +123,7 @@ class Ingresses:
         if gone or missing or moved:
             context.touch(ingress)
         if not ingress.has_consumers:
-            send_back(context, ingress)
+            release_queued(context, ingress)
 
     def end_share(self, share: CreditShare) -> None:
         """Take a node from an ingress. Deliveries that wait there are routed again."""

@@ -20,7 +20,7 @@ from amqpmesh.policies.access import is_reserved
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.attach.resolve import limit_windows
-from amqpmesh.router.delivery.link_loss import send_back
+from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.mesh.distribution_mismatch import DistributionMismatches
 from amqpmesh.router.mesh.ingress import Ingresses
 from amqpmesh.router.mesh.lane_links import LOCAL_COST, RETRY_TIME, LaneLinks, take_lane
@@ -358,8 +358,8 @@ class Routes:
         for share in list(node.borrowers):
             self.ingresses.end_share(share)
             if not share.ingress.has_consumers:
-                send_back(context, share.ingress)
-        send_back(context, node)
+                release_queued(context, share.ingress)
+        release_queued(context, node)
 
     def _reconcile_routed(self, tenant: str, name: str) -> None:
         """Reconcile the addresses `name@router` with producers here, of any router that knows them as `name`."""
@@ -391,7 +391,7 @@ class Routes:
         context.touch(node)
         self.consumers_changed(node)
         if not node.outgoing:
-            send_back(context, node)
+            release_queued(context, node)
 
     def _remote_link(self, node: Node, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
         """Return the link of a lane to remote consumers: the present one, while no other neighbour is nearer."""
