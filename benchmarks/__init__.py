@@ -1,1 +1,1 @@
-"""What the router costs, measured beside a raw byte forwarder in the same run: `make bench`."""
+"""Benchmarks of the router, beside a raw byte forwarder in the same run: `make bench`."""

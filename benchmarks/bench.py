@@ -25,22 +25,22 @@ Results = dict[str, dict[str, dict[str, Figures]]]
 
 @dataclass
 class Bench:
-    """How a benchmark runs, and what it has found."""
+    """The settings and the results of a benchmark."""
 
     rounds: int = 5
     seconds: float = 1.0
-    """Of a run at full speed; those at a rate take longer."""
+    """The time of a run at full speed; runs at a rate take longer."""
     extent: int = 1
-    """0: a few cases of each part, 1: those that say most, 2: all."""
+    """0: a few cases of each part; 1: the most telling cases; 2: all."""
     router: Target | None = None
-    """One that runs already, in the place of those that would be started."""
+    """A running router to measure, in place of routers that the benchmark starts."""
     results: Results = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """The failed measurements, each with its reason."""
     _speeds: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def speed(self, target: Target, traffic: Traffic) -> float:
-        """Messages a second of this traffic at full speed; measured once."""
+        """Return the messages a second of a traffic at full speed. It is measured once."""
         traffic = replace(traffic, rate=0.0)
         key = (target.name, target.hops, target.certificate, target.pids, traffic)
         if key not in self._speeds:
@@ -85,10 +85,10 @@ class Bench:
         return kept
 
     def keeps_up(self, target: Target, traffic: Traffic) -> bool:
-        """Whether a target can do the rate that is asked."""
+        """Return whether a target can carry a traffic at its rate."""
         return self.speed(target, traffic) * KEEPING_UP > traffic.rate
 
 
 def progress(text: str) -> None:
-    """Tell people what is being done; not part of what is found."""
+    """Print the present step to standard error; it is not part of the results."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

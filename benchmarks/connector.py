@@ -1,11 +1,11 @@
-"""How fast Spark reads from a router: rows of 200 B a second in `local[2]`, and what each process takes of a row.
+"""The speed of Spark's reading from a router: 200-byte rows a second in `local[2]`, and the CPU of each process.
 
     python -m benchmarks.connector [--messages 2000000] [--output build/connector.json]
 
-The load generator sends through a router to one stream, unsettled; the time is the sender's, from its first message to
-its last outcome, which comes when the micro-batch is committed. Before it counts, a part is sent so that Java is warm.
-All processes share the machine's cores; CPU seconds say what belongs to whom. `all` reads every column, `body` only
-that one.
+The load generator sends unsettled messages through a router to one stream. The time is the sender's, from its first
+message to its last outcome, which comes when the micro-batch is committed. Before the measurement some messages are
+sent to warm Java up. All processes share the machine's cores; CPU seconds show the share of each. `all` reads every
+column, `body` only that one.
 """
 
 from __future__ import annotations

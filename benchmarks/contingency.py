@@ -1,9 +1,10 @@
-"""What it takes to try every single failure of a large mesh: `amqpmesh pipeline contingency` without the reading.
+"""The time to try every single failure of a large mesh: `amqpmesh pipeline contingency` without the reading.
 
     python -m benchmarks.contingency                      # 1,000 routers, 3,000 links, 5,000 flows
     python -m benchmarks.contingency --routers 100 --links 300 --flows 500
 
-Beside the seconds through Spark in `local[2]` stand those of one core, which show what Spark costs.
+The output has the seconds through Spark in `local[2]`, and those on one core without Spark: the difference is the cost
+of Spark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long a mesh takes: to go round a router that is killed, to carry an address from cold, to reach one far away.
+"""The times of a mesh: to route around a killed router, to serve a new address, and to reach a distant one.
 
     python -m benchmarks.faults [--quick] [--output build/faults.json]
 
-Routers are processes on loopback, unsigned; every kill and every start is of a mesh of its own. What is not accepted is
-counted, and not sent again.
+Routers are processes on loopback, without certificates. Each kill and each start has a mesh of its own. A message that
+is not accepted is counted, and not sent again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOLD = 3.0  # seconds, as configured by default
 
 @dataclass
 class Account:
-    """What became of the messages around one fault."""
+    """The fates of the messages around one fault."""
 
     pause: float
     outcomes: Counter[str]
@@ -42,7 +42,7 @@ class Account:
 
 
 def account(sent: dict[str, Any], received: dict[str, Any], at: float) -> Account:
-    """Args: sent, received: what the two clients say at their end. at: when the fault happened."""
+    """Account for the messages. Args: sent, received: the results of the two clients. at: the time of the fault."""
     outcomes, came = sent["outcomes"], set(received["numbers"])
     told = {kind: [number for number, each in enumerate(outcomes) if each == kind] for kind in set(outcomes)}
     names = {"a": "accepted", "r": "released", "m": "modified", "x": "rejected", "-": "none"}

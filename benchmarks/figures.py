@@ -15,11 +15,11 @@ DIGITS = 4  # that are kept: more are noise
 NOTABLE = 0.1  # the least change that is shown
 COMPARED = ("cpu_us", "messages_per_second", "kib", "octets", "seconds")
 AT_A_RATE = {"latency": ("cpu_us", "p50_us", "p99_us"), "scaling": ("cpu_us",)}
-"""What is compared of these parts: how fast they were is given."""
+"""The compared figures of the parts that run at a given rate."""
 
 
 def committed(file: Path = FILE) -> dict[str, Any]:
-    """What was committed; nothing if nothing was."""
+    """Return the committed figures; empty: there are none."""
     if not file.exists():
         return {"results": {}}
     found: dict[str, Any] = json.loads(file.read_text())
@@ -27,7 +27,7 @@ def committed(file: Path = FILE) -> dict[str, Any]:
 
 
 def commit(results: Results, machine: dict[str, Any], file: Path = FILE) -> None:
-    """Write the parts that were measured in the place of what was there of them."""
+    """Write the measured parts; the committed figures of other parts stay."""
     parts = committed(file)["results"] | json.loads(json.dumps(results), parse_float=_rounded)
     file.write_text(json.dumps({"machine": machine, "results": dict(sorted(parts.items()))}, indent=1) + "\n")
 

@@ -29,7 +29,7 @@ async def copy(source: Stream, sink: Stream) -> None:
         else:
             await sink.aclose()  # TLS closes both directions
     except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-        return  # the other direction hears of it too
+        return  # the other direction gets an error, too
 
 
 async def forward(client: Stream, server: Stream) -> None:

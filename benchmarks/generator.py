@@ -21,13 +21,13 @@ OPTIONS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
 
 def has_tls(compiler: str) -> bool:
-    """Whether OpenSSL's headers are there."""
+    """Return whether OpenSSL's headers are installed."""
     asked = subprocess.run([compiler, "-E", "-"], input=b"#include <openssl/ssl.h>\n", capture_output=True, check=False)
     return asked.returncode == 0
 
 
 def program() -> Path:
-    """The compiled generator; made anew if its source is newer.
+    """Return the compiled generator; compile it if its source is newer.
 
     Raises: Failed: there is no C compiler, or it refuses the source.
     """

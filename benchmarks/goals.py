@@ -1,4 +1,4 @@
-"""What the router is to reach, and whether it does."""
+"""The goals of the router's figures, and a check of the results against them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Goal:
     limit: float
     unit: str
     take: Take
-    """Raises: KeyError: that part has not run."""
+    """Takes the figure from the results. Raises: KeyError: its part has not run."""
     at_least: bool = False
 
     def verdict(self, results: Results) -> tuple[float, bool, float]:
-        """(the figure, whether it is within its limit, how many times the limit it is).
+        """Return the figure, whether it is within its limit, and the figure divided by the limit.
 
-        Raises: KeyError: it was not measured.
+        Raises: KeyError: the figure was not measured.
         """
         value = self.take(results)
         return value, value >= self.limit if self.at_least else value <= self.limit, value / self.limit
@@ -37,34 +37,34 @@ def figure(part: str, case: str, name: str, target: str = "router") -> Take:
 
 
 def against(part: str, case: str, name: str) -> Take:
-    """The router's as a part of the forwarder's."""
+    """Return a function that divides the router's figure by the forwarder's."""
     return lambda results: results[part][case]["router"][name] / results[part][case]["forwarder"][name]
 
 
 def beyond(part: str, case: str, name: str) -> Take:
-    """What the router adds to the forwarder's."""
+    """Return a function that subtracts the forwarder's figure from the router's."""
     return lambda results: results[part][case]["router"][name] - results[part][case]["forwarder"][name]
 
 
 def growth_over_hops(results: Results) -> float:
-    """CPU of a message and hop over three routers, against one."""
+    """Divide the CPU of a message and hop over three routers by that over one."""
     found = results["hops"]["100 B unsettled"]
     return found["router 3"]["cpu_us"] / 3 / found["router 1"]["cpu_us"]
 
 
 def growth_over_connections(results: Results) -> float:
-    """CPU of a message with many connections, against one, at the same total rate."""
+    """Divide the CPU of a message with many connections by that with one, at the same total rate."""
     found = results["scaling"]
     return found["500 connections"]["router"]["cpu_us"] / found["1 connection"]["router"]["cpu_us"]
 
 
 def kept(case: str, name: str) -> Take:
-    """What stays of what was taken."""
+    """Return a function for the share of the memory in use that is not freed afterwards."""
     return lambda results: results["memory"][case]["router"][f"kept_{name}"] / results["memory"][case]["router"][name]
 
 
 def most(part: str, name: str) -> Take:
-    """The router's, in the case where it is the most."""
+    """Return a function for the largest figure of the router in all cases of a part."""
     return lambda results: max(case["router"][name] for case in results[part].values())
 
 

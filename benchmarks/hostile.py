@@ -100,11 +100,11 @@ CASES: dict[str, Callable[[int], list[bytes]]] = {
     "300 opens, properties": lambda part: _opens(300 // part),
     LOGINS: lambda part: _logins(-(-50 // part)),
 }
-"""What each connection says, of an attack that is `part` times smaller than it could be."""
+"""The octets that each connection of an attack sends; `part` divides the size of the attack."""
 
 
 def attack(url: str, case: str, part: int) -> None:
-    """Say all of it, as fast as it is taken, and stay until standard input ends."""
+    """Send the octets of an attack as fast as the router takes them, and stay until standard input ends."""
     place = urlsplit(url)
     assert place.hostname is not None
     assert place.port is not None
@@ -203,7 +203,7 @@ def bystander(target: Target) -> Iterator[Bystander]:
 
 
 def attacked(target: Target, case: str, part: int) -> Figures:
-    """What a router was brought to."""
+    """Attack a router. Returns: its memory, and the waits of a bystander, before and during the attack."""
     with bystander(target) as calm, load("benchmarks.hostile", target.send_url, case, str(part)) as attacker:
         octets = attacker.line()["octets"]
         alone = calm.worst(BEFORE)

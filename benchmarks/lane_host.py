@@ -44,7 +44,7 @@ def memory() -> dict[str, int]:
 
 
 def state(router: Router) -> dict[str, int]:
-    """How many of everything there are."""
+    """Return the numbers of links, lanes and addresses."""
     seen = router.statistics()
     return {
         "links": len(seen.links),
@@ -55,12 +55,15 @@ def state(router: Router) -> dict[str, int]:
 
 
 async def back(router: Router, count: int, before: set[int]) -> float:
-    """When so many lanes have credit on other connections than those, by their numbers: seconds."""
+    """Wait until `count` lanes have credit on new connections. Returns: the time, seconds.
+
+    Args: before: the numbers of the old connections.
+    """
     connections = router._started().context.connections
     while True:
         seen = time.monotonic()
         now = [record for record in connections if record.number not in before]
-        # To look at ten thousand of them takes time that is not theirs: only once they are all there.
+        # The check of ten thousand lanes takes time that must not count: it waits until all links are there.
         if (
             sum(len(record.outgoing) for record in now) >= count
             and sum(1 for lane in lanes(router) if lane.endpoint.credit and lane.connection in now) >= count

@@ -242,13 +242,13 @@ def quiet(*clients: Client, seconds: float = 2.0) -> None:
 
 
 def cuts(count: int) -> list[dict[str, float]]:
-    """What each of some cuts took."""
+    """Return the figures of each of several cuts."""
     with routers() as (a, b), lanes(a, b, count, lambda each: f"address-{each}") as (producers, consumers):
         return [cut(a, b, producers, consumers, count) for _ in range(CUTS)]
 
 
 def cut(a: Host, b: Host, producers: Client, consumers: Client, count: int) -> dict[str, float]:
-    """Seconds from a cut until every lane and every producer has credit again, and of CPU that the routers took."""
+    """Return the seconds from a cut until all lanes and producers have credit again, and the CPU of the routers."""
     quiet(producers, consumers)
     before = [cpu_seconds(each.pid) for each in (a, b)]
     producers.fed_at = 0.0
@@ -377,7 +377,7 @@ class Churn:
 
 
 def stream(a: Host, b: Host, count: int, rate: float) -> dict[str, Any]:
-    """What the receiver of a stream from A to B has found."""
+    """Send a stream from A to B. Returns: the receiver's result."""
     common = ["--size", "100", "--count", str(count), "--address", f"stream-{time.monotonic_ns()}"]
     with (
         generate("receive", "--url", b.clients, *common) as receiver,

@@ -1,13 +1,14 @@
-"""What small messages notice of a large one that passes by the same two routers: their latency without it, and with it.
+"""The latency of small messages, without and with a large message that passes through the same two routers.
 
     python -m benchmarks.large_beside_small [--quick] [--rate 1000] [--output build/large-beside-small.json]
 
-Two routers in a line, processes on loopback, unsigned; both streams go over the one connection between them. Beside
-them, in the same run, two forwarders that copy bytes between sockets, where each stream has connections of its own.
-Rounds take turns. The large one comes as networks of 1, 2 and 4 Gbit/s would bring it, and as fast as its sender can.
-Routers and clients are six processes: where there are fewer cores, they wait for one then, and how long those in the
-middle did is shown. So that is measured once more, where this is permitted (root): what is in the middle then comes
-before all else that runs, the small clients before that, so that they wait for each other alone.
+The two routers are processes on loopback, without certificates. Both streams use the one connection between them. In
+the same run, in turns, two forwarders copy bytes between sockets; there each stream has its own connections. The large
+message arrives as by networks of 1, 2 and 4 Gbit/s, and as fast as its sender can send.
+
+Routers and clients are six processes. With fewer cores they wait for a core; the output shows the waits of the routers
+or forwarders. If the user has the right (root), a second measurement gives priorities: first the small clients, then
+the routers or forwarders, then all other processes. These processes then wait only for each other.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ WARM = 0.3  # seconds of a large message before small ones are sent
 
 @dataclass(frozen=True)
 class Line:
-    """Two processes in a row, that small messages and large ones go through."""
+    """Two processes in a row that small and large messages pass through."""
 
     small: Target
     large_url: str
     large_to: str
-    """Where the receiver of what is large connects to; empty: it listens."""
+    """The place that the receiver of large messages connects to; empty: the receiver listens."""
     large_port: int = 0
 
 
@@ -86,7 +87,7 @@ def first(middle: Iterable[int], clients: Iterable[int]) -> Iterator[None]:
 
 
 def may_come_first() -> bool:
-    """Whether processes may be given such a priority."""
+    """Return whether this process may give others such a priority."""
     try:
         with first([os.getpid()], []):
             return True

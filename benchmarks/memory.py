@@ -1,4 +1,4 @@
-"""What a router holds: for an idle connection and its link, for an unsettled message; and many connections at once."""
+"""Memory of a router: for an idle connection and its link, for an unsettled message, and for many connections."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from benchmarks.targets import Target, Traffic, leave, pair, router, run
 
 CONNECTIONS = 1_000
 HELD = 10_000
-HOLDING = Traffic(links=10)  # a router may well have a limit for what is unsettled on one link
-FREED = 4.0  # seconds for memory to come back; what does not within them is not coming back
-WARM = 2_000  # messages that a router has carried before it is asked: what it makes once is made
+HOLDING = Traffic(links=10)  # a router may limit the unsettled deliveries of one link
+FREED = 4.0  # seconds until memory must be freed; memory that is not freed then counts as kept
+WARM = 2_000  # messages before the measurement: objects that are made once exist then
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def unsettled(target: Target, count: int) -> Figures:
     return {"octets": taken / held, "kept_octets": kept / held}
 
 
-def anew(bench: Bench, what: Callable[[Target], Figures]) -> Figures:
-    """The medians of what is found of a router that has just begun, and what stays of the same once more."""
+def fresh(bench: Bench, what: Callable[[Target], Figures]) -> Figures:
+    """Measure twice on a newly started router. Returns: the medians, with the kept memory of the second time."""
 
     def once() -> Figures:
         with measured(bench) as target:
@@ -91,18 +91,18 @@ def anew(bench: Bench, what: Callable[[Target], Figures]) -> Figures:
 
 
 def memory(bench: Bench) -> None:
-    """Resident memory, by what is there more of; and what stays when it has gone."""
+    """Measure the resident memory of connections, links and messages, and the memory that is kept after their end."""
     connections = CONNECTIONS if bench.extent else CONNECTIONS // 5
     held = HELD if bench.extent else HELD // 5
     rows = []
     for links, name in ((0, "idle connection"), (1, "idle connection with a link")):
         progress(f"memory: {name}")
-        found = anew(bench, partial(idle, connections=connections, links=links))
+        found = fresh(bench, partial(idle, connections=connections, links=links))
         bench.keep("memory", name, {"router": found})
         row = [f"{found[each]:,.1f} KiB" for each in ("kib", "kept_kib", "again_kept_kib")]
         rows.append((f"{name}, of {connections:,}", row))
     progress("memory: unsettled")
-    found = anew(bench, partial(unsettled, count=held))
+    found = fresh(bench, partial(unsettled, count=held))
     bench.keep("memory", "unsettled message", {"router": found})
     row = [f"{found[each]:,.0f} B" for each in ("octets", "kept_octets", "again_kept_octets")]
     rows.append((f"unsettled message of 100 B, of {held:,}", row))

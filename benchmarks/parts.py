@@ -211,7 +211,7 @@ def uncompiled(bench: Bench) -> None:
 
 
 def recorded(bench: Bench) -> None:
-    """What it costs to record each delivery, or one of a hundred."""
+    """Measure the cost of recording each delivery, or one of a hundred."""
     if bench.router is not None:
         return
     rows = []

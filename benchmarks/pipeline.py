@@ -1,9 +1,9 @@
-"""What jobs take: known traffic is written as segments, and goes through `ingest` and `deliveries` in `local[2]`.
+"""The time and memory of jobs: known traffic as segments passes `ingest` and `deliveries` in `local[2]`.
 
     python -m benchmarks.pipeline [--deliveries 1_000_000 ...] [--memory 1g] [--keep DIR]
 
-Prints, for each number of deliveries, seconds of both jobs, the peak memory of Java and of all processes together, and
-whether all deliveries were found, complete.
+Prints for each number of deliveries: the seconds of both jobs, the peak memory of Java and of all processes, and
+whether all deliveries were found and are complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it takes to look for other costs on a large mesh: `amqpmesh pipeline plan` without the reading and the checks.
+"""The time to search better costs for a large mesh: `amqpmesh pipeline plan` without the reading and the checks.
 
 python -m benchmarks.plan                      # 1,000 routers, 3,000 links, 5,000 flows
 python -m benchmarks.plan --routers 20 --links 40 --flows 100

@@ -32,7 +32,7 @@ def bars(axes: Axes, results: Results, part: str, figure: str, unit: str) -> Non
 
 
 def two_sides(results: Results, part: str, file: Path) -> None:
-    """How much passes, and what it costs."""
+    """Draw messages a second beside CPU seconds."""
     cases = len(results[part])
     picture = Figure(figsize=(12, 1.5 + 0.5 * cases), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True)

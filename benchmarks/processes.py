@@ -31,14 +31,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def seconds_waited(pid: int) -> float:
-    """How long the threads of a process could have run and had no core; 0.0 where the kernel does not say."""
+    """Return the seconds that threads of a process were ready and waited for a core; 0.0: the kernel does not say."""
     with suppress(OSError):  # a kernel without it, or a thread that has just ended
         return sum(int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
     return 0.0
 
 
 def resident_bytes(pid: int, *, peak: bool = False) -> int:
-    """Resident memory of a process, or the most that it had."""
+    """Return the resident memory of a process, or its peak."""
     name = "VmHWM" if peak else "VmRSS"
     found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
@@ -46,7 +46,7 @@ def resident_bytes(pid: int, *, peak: bool = False) -> int:
 
 
 def reset_peak(pid: int) -> None:
-    """Begin to look for the peak of resident memory anew."""
+    """Reset the peak of the resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -64,7 +64,7 @@ class Load:
         self._timer.start()
 
     def line(self) -> dict[str, Any]:
-        """What it says next."""
+        """Read the next line of the client. Raises: Failed: the client failed, or ended without a result."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
         if not said:
@@ -162,7 +162,7 @@ def router(*listeners: str) -> Any:
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Whether `condition` became true in time; looked at often, since the kernel tells nobody when it does."""
+    """Wait for a condition, and check it often: the kernel announces no change. Returns: False: the time has passed."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

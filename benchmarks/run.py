@@ -1,16 +1,17 @@
-"""What the router costs, beside byte forwarders and a sender that is connected straight to its receiver: `make bench`.
+"""All benchmarks: the router beside byte forwarders and beside a direct connection of the clients: `make bench`.
 
-    python -m benchmarks.run                             # what says most: a quarter of an hour
+    python -m benchmarks.run                             # the most telling cases: a quarter of an hour
     python -m benchmarks.run --quick                     # within three minutes, one round of few cases
     python -m benchmarks.run --full                      # all sizes x modes x connections: hours
     python -m benchmarks.run --only latency --only tls   # some parts
     python -m benchmarks.run --url amqp://127.0.0.1:5672 --pid 4711      # any other AMQP 1.0 router
 
-Machines are noisy: compare columns of one run, and CPU rather than wall clock. Rounds take turns; medians are shown.
-CPU is that of the processes in the middle, as the system accounts it. Latency counts from when a message was due.
+Machines are noisy: compare columns of one run, and CPU rather than wall clock. Rounds take turns, and the output has
+medians. CPU is that of the routers or forwarders, as the system accounts it. Latency counts from the time at which a
+message was due.
 
-Another router is given as it runs: with the URL that receivers connect to, if it is another, all pids, and how many
-hops a message takes. A URL that begins with `amqps` measures TLS in all parts.
+To measure a running router, give its URL, the URL for receivers if that is another, all its pids, and the number of
+hops of a message. A URL that begins with `amqps` measures TLS in all parts.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def bench_of(options: argparse.Namespace) -> Bench:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures are of."""
+    """Return a description of the machine and the version that the figures are of."""
     asked = [sys.executable, "-m", "amqpmesh", "--version"]
     said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
     return {
@@ -82,7 +83,7 @@ def machine() -> dict[str, Any]:
 
 
 def draw(bench: Bench, folder: Path) -> None:
-    """Pictures, where matplotlib is."""
+    """Draw pictures, if matplotlib is installed."""
     try:
         from benchmarks import plots
     except ModuleNotFoundError as error:

@@ -36,7 +36,7 @@ def say(**fields: Any) -> None:
 
 
 def connected(url: str) -> wire.Stream:
-    """A stream to whoever listens there, or will within some seconds."""
+    """Connect to a URL. The peer may start to listen some seconds later."""
     place = urlsplit(url)
     deadline = time.monotonic() + PATIENCE
     while True:

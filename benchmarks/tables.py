@@ -8,11 +8,11 @@ import sys
 KIB, MIB = 1 << 10, 1 << 20
 
 Figures = dict[str, float]
-"""What one measurement found, by name; the name says the unit."""
+"""The results of one measurement, by name; the name has the unit."""
 
 
 def median(rounds: list[Figures]) -> Figures:
-    """Of each figure that all rounds have."""
+    """Return the median of each figure that all rounds have."""
     return {
         key: statistics.median(each[key] for each in rounds) for key in rounds[0] if all(key in it for it in rounds)
     }

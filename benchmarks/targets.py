@@ -1,4 +1,4 @@
-"""What a load goes through - routers, byte forwarders, or nothing - and what one run of a load finds."""
+"""The targets of a load (routers, byte forwarders, or nothing), and the measurement of one run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Certificate(NamedTuple):
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is sent: messages of a shape, in a mode, over so many connections with so many links each."""
+    """The traffic of a run: the shape and mode of messages, the connections, and the links of each connection."""
 
     shape: str = "100 B"
     mode: str = "unsettled"
@@ -55,19 +55,19 @@ class Traffic:
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The name in tables."""
         spread = "" if self.connections == self.links == 1 else f" {self.connections}x{self.links}"
         return f"{self.shape} {self.mode}{spread}"
 
     def options(self, count: int) -> list[str]:
-        """Those that sender and receiver share."""
+        """Return the options that sender and receiver share."""
         spread = ["--connections", str(self.connections), "--links", str(self.links)]
         return [*SHAPES[self.shape], *MODES[self.mode], *spread, "--count", str(count)]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is between a sender and a receiver."""
+    """The processes between a sender and a receiver."""
 
     name: str
     send_url: str = ""
@@ -76,16 +76,16 @@ class Target:
     pids: tuple[int, ...] = ()
     hops: int = 1
     port: int = 0
-    """Where a receiver listens."""
+    """The port that a receiver listens on."""
     certificate: Certificate | None = None
     lossy: bool = False
-    """It may drop what is pre-settled, as some routers do."""
+    """True if it may drop pre-settled messages, as some routers do."""
     sasl: bool = False
 
 
 @contextmanager
 def pair(target: Target, traffic: Traffic, count: int, *more: str) -> Iterator[tuple[Load, Load]]:
-    """(receiver, sender), attached; the sender waits to be told to go, and both before they close.
+    """Attach a receiver and a sender. The sender waits for a signal to start, and both wait before they close.
 
     Args: more: options of the receiver.
     """
@@ -128,7 +128,7 @@ def run(target: Target, traffic: Traffic, count: int) -> Figures:
 
 
 def both(sender: Load, receiver: Load) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What they say next. Raises: Failed, with the reasons of both: who fails first takes the other one with it."""
+    """Read the next line of each. Raises: Failed: with the reasons of both, since one failure causes the other."""
     said, reasons = [], []
     for each in (sender, receiver):
         try:
@@ -141,7 +141,7 @@ def both(sender: Load, receiver: Load) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def leave(*loads: Load) -> None:
-    """Let them close their connections, all at once, and end."""
+    """Let all clients close their connections at the same time, and wait for their end."""
     for each in loads:
         each.leave()
     for each in loads:
@@ -149,7 +149,7 @@ def leave(*loads: Load) -> None:
 
 
 def figures(target: Target, count: int, sent: dict[str, Any], received: dict[str, Any]) -> Figures:
-    """What the generators say of a run."""
+    """Return the figures of a run, from the results of both generators."""
     came = max(1, received["count"])
     return {
         "messages_per_second": received["rate"],

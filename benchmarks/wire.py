@@ -119,10 +119,10 @@ class Stream:
         self._farewell: str | None = None
 
     def read(self, size: int = 1 << 18, *, patience: float = PATIENCE) -> Iterator[tuple[int, bytes, int, int]]:
-        """What one read brought: (performative code, buffer, begin and end of the frame) for each whole frame.
+        """Read once. Yields: for each whole frame, its performative code, the buffer, and the frame's begin and end.
 
         Raises: ConnectionError: the peer ended the stream, or link, session or connection in an earlier read.
-            TimeoutError: nothing came in time.
+            TimeoutError: no octet arrived in time.
         """
         if self._farewell is not None:
             raise ConnectionError(self._farewell)
@@ -196,7 +196,7 @@ def fields(buffer: bytes, start: int) -> list[Any]:
 
 
 def payload(buffer: bytes, start: int, end: int) -> bytes:
-    """What follows the performative in the frame from `start` to `end`."""
+    """Return the octets after the performative in the frame from `start` to `end`."""
     position = start + buffer[start + 4] * 4 + 3
     constructor = buffer[position]
     if constructor == 0x45:
