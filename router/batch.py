@@ -15,7 +15,7 @@ from amqpmesh.router.delivery.settlement import end_excluded
 from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import NOBODY_AWAITED
+from amqpmesh.router.model.node import NOBODY_AWAITED, InternalNode
 from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
 
 def _drop_if_idle(context: Context, node: Node) -> bool:
     """Forget a node that is no longer used. Returns: whether it was forgotten."""
-    if node.far is not None:
-        return node.far.look()
-    if node.is_internal:
+    if node.remote is not None:
+        return node.remote.look()
+    if isinstance(node, InternalNode):
         return context.routes.drop_if_idle(node)
     return context.nodes.drop_if_idle(node)
 
@@ -149,7 +149,7 @@ def _answer_drains(context: Context, node: Node) -> None:
     over = node.pool.drained(context.now)
     for share in list(node.lenders):
         if over or context.now >= share.drain_by:
-            node.lenders = without_item(node.lenders, share)
+            share.ingress.lenders = without_item(share.ingress.lenders, share)
             share.drained(context.now)
             context.touch(share.node)
     answered = []

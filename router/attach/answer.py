@@ -44,6 +44,7 @@ from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
+from amqpmesh.router.model.node import DynamicNode, IngressNode
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.small_set import with_item
 from amqpmesh.router.statistics.common import Reason
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.pool import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import LocalNode, Node
 
 #: Characters of a container-id and of a link's name that the name of a dynamic node contains: enough to trace the node
 #: to its link (§3.5.3), few enough for the smallest frame that a peer may take (§2.7.1).
@@ -220,7 +221,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=target.dynamic,
-                dynamic_node_properties=_properties(node) if target.dynamic and node else None,
+                dynamic_node_properties=_properties(node) if target.dynamic and isinstance(node, DynamicNode) else None,
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
@@ -257,6 +258,7 @@ class Attaching:
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
+        node: LocalNode
         if source.dynamic:
             node = self._make_dynamic(record, endpoint, _lifetime(source))
             named = self._dynamic_name(node)
@@ -266,10 +268,10 @@ class Attaching:
             named = source.address
             place = self._lookup.place(named)
             node = self._lookup.source(record, attach, place)
-            if node.maker not in (None, record) and not node.is_open:
+            if isinstance(node, DynamicNode) and not (node.is_open or node.maker is record):
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
-            if node.maker is None and not (may_consume(place.name) or record.own):
+            if not (isinstance(node, DynamicNode) or may_consume(place.name) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
@@ -282,7 +284,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=source.dynamic,
-                dynamic_node_properties=_properties(node) if source.dynamic else None,
+                dynamic_node_properties=_properties(node) if source.dynamic and isinstance(node, DynamicNode) else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 # Symbols that are no outcomes are left out (§3.5.3, outcomes).
@@ -315,7 +317,7 @@ class Attaching:
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
-    def _make_dynamic(self, record: ConnectionRecord, endpoint: Link, lifetime: LifetimePolicy | None) -> Node:
+    def _make_dynamic(self, record: ConnectionRecord, endpoint: Link, lifetime: LifetimePolicy | None) -> DynamicNode:
         """Make a node for a link with a dynamic source or target (§3.5.3, §3.5.4, dynamic).
 
         Only the connection that made it may receive from the node of a dynamic source; others send to it. All who know
@@ -323,7 +325,7 @@ class Attaching:
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(endpoint.name)}"
         name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
-        node = self._context.nodes.use(record.peer.tenant, name, record)
+        node = self._context.nodes.make_dynamic(record.peer.tenant, name, record)
         node.is_open = isinstance(endpoint, Receiver)
         # If the link is refused after all, the node is not used, and is forgotten.
         self._context.touch(node)
@@ -399,7 +401,7 @@ def _lifetime(terminus: object) -> LifetimePolicy | None:
 
 def _no_credit_reason(context: Context, node: Node) -> Reason:
     """Return the reason why a sender gets no credit for a node without consumers."""
-    if context.routes.is_in_mesh and not node.is_ingress:
+    if context.routes.is_in_mesh and not isinstance(node, IngressNode):
         reason = why_node(node, draining=context.draining)
     else:
         seen = context.seen_as(node)
@@ -408,7 +410,7 @@ def _no_credit_reason(context: Context, node: Node) -> Reason:
     return reason or Reason.NO_RECEIVER
 
 
-def _properties(node: Node) -> NodeProperties:
+def _properties(node: DynamicNode) -> NodeProperties:
     """Return the properties of a dynamic node (§3.5.9)."""
     return {LIFETIME_POLICY: node.lifetime, DISTRIBUTION_MODES: _MODES}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import LocalNode, Node
 
 #: The number of remembered addresses, and the characters of the longest one: peers choose them.
 REMEMBERED: Final = 1000
@@ -149,14 +149,14 @@ class Lookup:
         is_alike = place.is_reserved or place.config.redirect is not None
         if container == context.id or (is_alike and container in self._own):
             node = self._local(record, attach, place)
-            return node if node.far is None else context.routes.ingress(node)
+            return node if node.remote is None else context.routes.ingress(node)
         if container is not None and container in self._own:
             return context.routes.ingress(self._use(record.peer.tenant, place, place.address))
         if container is not None and place.is_reserved and self._is_router(container):
             return None
         return context.routes.ingress(self.source(record, attach, place))
 
-    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node:
+    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> LocalNode:
         """Return the node for a receiver of an address. The caller checks the receiver's rights.
 
         Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
@@ -176,7 +176,7 @@ class Lookup:
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
         return node
 
-    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node:
+    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> LocalNode:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context, tenant = self._context, record.peer.tenant
         if place.is_reserved:
@@ -190,7 +190,7 @@ class Lookup:
         check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
 
-    def _use(self, tenant: str, place: Place, key: str) -> Node:
+    def _use(self, tenant: str, place: Place, key: str) -> LocalNode:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         node = self._context.nodes.use(tenant, key)

@@ -25,7 +25,7 @@ from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.refusal import refuse
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import FarSide, Node
+from amqpmesh.router.model.node import IngressNode, RemoteSide
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.containers.container_links import Containers
     from amqpmesh.router.containers.on_demand import Places
     from amqpmesh.router.context import Context
+    from amqpmesh.router.model.node import LocalNode, Node
 
 
 #: Seconds between two checks whether a link that nothing needs still has unsettled deliveries.
@@ -44,7 +45,7 @@ BUSY_TIME: Final = 1.0
 WILDCARDS: Final = frozenset({"*", "#"})
 
 
-class RemoteNode(FarSide):
+class RemoteNode(RemoteSide):
     """A remote node, as this router serves it.
 
     Attributes: `local`: the node that its consumers attach to. `connector`, `node`: the connector to its container,
@@ -63,7 +64,7 @@ class RemoteNode(FarSide):
         "node",
     )
 
-    def __init__(self, context: Context, containers: Containers, places: Places, local: Node, node: str) -> None:
+    def __init__(self, context: Context, containers: Containers, places: Places, local: LocalNode, node: str) -> None:
         self._context = context
         self._containers = containers
         self._places = places
@@ -77,13 +78,12 @@ class RemoteNode(FarSide):
         #: The time of the next check, if nothing happens before.
         self._look_at: float | None = None
 
-    def ingress(self) -> Node:
+    def ingress(self) -> IngressNode:
         """Return the node that its producers attach to; make it if there is none."""
         local = self.local
         if local.ingress is None:
-            ingress = Node(local.tenant, local.name, local.config, self._context.budget)
-            ingress.is_ingress = True
-            ingress.far = self
+            ingress = IngressNode(local.tenant, local.name, local.config, self._context.budget)
+            ingress.remote = self
             local.ingress = ingress
             self._context.touch(ingress)
         return local.ingress
@@ -225,7 +225,7 @@ class Elsewhere:
         #: goes to all routers along a tree, and each of them would send it to the remote node.
         self.single: Mapping[str, Distribution] = dict(self._find_single())
 
-    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Node:
+    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> LocalNode:
         """Return the node of an address whose redirect this router follows.
 
         Raises: RefusedError: there are too many places, or too many nodes at this one.
@@ -240,7 +240,7 @@ class Elsewhere:
             if is_followed and is_single and goes_to_one:
                 yield config.pattern, config.distribution
 
-    def followed(self, tenant: str, name: str) -> Node | None:
+    def followed(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address whose redirect this router follows; None: it follows none.
 
         Raises: RefusedError: as `led`.
@@ -253,7 +253,7 @@ class Elsewhere:
         node = self.followed(tenant, name)
         return None if node is None else self._context.routes.ingress(node)
 
-    def node(self, tenant: str, name: str, domain: str) -> Node | None:
+    def node(self, tenant: str, name: str, domain: str) -> LocalNode | None:
         """Return the node of `name@domain`; None: the configuration does not name the domain.
 
         Raises: RefusedError: as `led`; or the address is unavailable by the configuration.
@@ -265,11 +265,11 @@ class Elsewhere:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, whole, name, domain)
 
-    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Node:
+    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> LocalNode:
         context = self._context
         local = context.nodes.use(tenant, name)
         context.touch(local)
-        if local.far is None:
+        if local.remote is None:
             far = RemoteNode(context, self._containers, self._places, local, node)
             try:
                 if isinstance(there, str):
@@ -278,7 +278,7 @@ class Elsewhere:
                     far.connector = self._places.use(there, far)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
-            local.far = far
+            local.remote = far
         return local
 
 

@@ -10,6 +10,7 @@ from amqpmesh.router.delivery.sending import pump, start
 from amqpmesh.router.delivery.settlement import expired, sender_gone, settle_written
 from amqpmesh.router.incremental import LEGS_A_TURN
 from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import InternalNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +132,7 @@ def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     if node.is_multicast:
         return _everyone(context, node)
     excluded = relay.excluded
-    if node.lane is not None:
+    if isinstance(node, InternalNode) and node.lane is not None:
         return _by_lane(context, node, relay)
     ready = [each for each in node.creditors if each.is_ready and (excluded is None or each not in excluded)]
     if not ready:
@@ -140,7 +141,7 @@ def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     return list(choose(node.config.distribution, ready))
 
 
-def _by_lane(context: Context, way: Node, relay: Relay) -> list[OutgoingLink]:
+def _by_lane(context: Context, way: InternalNode, relay: Relay) -> list[OutgoingLink]:
     """Return the link of a lane that takes a delivery now; none: it must wait.
 
     A delivery of more than one frame goes by a bulk link of the lane, so that no small one waits for it. Later

@@ -99,8 +99,8 @@ def _decide(context: Context, entry: Node) -> None:
         or node.copies
         or config.redeliver
         or config.absolute_expiry
-        or entry.far is not None
-        or node.far is not None
+        or entry.remote is not None
+        or node.remote is not None
     ):
         return
     if entry.is_multicast or node.is_multicast or distribution not in _ORDER:

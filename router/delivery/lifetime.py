@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import Node, node_of
+from amqpmesh.router.model.node import LaneNode, Node, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
@@ -128,5 +128,5 @@ def count_undelivered(context: Context, node: Node | None) -> None:
     context.undelivered += 1
     if node is not None:
         context.seen_as(node).undelivered += 1
-        if node.lane is not None and not (node.is_ingress or node.has_consumers):
+        if isinstance(node, LaneNode) and not node.has_consumers:
             context.no_path += 1

@@ -17,6 +17,7 @@ from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.links import OutgoingLink
+from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.small_set import without_item
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
         node = link.node  # type: ignore[assignment]  # None for an anonymous terminus
     if node is not None:
         context.touch(node)
-        if node.maker is record and _made(link):
+        if isinstance(node, DynamicNode) and node.maker is record and _made(link):
             _maker_gone(context, node)
     return True
 
@@ -230,7 +231,7 @@ def _made(link: IncomingLink | OutgoingLink) -> bool:
     return isinstance(terminus, Source | Target) and terminus.dynamic
 
 
-def _maker_gone(context: Context, node: Node) -> None:
+def _maker_gone(context: Context, node: DynamicNode) -> None:
     """Remove a dynamic node whose maker is gone, if its lifetime policy says so.
 
     A node whose policy is about links goes with its last link (`NodeTable.drop_if_idle`).

@@ -27,6 +27,7 @@ from amqpmesh.router.model.blocked import (
     why_outgoing,
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import DynamicNode, IngressNode, LocalNode, OwnNode
 from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
 from amqpmesh.router.statistics.router_statistics import (
@@ -63,7 +64,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     """
     core.context.catch_up()
     total = core.context.past.copy()
-    by_address: dict[Node, Tally] = {}
+    by_address: dict[LocalNode, Tally] = {}
     why: dict[Node, Reason | None] = {}
     where: dict[Node, ConsumerRouters] = {}
     reachability = core.mesh.selection.reachability() if core.mesh is not None else None
@@ -83,7 +84,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         counted.add(link)
         total.add(link)
         used_address = core.context.seen_as(link.node) if link.node is not None else None
-        if used_address in by_address:
+        if isinstance(used_address, LocalNode) and used_address in by_address:
             by_address[used_address].add(link)
         return used_address
 
@@ -113,7 +114,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     addresses = []
     nodes: list[NodeStatistics] = []
     for node, tally in by_address.items():
-        if node in used or node.waiting.size or not node.kept:
+        if node in used or node.waiting.size or not isinstance(node, OwnNode):
             addresses.append(_address(node, tally, why[node], where[node]))
         nodes.extend(_nodes(node))
         yield
@@ -194,7 +195,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
     node = incoming.node
     if node is None:
         of_address = None
-    elif core.mesh is None or node.is_ingress:
+    elif core.mesh is None or isinstance(node, IngressNode):
         of_address = why.get(core.context.seen_as(node))
     else:  # the address is for receivers at this router only: other routers' receivers do not help
         of_address = why_node(node, draining=core.context.draining)
@@ -322,7 +323,7 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     )
 
 
-def _address(node: Node, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
+def _address(node: LocalNode, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
     """Return the statistics of an address as clients see it: its node for consumers and its ingress for producers as
     one.
     """
@@ -362,12 +363,12 @@ def _producers(node: Node) -> int:
     return sum(each.lane is None and not each.endpoint.flow_state.ended for each in node.incoming)
 
 
-def _demand(node: Node) -> int:
+def _demand(node: LocalNode) -> int:
     """Return the demand of all routes of an address; an ingress with several routes holds only a part of it."""
     ingress = node.ingress
     if ingress is None:
         return node.demand
-    if node.is_multicast or node.far is not None:
+    if node.is_multicast or node.remote is not None:
         return ingress.demand
     ways = list(ingress.shares)
     if node.config.distribution is Distribution.CLOSEST:
@@ -376,14 +377,14 @@ def _demand(node: Node) -> int:
     return sum(share.node.demand for share in ways)
 
 
-def _nodes(node: Node) -> Iterator[NodeStatistics]:
+def _nodes(node: LocalNode) -> Iterator[NodeStatistics]:
     """Yield the router's own node of an address, if the address is reserved."""
     if is_reserved(node.name):
-        maker = node.maker
+        dynamic = node if isinstance(node, DynamicNode) else None
         yield NodeStatistics(
             name=node.name,
             tenant=node.tenant,
-            dynamic=maker is not None,
-            maker=maker.number if maker is not None else None,
-            lifetime=_LIFETIMES[type(node.lifetime)] if maker is not None else None,
+            dynamic=dynamic is not None,
+            maker=dynamic.maker.number if dynamic is not None else None,
+            lifetime=_LIFETIMES[type(dynamic.lifetime)] if dynamic is not None else None,
         )

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import OwnNode
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel import Leg, Relay
@@ -85,7 +86,7 @@ def waiting_at(memory: Memory, relay: Relay, node: Node) -> Budget:
     A message from the router itself, or to one of its own nodes, uses the reserve while some of it is left.
     """
     source, reserve = relay.source, memory.reserve
-    is_own = node.kept or (isinstance(source, IncomingLink) and source.connection.own)
+    is_own = isinstance(node, OwnNode) or (isinstance(source, IncomingLink) and source.connection.own)
     return reserve if is_own and reserve.used < reserve.limit else node.account
 
 

@@ -13,13 +13,14 @@ from amqpmesh.router.delivery.settlement import end_excluded, route_again
 from amqpmesh.router.mesh.lane_links import LOCAL_COST
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
-from amqpmesh.router.model.node import Node
+from amqpmesh.router.model.node import IngressNode
 from amqpmesh.topology.workers import name_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.next_hops import NextHops
+    from amqpmesh.router.model.node import LocalNode, Node
     from amqpmesh.topology.workers import Members
 
 
@@ -59,13 +60,13 @@ class Ingresses:
         self._next_hops = next_hops
         self._members = members
         #: The addresses `name@router` with producers here, by the (tenant, name) that they have at that router.
-        self._routed: dict[tuple[str, str], dict[Node, None]] = {}
+        self._routed: dict[tuple[str, str], dict[LocalNode, None]] = {}
 
     def __len__(self) -> int:
         """Return the number of names of other routers that have producers here."""
         return len(self._routed)
 
-    def make(self, node: Node) -> None:
+    def make(self, node: LocalNode) -> None:
         """Give an address its ingress node, which leads nowhere yet."""
         context, config, lane = self._context, node.config, None
         name, router = split(node.name)
@@ -74,12 +75,10 @@ class Ingresses:
             self._routed.setdefault((node.tenant, local_key(router, name)), {})[node] = None
         elif node.is_multicast:
             lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
-        ingress = Node(node.tenant, node.name, config, context.budget, lane=lane)
-        ingress.is_ingress = True
-        node.ingress = ingress
-        context.touch(ingress)
+        node.ingress = IngressNode(node.tenant, node.name, config, context.budget, lane)
+        context.touch(node.ingress)
 
-    def destinations(self, node: Node) -> Destinations:
+    def destinations(self, node: LocalNode) -> Destinations:
         """Return the places with consumers of an address that is no multicast."""
         context, tenant = self._context, node.tenant
         name, only = split(node.name)
@@ -103,7 +102,7 @@ class Ingresses:
                     here[local] = LOCAL_COST
         return Destinations(here, lanes)
 
-    def set_shares(self, local: Node, wanted: dict[Node, int]) -> None:
+    def set_shares(self, local: LocalNode, wanted: dict[Node, int]) -> None:
         """Let an ingress lead to exactly these nodes. Args: wanted: the cost of reaching the consumers behind each."""
         context, ingress = self._context, local.ingress
         assert ingress is not None
@@ -138,7 +137,7 @@ class Ingresses:
         context.touch(share.node)
         context.touch(share.ingress)
 
-    def routed(self, tenant: str, name: str) -> list[Node]:
+    def routed(self, tenant: str, name: str) -> list[LocalNode]:
         """Return the addresses `...@ROUTER` with producers here, for all routers at which the address is `name`."""
         if not self._routed:
             return []
@@ -149,7 +148,7 @@ class Ingresses:
             found += self._routed.get((tenant, local_key(shared, local)), ())
         return found
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: LocalNode) -> None:
         """Forget an address whose ingress is gone."""
         name, router = split(node.name)
         if router is not None:

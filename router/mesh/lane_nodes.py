@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.mesh.ingress import to_all, to_one
 from amqpmesh.router.model.lane import LaneKind
-from amqpmesh.router.model.node import Node
+from amqpmesh.router.model.node import LaneNode
 from amqpmesh.router.small_set import SmallSet, with_item, without_item
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ class LaneNodes:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._by_lane: dict[Lane, Node] = {}
-        self._by_address: dict[tuple[str, str], SmallSet[Node]] = {}
+        self._by_lane: dict[Lane, LaneNode] = {}
+        self._by_address: dict[tuple[str, str], SmallSet[LaneNode]] = {}
 
     def __len__(self) -> int:
         return len(self._by_lane)
 
-    def all(self) -> list[Node]:
+    def all(self) -> list[LaneNode]:
         """Return all nodes."""
         return list(self._by_lane.values())
 
-    def get(self, lane: Lane) -> Node | None:
+    def get(self, lane: Lane) -> LaneNode | None:
         """Return the node of a lane; None: there is none."""
         return self._by_lane.get(lane)
 
-    def of(self, tenant: str, name: str) -> list[Node]:
+    def of(self, tenant: str, name: str) -> list[LaneNode]:
         """Return the nodes of an address."""
         return list(self._by_address.get((tenant, name), ()))
 
-    def use(self, lane: Lane) -> Node:
+    def use(self, lane: Lane) -> LaneNode:
         """Return the node of a lane, made if there is none."""
         node = self._by_lane.get(lane)
         if node is None:
@@ -48,7 +48,7 @@ class LaneNodes:
             if lane.kind is not LaneKind.TRANSIT:
                 # The ingress router has decided how the address distributes, and the kind of the lane tells it.
                 config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
-            node = self._by_lane[lane] = Node(lane.tenant, lane.name, config, context.budget, lane=lane)
+            node = self._by_lane[lane] = LaneNode(lane.tenant, lane.name, config, context.budget, lane)
             nodes = self._by_address.get((lane.tenant, lane.name), ())
             self._by_address[lane.tenant, lane.name] = with_item(nodes, node)
             context.touch(node)

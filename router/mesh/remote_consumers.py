@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.containers.remote_nodes import Elsewhere
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import LocalNode
     from amqpmesh.topology.linkstate import Topology
 
 
@@ -62,11 +62,11 @@ class RemoteConsumers:
             if router != context.id and advert.consumers
         }
 
-    def local_node(self, tenant: str, address: str) -> Node | None:
+    def local_node(self, tenant: str, address: str) -> LocalNode | None:
         """Return the node `name` of `name@THIS-ROUTER`; None: there is none yet."""
         return self._context.nodes.find(tenant, local_key(self._context.id, split(address)[0]))
 
-    def use_local_node(self, tenant: str, address: str) -> Node:
+    def use_local_node(self, tenant: str, address: str) -> LocalNode:
         """Return the node `name` of `name@THIS-ROUTER`, made if there is none.
 
         Raises: RefusedError: too many nodes are in use there.

@@ -10,6 +10,7 @@ from amqpmesh.router.address_syntax import local_key
 from amqpmesh.router.mesh.reachability import Reachability
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.local_routes import LocalRoutes
+from amqpmesh.router.model.node import DynamicNode, LocalNode
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import InternalNode, LaneNode, Node
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.workers import Members
 
@@ -37,13 +38,13 @@ class RouteSelection(LocalRoutes):
         self._routes = routes
         self._keys = Keys(context.id, context.kernel)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[LaneNode]:
         """Return the nodes of lanes."""
         return self._routes.nodes()
 
-    def ingress(self, node: Node) -> Node:
+    def ingress(self, node: LocalNode) -> Node:
         """Return the node that the producers of an address are attached to."""
-        return node.far.ingress() if node.far is not None else self._routes.ingress(node)
+        return node.remote.ingress() if node.remote is not None else self._routes.ingress(node)
 
     def routers_of(self, container: str, /) -> tuple[str, ...]:
         """Return the other routers of the mesh that a container-id stands for, within reach or not."""
@@ -65,7 +66,7 @@ class RouteSelection(LocalRoutes):
 
     def consumers_changed(self, node: Node) -> None:
         """Follow a change of the consumers that this router has of an address."""
-        if node.far is None:
+        if isinstance(node, LocalNode) and node.remote is None:
             self._routes.consumers_changed(node)
 
     def lost_last_link(self, node: Node) -> None:
@@ -76,11 +77,11 @@ class RouteSelection(LocalRoutes):
         """Attach a lane again later that a neighbour has refused or detached."""
         self._routes.lane_refused(outgoing)
 
-    def need_bulk(self, node: Node) -> None:
+    def need_bulk(self, node: InternalNode) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
         self._routes.need_bulk(node)
 
-    def drop_if_idle(self, node: Node) -> bool:
+    def drop_if_idle(self, node: InternalNode) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         return self._routes.drop_if_idle(node)
 
@@ -113,7 +114,7 @@ class RouteSelection(LocalRoutes):
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         context = self._context
         local = context.nodes.find(tenant, name)
-        if is_reserved(name) or (local is not None and local.maker is not None):
+        if is_reserved(name) or isinstance(local, DynamicNode):
             return local
         distribution = config.distribution
         if distribution is Distribution.MULTICAST:

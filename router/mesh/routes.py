@@ -32,6 +32,7 @@ from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
 from amqpmesh.router.mesh.tree_history import TreeHistories
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
+from amqpmesh.router.model.node import DynamicNode, LaneNode, LocalNode
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.topology.address_book import Advert
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import InternalNode, Node
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.workers import Members
 
@@ -81,7 +82,7 @@ class Routes:
         self.lane_links = LaneLinks(context)
         self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
-        self._postponed: dict[Node, None] = {}
+        self._postponed: dict[LocalNode | LaneNode, None] = {}
         self._is_reconciling = False
         self.ingresses = Ingresses(context, self.next_hops, members)
         self.remote_consumers = RemoteConsumers(context, elsewhere, topology)
@@ -95,13 +96,13 @@ class Routes:
         """True if no delivery can leave by a lane, and no producer here sends to a name of another router."""
         return not (self._nodes or self.ingresses or self.remote_consumers)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[LaneNode]:
         """Return the nodes of lanes."""
         return self._nodes.all()
 
-    def ingress(self, node: Node) -> Node:
+    def ingress(self, node: LocalNode) -> Node:
         """Return the node that producers of an address attach to: the ingress, which is made if there is none."""
-        if node.maker is not None or is_reserved(node.name):
+        if isinstance(node, DynamicNode) or is_reserved(node.name):
             return node
         if node.ingress is None:
             self.ingresses.make(node)
@@ -121,7 +122,7 @@ class Routes:
             self._context.schedule(until, partial(self._end_outages, until))
         if changed:
             limit_windows(self._context)
-        postponed: list[Node] = []
+        postponed: list[LaneNode] = []
         for node in self.nodes():
             self._mark_old_parents(node)
             if node.outgoing or node.waiting.size or node.is_multicast:
@@ -150,7 +151,7 @@ class Routes:
         """Let go of the lanes to routers that were waited for long enough."""
         ended = set(self._outages.end(until))
         for node in self.nodes():
-            if node.held and node.lane is not None and node.lane.far in ended:
+            if node.held and node.lane.far in ended:
                 self._postponed[node] = None
         if ended and not self._is_reconciling:
             self._reconcile_postponed()
@@ -162,7 +163,7 @@ class Routes:
         """
         for node in list(islice(self._postponed, BATCH)):
             del self._postponed[node]
-            if node.lane is None:
+            if isinstance(node, LocalNode):
                 if node.ingress is not None:
                     self.reconcile(node)
             elif node.outgoing or self._nodes.get(node.lane) is not node:
@@ -196,9 +197,9 @@ class Routes:
         if self._context.nodes.find(tenant, name) is not None:
             self.mismatches.check(tenant, name)
 
-    def consumers_changed(self, local: Node) -> None:
+    def consumers_changed(self, local: LocalNode) -> None:
         """Follow a change of the consumers that this router has of an address."""
-        if local.maker is not None or local.far is not None or is_reserved(local.name):
+        if isinstance(local, DynamicNode) or local.remote is not None or is_reserved(local.name):
             return
         there_are = bool(local.outgoing)
         if local.is_advertised is not there_are:
@@ -216,11 +217,9 @@ class Routes:
 
     def lost_last_link(self, node: Node) -> None:
         """Follow the loss of the last link by which deliveries of a node left."""
-        if node.is_ingress:
-            return
-        if node.lane is None:
+        if isinstance(node, LocalNode):
             self.consumers_changed(node)
-        else:
+        elif isinstance(node, LaneNode):
             self.reconcile(node)
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
@@ -228,21 +227,21 @@ class Routes:
         assert outgoing.lane is not None
         self._try_later(outgoing.lane, outgoing.connection)
 
-    def drop_if_idle(self, node: Node) -> bool:
+    def drop_if_idle(self, node: InternalNode) -> bool:
         """Forget a node that was not used for a while. Returns: whether it is forgotten."""
-        context, lane = self._context, node.lane
+        context = self._context
         if node.incoming or node.waiting.size or node.borrowers or node.returning:
             return False
         if any(share.credit_sink.waiting for share in node.shares):  # its delivery may have to take another route
             return False
-        if node.is_ingress:
+        if not isinstance(node, LaneNode):
             local = context.nodes.find(node.tenant, node.name)
             if local is not None and local.ingress is node:
                 local.ingress = None
                 context.touch(local)
                 self.ingresses.forget(local)
         else:
-            assert lane is not None
+            lane = node.lane
             if self._nodes.get(lane) is not node:
                 return True
             # A tree is forgotten at once: its parent, which sees the messages, keeps the lane while it is used.
@@ -291,10 +290,10 @@ class Routes:
                 return
         take_lane(context, neighbour.record, endpoint, attach, lane, node)
         self.mismatches.check_lane(lane)
-        if node is not None and node.lane is not None:
+        if isinstance(node, LaneNode):
             self.reconcile(node)
 
-    def need_bulk(self, node: Node) -> None:
+    def need_bulk(self, node: InternalNode) -> None:
         """Attach one more link of a lane for large deliveries: there is none, or all of them are busy or stopped."""
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
             return
@@ -303,25 +302,25 @@ class Routes:
             if neighbour is not None:
                 self._attach(node, neighbour, bulk=True)
 
-    def reachable(self, lane: Lane) -> Node | None:
+    def reachable(self, lane: Lane) -> LaneNode | None:
         """Return the node of a lane that has a path; None: there is no path."""
         node = self._nodes.use(lane)
         if not node.outgoing:
             self.reconcile(node)
         return node if node.outgoing else None
 
-    def reconcile(self, node: Node) -> None:
+    def reconcile(self, node: LocalNode | LaneNode) -> None:
         """Give a node the lanes and shares that the topology asks for now, and no others.
 
-        Args: node: of a lane: it gets the lane to the next hop, or to each child of its tree. Another one has an
-            ingress: this gets a share of each node that leads to consumers.
+        Args: node: a lane node gets the lane to the next hop, or to each child of its tree. The ingress of a local
+            node gets a share of each node that leads to consumers.
         """
-        if node.lane is not None:
+        if isinstance(node, LaneNode):
             self._reconcile_lane(node, node.lane)
             return
         ingress = node.ingress
         assert ingress is not None
-        if node.far is not None:
+        if node.remote is not None:
             return
         if ingress.lane is not None:
             self._reconcile_lane(ingress, ingress.lane)
@@ -334,7 +333,7 @@ class Routes:
                 wanted[far] = cost
         self.ingresses.set_shares(node, wanted)
 
-    def _reconcile_lane(self, node: Node, lane: Lane) -> None:
+    def _reconcile_lane(self, node: InternalNode, lane: Lane) -> None:
         context = self._context
         if node.held and not node.outgoing and self._outages.concerns(lane):
             return
@@ -408,13 +407,13 @@ class Routes:
             self._context.touch_outgoing(had)
         return had
 
-    def _hold(self, node: Node, *, waits: bool) -> None:
+    def _hold(self, node: InternalNode, *, waits: bool) -> None:
         """Keep or release the credit of a node without a lane. Args: waits: its router is likely to come back."""
         if node.held is not waits:
             node.held = waits
             node.pool.hold(inf if waits else 0.0)
 
-    def _attach(self, node: Node, neighbour: Neighbour, *, bulk: bool = False) -> None:
+    def _attach(self, node: InternalNode, neighbour: Neighbour, *, bulk: bool = False) -> None:
         """Attach the lane of a node, unless the neighbour refused it a moment ago."""
         lane = node.lane
         assert lane is not None
@@ -463,16 +462,16 @@ class Routes:
         self._reconcile_routed(lane.tenant, lane.name)
         self._reconcile_remote_consumers(lane.tenant, lane.name)
 
-    def _lead_tree_here(self, node: Node, lane: Lane) -> None:
+    def _lead_tree_here(self, node: InternalNode, lane: Lane) -> None:
         """Let a tree lead to the consumers that are attached here, or to the target of a redirect."""
         context = self._context
-        here = context.nodes.find(lane.tenant, lane.name)
+        here: Node | None = context.nodes.find(lane.tenant, lane.name)
         if lane.far != context.id and not lane.tenant and lane.name in self._elsewhere.single:
             try:
                 here = self._elsewhere.ingress(lane.tenant, lane.name)
             except RefusedError:  # too many nodes are in use there
                 here = None
-        elif here is not None and (here.far is not None or not here.outgoing):
+        elif here is not None and (here.remote is not None or not here.outgoing):
             here = None
         for share in list(node.shares):
             if share.node is not here:
@@ -481,10 +480,10 @@ class Routes:
             CreditShare(node, here, LOCAL_COST)
             context.touch(here)
 
-    def _mark_old_parents(self, node: Node) -> None:
+    def _mark_old_parents(self, node: LaneNode) -> None:
         """Mark the links of former parents in a tree: their deliveries would come twice."""
         lane = node.lane
-        if lane is None or lane.kind is not LaneKind.TREE:
+        if lane.kind is not LaneKind.TREE:
             return
         parent = self._topology.parent(lane.far)
         for incoming in node.incoming:

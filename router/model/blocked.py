@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.model.node import IngressNode, LocalNode
 from amqpmesh.router.statistics.common import Reason
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def why_address(local: Node, *, draining: bool, consumers: ConsumerRouters = NO_
 
     Args: draining: the router accepts nothing new. consumers: at other routers.
     """
-    ingress = local.ingress
+    ingress = local.ingress if isinstance(local, LocalNode) else None
     node = local if ingress is None else ingress
     if local.suspended or node.has_consumers:
         return why_node(node if node.has_consumers else local, draining=draining)
@@ -92,7 +93,7 @@ def why_node(node: Node, *, draining: bool) -> Reason | None:
         return Reason.NO_RECEIVER if node.lane is None else Reason.NO_PATH
     if node.demand:
         return None
-    if node.far is not None and node.is_ingress and not node.outgoing:
+    if isinstance(node, IngressNode) and node.remote is not None and not node.outgoing:
         return Reason.ELSEWHERE
     reasons = {_of_receivers(each) for each in node.outgoing if not each.skipped}
     ways = list(node.shares)

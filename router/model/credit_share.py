@@ -15,7 +15,7 @@ from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.credit.sinks import Grant
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import InternalNode, Node
 
 
 class CreditShare:
@@ -23,7 +23,7 @@ class CreditShare:
 
     __slots__ = ("cost", "credit_sink", "credit_source", "drain_by", "draining", "ingress", "node", "pool", "turn")
 
-    def __init__(self, ingress: Node, node: Node, cost: int) -> None:
+    def __init__(self, ingress: InternalNode, node: Node, cost: int) -> None:
         """Args: node: the exit node. cost: the cost of its consumers."""
         self.ingress = ingress
         self.node = node

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.node import InternalNode, LaneNode, LocalNode, Node
 
 
 class LocalRoutes:
@@ -21,15 +21,15 @@ class LocalRoutes:
 
     is_in_mesh = False
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Sequence[LaneNode]:
         """Return the nodes of lanes."""
         return ()
 
     # Addresses and routers.
 
-    def ingress(self, node: Node) -> Node:
+    def ingress(self, node: LocalNode) -> Node:
         """Return the node that the producers of an address are attached to."""
-        return node if node.far is None else node.far.ingress()
+        return node if node.remote is None else node.remote.ingress()
 
     def routers_of(self, _container: str, /) -> tuple[str, ...]:
         """Return the other routers of the mesh that a container-id stands for, within reach or not."""
@@ -62,10 +62,10 @@ class LocalRoutes:
     def lane_refused(self, outgoing: OutgoingLink) -> None:
         """Attach a lane again later that a neighbour has refused or detached."""
 
-    def need_bulk(self, node: Node) -> None:
+    def need_bulk(self, node: InternalNode) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
 
-    def drop_if_idle(self, node: Node) -> bool:
+    def drop_if_idle(self, node: InternalNode) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
@@ -114,12 +114,12 @@ NOBODY_AWAITED: Final[list[OutgoingLink]] = []
 NOTHING: Final = Tally()
 
 
-class FarSide:
+class RemoteSide:
     """The interface of `RemoteNode`, which serves a node of another container, as its two nodes here use it."""
 
     __slots__ = ()
 
-    def ingress(self) -> Node:
+    def ingress(self) -> IngressNode:
         """Return the node that the producers are attached to."""
         raise NotImplementedError
 
@@ -129,11 +129,11 @@ class FarSide:
 
 
 class Node:
-    """A node of this router, named by an address: deliveries arrive at it and leave from it.
+    """A node of this router: deliveries arrive at it and leave from it (§2.1). Its kinds are the subclasses.
 
-    In a mesh an address has several nodes. Consumers at this router attach to the first. Producers attach to the
-    second, its *ingress*, which leads to the first and to other routers. Each lane that leaves this router has a
-    further node.
+    In a mesh an address has several nodes. Consumers at this router attach to a `LocalNode`. Producers attach to an
+    `IngressNode`, which leads to the local node and to other routers. Each lane that leaves this router has a
+    `LaneNode`.
     """
 
     __slots__ = (
@@ -147,41 +147,36 @@ class Node:
         "creditors",
         "draining",
         "excludes",
-        "far",
         "fast_route",
-        "held",
-        "idle_since",
         "incoming",
-        "ingress",
-        "is_advertised",
-        "is_ingress",
-        "is_open",
-        "kept",
-        "lane",
         "left_at",
-        "lenders",
-        "lifetime",
-        "maker",
         "name",
         "outgoing",
         "past",
         "returning",
-        "shares",
         "suspended",
         "tenant",
         "undelivered",
         "waiting",
     )
 
-    def __init__(
-        self,
-        tenant: str,
-        name: str,
-        config: AddressConfig,
-        memory: Budget,
-        maker: ConnectionRecord | None = None,
-        lane: Lane | None = None,
-    ) -> None:
+    is_internal: ClassVar = False
+    """True for a kind that clients do not know as an address."""
+
+    # What most kinds do not have. A kind that has it keeps it in a slot of its own.
+
+    lane: Lane | None = None
+    """The lane that deliveries leave by; None: they go to consumers of this router, or by `shares`."""
+    shares: SmallSet[CreditShare] = ()
+    """The nodes that this one leads to, each with the credit that it lends."""
+    lenders: SmallSet[CreditShare] = ()
+    """The shares whose unused credit their nodes have asked for."""
+    remote: RemoteSide | None = None
+    """The remote node that this node serves, by links to its container; None: it serves none."""
+    held = False
+    """True while a lane has no path and waits for one."""
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
         #: The router's memory; once a message has waited here, the node's own account in it.
         self._memory = memory
         self._pool: Pool | None = None
@@ -190,34 +185,8 @@ class Node:
         self.tenant = tenant
         self.name = name
         self.config = config
-        #: The connection that made this dynamic node (§3.5.3); None: it is no dynamic node.
-        self.maker = maker
-        #: True for a dynamic node that all who know its name may receive from; False: only its maker may.
-        self.is_open = False
-        #: The lane that deliveries leave by; None: they go to consumers of this router, or by `shares`.
-        self.lane = lane
-        #: In a mesh, the node that producers of this address attach to.
-        self.ingress: Node | None = None
-        #: True if this node is an ingress.
-        self.is_ingress = False
-        #: The remote node that this node serves, by links to its container; None: it serves none.
-        self.far: FarSide | None = None
-        #: True if this router advertises to the mesh that the address has consumers here.
-        self.is_advertised = False
-        #: For an ingress: the nodes that it leads to, each with the credit that it lends.
-        self.shares: SmallSet[CreditShare] = ()
-        #: For a node of a lane: there is no path at present, and the node waits for one.
-        self.held = False
-        #: For a node of a lane: the time since which no sender uses it, seconds.
-        self.idle_since: float | None = None
         #: The credit that this node lends to ingresses.
         self.borrowers: SmallSet[CreditShare] = ()
-        #: The shares whose unused credit their nodes have asked for.
-        self.lenders: SmallSet[CreditShare] = ()
-        #: True for a node of the router's own, which exists even if it is not used.
-        self.kept = False
-        #: The end of a dynamic node's life (§3.5.10 to §3.5.13).
-        self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
         #: The route of deliveries that need no decision; None: it was not asked for yet.
         self.fast_route: FastRoute | None = None
         self.incoming: SmallSet[IncomingLink] = ()
@@ -305,21 +274,109 @@ class Node:
         return self.config.distribution is Distribution.MULTICAST
 
     @property
-    def is_internal(self) -> bool:
-        """True for a node that clients do not know as an address: an ingress, or the node of a lane."""
-        return self.lane is not None or self.is_ingress
-
-    @property
     def has_consumers(self) -> bool:
         """True if deliveries have a consumer, here or at another router, or are likely to have one again."""
-        return bool(self.outgoing or self.shares) or self.held or (self.far is not None and self.is_ingress)
+        return bool(self.outgoing)
 
     @property
     def is_idle(self) -> bool:
         """True if nothing is attached and nothing waits."""
-        return not (
-            self.incoming or self.outgoing or self.copies or self.waiting.size or self.ingress or self.borrowers
-        )
+        return not (self.incoming or self.outgoing or self.copies or self.waiting.size or self.borrowers)
+
+
+class LocalNode(Node):
+    """The node that an address names at this router: its consumers here attach to it."""
+
+    __slots__ = ("ingress", "is_advertised", "remote")
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
+        super().__init__(tenant, name, config, memory)
+        #: The node that producers attach to, in a mesh or for a remote node; None: they attach to this one.
+        self.ingress: IngressNode | None = None
+        #: True if this router advertises to the mesh that the address has consumers here.
+        self.is_advertised = False
+        self.remote = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is attached and nothing waits, here or at its ingress."""
+        return self.ingress is None and super().is_idle
+
+
+class OwnNode(LocalNode):
+    """A node of the router itself, such as `$management`: it exists even if it is not used."""
+
+    __slots__ = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """False: the router does not forget its own nodes."""
+        return False
+
+
+class DynamicNode(LocalNode):
+    """A node that a connection made for itself (§3.5.3). Args: maker: the connection."""
+
+    __slots__ = ("is_open", "lifetime", "maker")
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, maker: ConnectionRecord) -> None:
+        super().__init__(tenant, name, config, memory)
+        self.maker = maker
+        #: True if all who know its name may receive from it; False: only its maker may.
+        self.is_open = False
+        #: The end of its life (§3.5.10 to §3.5.13).
+        self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
+
+
+class InternalNode(Node):
+    """A node that no client attaches to by name: it leads to other nodes by `shares`, or to other routers by a lane."""
+
+    __slots__ = ("held", "lane", "lenders", "shares")
+
+    is_internal = True
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, lane: Lane | None) -> None:
+        super().__init__(tenant, name, config, memory)
+        self.lane = lane
+        self.shares = ()
+        self.lenders = ()
+        self.held = False
+
+    @property
+    def has_consumers(self) -> bool:
+        """True if the node leads to consumers, or waits for a path to them."""
+        return bool(self.outgoing or self.shares) or self.held
+
+
+class IngressNode(InternalNode):
+    """The node that producers of an address attach to in a mesh, or for a remote node.
+
+    The ingress of a multicast also has a lane, that of the tree which starts at this router.
+    """
+
+    __slots__ = ("remote",)
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, lane: Lane | None = None) -> None:
+        super().__init__(tenant, name, config, memory, lane)
+        self.remote = None
+
+    @property
+    def has_consumers(self) -> bool:
+        """True if the node leads to consumers; a remote node is expected to have some."""
+        return self.remote is not None or super().has_consumers
+
+
+class LaneNode(InternalNode):
+    """The node of a lane that leaves this router: deliveries for other routers wait here."""
+
+    __slots__ = ("idle_since",)
+
+    lane: Lane
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, lane: Lane) -> None:
+        super().__init__(tenant, name, config, memory, lane)
+        #: The time since which no sender uses it, seconds.
+        self.idle_since: float | None = None
 
 
 def node_of(relay: Relay) -> Node | None:
@@ -335,12 +392,12 @@ class NodeTable:
         self.patterns = patterns
         self._memory = memory
         self._default = AddressConfig(pattern="#")
-        self._nodes: dict[tuple[str, str], Node] = {}
+        self._nodes: dict[tuple[str, str], LocalNode] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def values(self) -> list[Node]:
+    def values(self) -> list[LocalNode]:
         """Return all nodes in use."""
         return list(self._nodes.values())
 
@@ -351,25 +408,29 @@ class NodeTable:
         """
         return (None if is_reserved(name) else self.patterns.lookup(split(name)[0])) or self._default
 
-    def find(self, tenant: str, name: str) -> Node | None:
+    def find(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address; None: it is not in use."""
         return self._nodes.get((tenant, name))
 
-    def use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Node:
-        """Return the node of an address; make it if there is none. Args: maker: as of the node."""
+    def use(self, tenant: str, name: str) -> LocalNode:
+        """Return the node of an address; make it if there is none."""
         node = self._nodes.get((tenant, name))
         if node is None:
-            config = self.config(name) if maker is None else self._default
-            node = self._nodes[tenant, name] = Node(tenant, name, config, self._memory, maker)
+            node = self._nodes[tenant, name] = LocalNode(tenant, name, self.config(name), self._memory)
         return node
 
-    def keep(self, name: str) -> None:
-        """Make a node of the router's own."""
-        self.use("", name).kept = True
+    def make_dynamic(self, tenant: str, name: str, maker: ConnectionRecord) -> DynamicNode:
+        """Make a dynamic node (§3.5.3), whose name nothing else has."""
+        node = self._nodes[tenant, name] = DynamicNode(tenant, name, self._default, self._memory, maker)
+        return node
+
+    def make_own(self, name: str) -> None:
+        """Make a node of the router itself."""
+        self._nodes["", name] = OwnNode("", name, self.config(name), self._memory)
 
     def drop_if_idle(self, node: Node) -> bool:
         """Forget a node that is not used any more. Returns: whether it was forgotten."""
-        idle = node.is_idle and not node.kept
+        idle = node.is_idle
         if idle:
             self.remove(node)
         return idle

@@ -76,7 +76,7 @@ class ManagementNode(LinkFactory):
         """Create the node; the router has started, and `serve` will answer requests."""
         self._driver = driver
         self._start = start
-        driver.core.context.nodes.keep(service.ADDRESS)
+        driver.core.context.nodes.make_own(service.ADDRESS)
         self._inside.begin(driver, start)
 
     def end(self) -> None:

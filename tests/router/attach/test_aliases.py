@@ -132,7 +132,7 @@ def test_an_alias_gives_no_right_that_its_address_does_not(named: str) -> None:
         alias("shut", "secret@B"),
         AddressConfig(pattern="secret", distribution=Distribution.UNAVAILABLE),
     )
-    mesh["A"].core.context.nodes.keep("$management")
+    mesh["A"].core.context.nodes.make_own("$management")
     client = mesh["A"].client()
     conditions = []
     for name in (named, "far", "shut"):

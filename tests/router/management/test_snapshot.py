@@ -581,7 +581,7 @@ def test_a_sender_to_a_dynamic_node_is_told_its_name() -> None:
 
 def test_a_node_that_is_kept_is_there_whoever_comes_and_goes() -> None:
     network = Network()
-    network.core.context.nodes.keep("$node")
+    network.core.context.nodes.make_own("$node")
     client = network.client()
     for _ in range(2):
         sender = client.sender("$node")

@@ -204,7 +204,7 @@ def test_the_routers_own_nodes_answer_however_many_hold_memory() -> None:
     hold_at_names(network, 1_000, rounds=3, size=1_000)
     assert network.core.context.memory.used_up
     assert network.core.context.memory.share < 2_000
-    network.core.context.nodes.keep("$management")
+    network.core.context.nodes.make_own("$management")
     own, asks = network.client(), network.client()
     own.record.own = True
     own.receiver("$management", credit=100)
