@@ -62,7 +62,7 @@ class Bench:
         return min(MOST, max(int(self.speed(target, traffic) * self.seconds), 2 * pairs, 20))
 
     def compare(self, part: str, targets: Sequence[Target], traffic: Traffic, name: str = "") -> dict[str, Figures]:
-        """The medians of each target, the rounds taking turns; kept as results of the part."""
+        """Measure targets in turns, and keep the results of the part. Returns: the medians of each target."""
 
         def once(target: Target) -> Figures:
             return run(target, traffic, self.count(target, traffic))
@@ -70,7 +70,7 @@ class Bench:
         return self.keep(part, name or traffic.name, self.take_turns(targets, once))
 
     def take_turns(self, targets: Sequence[Target], once: Callable[[Target], Figures]) -> dict[str, Figures]:
-        """The medians of `once` for each target, the rounds taking turns."""
+        """Measure targets in turns by `once`. Returns: the medians of each target."""
         found: dict[str, list[Figures]] = {target.name: [] for target in targets}
         for _ in range(self.rounds):
             for target in targets:

@@ -43,7 +43,7 @@ WORKER = "pyspark.daemon"
 
 
 def of_java(java: int) -> dict[str, list[int]]:
-    """The processes of a session, by what they do."""
+    """Return the processes of a Spark session, by their tasks."""
     parts: dict[str, list[int]] = {"java": [java], "reader": [], "executors": []}
     for each in Path("/proc").glob("[0-9]*"):
         try:

@@ -23,7 +23,7 @@ SEED = 1
 
 
 def mesh(chance: random.Random, routers: int, links: int) -> Graph:
-    """A connected mesh with costs from 1 to 10, most of them 1."""
+    """Make a connected mesh with costs from 1 to 10, most of them 1."""
     ids = [f"R{number:04d}" for number in range(routers)]
     pairs = {(ids[number], ids[chance.randrange(number)]) for number in range(1, routers)}
     while len(pairs) < links:

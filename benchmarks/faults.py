@@ -56,7 +56,7 @@ def account(sent: dict[str, Any], received: dict[str, Any], at: float) -> Accoun
 
 
 def hit(strike: Callable[[Mesh], None], rate: float, after: float) -> Account:
-    """A triangle with traffic from A to C by B, and what a fault did to it."""
+    """Run a triangle with traffic from A to C over B, and a fault. Returns: the account of the messages."""
     with mesh() as routers:
         routers.triangle()
         routers.start()

@@ -37,9 +37,9 @@ def _rounded(number: str) -> float:
 
 
 def changes(before: Results, now: Results) -> list[tuple[str, float, float, float]]:
-    """(what, then, now, how the forwarder's has changed) of the router's figures.
+    """Return the router's figures: name, old value, new value, and the change of the forwarder's.
 
-    The forwarder says how fast the machine is today: what it has changed by, too, is not the router's.
+    The forwarder's change shows the present speed of the machine: a change of the router's by as much is not its own.
     """
     found = []
     for part, cases in now.items():
@@ -59,7 +59,7 @@ def changes(before: Results, now: Results) -> list[tuple[str, float, float, floa
 
 
 def show_changes(results: Results, before: dict[str, Any]) -> None:
-    """The table of what has changed notably."""
+    """Print the table of the notable changes."""
     all_of_them = changes(before["results"], results)
     if not all_of_them:
         print("\nnothing of this has been committed")

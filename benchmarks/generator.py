@@ -51,7 +51,7 @@ def program() -> Path:
 
 @contextmanager
 def generate(role: str, *options: str) -> Iterator[Load]:
-    """A generator at work, ended when the block is left. Args: options: as `loadgen` without arguments lists them."""
+    """Run a generator until the block ends. Args: options: as `loadgen` without arguments lists them."""
     load = Load([str(program()), role, *options])
     try:
         yield load

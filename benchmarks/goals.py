@@ -105,7 +105,7 @@ GOALS = tuple(_all())
 
 
 def show(results: Results) -> None:
-    """The table of those that were measured."""
+    """Print the table of the measured goals."""
     rows = []
     for goal in GOALS:
         with suppress(KeyError):

@@ -168,9 +168,9 @@ class Bystander:
             pass
 
     def worst(self, seconds: float, goes_on: Callable[[], bool] = lambda: False) -> float:
-        """The longest that a message took there and its outcome back, seconds.
+        """Return the longest time of a message and its outcome, seconds.
 
-        Args: goes_on: looked at again and again: `seconds` count when it says no.
+        Args: goes_on: called again and again; `seconds` begin when it returns False.
         """
         worst, until = 0.0, 0.0
         while not until or time.monotonic() < until:
@@ -223,7 +223,7 @@ def attacked(target: Target, case: str, part: int) -> Figures:
 
 @contextmanager
 def logged_in() -> Iterator[Target]:
-    """A router that knows a user, whose password takes many rounds of hashing."""
+    """Start a router with a user whose password takes many iterations of hashing."""
     with router(users=Users({}).add(USER, PASSWORD, ITERATIONS)) as target:
         yield target
 

@@ -85,7 +85,7 @@ class Host:
 
 @contextmanager
 def routers(*, trace: bool = False) -> Iterator[tuple[Host, Host]]:
-    """A and B, which know each other."""
+    """Start the routers A and B, which are neighbours."""
     with ExitStack() as stack:
         tracing = ["--trace"] if trace else []
         b = Host("--id", "B", *tracing)
@@ -265,25 +265,25 @@ def cut(a: Host, b: Host, producers: Client, consumers: Client, count: int) -> d
 
 
 def request(number: int, reply_to: str) -> bytes:
-    """A message to be answered there; its body is its number."""
+    """Encode a message with its number as the body, and a place for the answer."""
     properties = wire.described(0x73, wire.NULL, wire.NULL, wire.NULL, wire.NULL, wire.text(reply_to))
     return properties + b"\x00\x53\x75\xa0\x04" + struct.pack(">I", number)
 
 
 def answer(number: bytes, to: bytes) -> bytes:
-    """The answer to a message, by the octets of its number and of where it is to go."""
+    """Encode the answer to a message, from the octets of its number and of its `reply-to`."""
     properties = wire.described(0x73, wire.NULL, wire.NULL, b"\xa1" + bytes([len(to)]) + to)
     return properties + b"\x00\x53\x75\xa0\x04" + number
 
 
 def node_of(attach: bytes) -> str:
-    """The address of the dynamic node of an attach's source, a list of less than 256 octets that begins with it."""
+    """Return the address in the source of an attach: the first field of a list of less than 256 octets."""
     source: bytes = wire.fields(attach, 0)[5][1]
     return source[3 : 3 + source[2]].decode()
 
 
 def reply_to_of(message: bytes) -> bytes:
-    """The `reply-to` of a message whose properties come first, and hold strings and nulls before it."""
+    """Return the `reply-to` of a message that begins with its properties, after strings and nulls."""
     position = 5 if message[3] == 0xC0 else 12
     position = message.index(b"$dynamic", position)
     return message[position : position + message[position - 1]]

@@ -56,7 +56,7 @@ def two_routers() -> Iterator[Line]:
 
 @contextmanager
 def two_forwarders() -> Iterator[Line]:
-    """A port for each stream."""
+    """Start forwarders with a port for each stream."""
     with ExitStack() as stack:
         ports = [Port(), Port()]
         for port in ports:
@@ -72,7 +72,7 @@ def two_forwarders() -> Iterator[Line]:
 
 @contextmanager
 def first(middle: Iterable[int], clients: Iterable[int]) -> Iterator[None]:
-    """These come before whatever else wants a core, clients before what they load. Raises: PermissionError."""
+    """Give the loaded processes priority over all others, and clients over these. Raises: PermissionError."""
     changed: list[int] = []
     try:
         for pids, priority in ((middle, 10), (clients, 20)):
@@ -137,7 +137,7 @@ def named(name: str, pace: float, comes_first: bool) -> str:
 
 
 def measure(quick: bool, rate: float = RATE) -> dict[str, Any]:
-    """Rounds that take turns, printed."""
+    """Measure in rounds that take turns, and print the results."""
     rounds, seconds = (1, 1.0) if quick else (ROUNDS, SECONDS)
     cases = [(pace, False) for pace in PACES] + ([(0.0, True)] if may_come_first() else [])
     found: dict[str, dict[str, list[Figures]]] = {}

@@ -22,7 +22,7 @@ WARM = 2_000  # messages before the measurement: objects that are made once exis
 
 @contextmanager
 def measured(bench: Bench) -> Iterator[Target]:
-    """A router that has just begun, or the one that runs already."""
+    """Start a router, or use the one that runs already."""
     if bench.router is not None:
         yield bench.router
         return
@@ -110,7 +110,7 @@ def memory(bench: Bench) -> None:
 
 
 def storm(bench: Bench) -> None:
-    """Connections that come at once, each with a link: until all are served."""
+    """Measure the time until connections that come at once, each with a link, are all served."""
     connections = CONNECTIONS if bench.extent else CONNECTIONS // 5
     progress("storm")
     with measured(bench) as target:

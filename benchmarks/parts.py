@@ -54,7 +54,7 @@ COLUMNS = [
 
 
 def cells(found: dict[str, Figures], traffic: Traffic) -> list[str]:
-    """A row under COLUMNS."""
+    """Return a row below COLUMNS."""
     row = []
     for name in ("router", "forwarder"):
         row += [speed(found[name], traffic), f"{found[name]['cpu_us']:,.2f} s"]
@@ -82,7 +82,7 @@ def full_speed(bench: Bench, part: str, title: str, targets: list[Target], all_t
 
 
 def generator(bench: Bench) -> None:
-    """The load generator itself, sender straight to receiver: what it can do at most, and what it takes."""
+    """Measure the load generator alone, with the sender connected to the receiver: its speed and its CPU."""
     modes = tuple(MODES) if bench.extent else ("unsettled",)
     rows = []
     for traffic in [Traffic(shape, mode) for shape in SHAPES for mode in modes]:
@@ -113,7 +113,7 @@ def spread(bench: Bench) -> None:
 
 
 def secure(bench: Bench) -> None:
-    """The same over TLS."""
+    """Measure traffic over TLS."""
     if bench.router is not None and bench.router.send_url.startswith("amqp:"):
         progress("tls: left out, for the URL has none")
         return
@@ -185,7 +185,7 @@ def sparse(bench: Bench) -> None:
 
 
 def scaling(bench: Bench) -> None:
-    """The same total rate over one connection and over 500."""
+    """Measure one total rate over one connection and over 500."""
     with beside(bench) as (measured, *_):
         one = Traffic(rate=SAME_RATE * bench.speed(measured, Traffic()))
         many = replace(one, connections=500 if bench.extent else 100)
@@ -200,7 +200,7 @@ def scaling(bench: Bench) -> None:
 
 
 def uncompiled(bench: Bench) -> None:
-    """The kernel as it is written, which is what runs where no compiler is."""
+    """Measure the uncompiled kernel, which runs where there is no compiler."""
     if bench.router is not None:
         return
     with router(AMQPMESH_KERNEL="pure") as target:

@@ -54,9 +54,9 @@ class Line:
                     recorder.link(f"{peer}-{direction}", direction, peer, address=f"address-{each % ADDRESSES}")
 
     def write(self, begin: int, count: int) -> None:
-        """That many deliveries more, of which `begin` have been before."""
+        """Write further deliveries. Args: begin: the number of deliveries before them."""
         number = np.arange(begin, begin + count)
-        # A cheap shuffle, so that who sends to whom does not follow the order.
+        # A cheap shuffle: senders and receivers do not follow the order.
         mixed = (number * 2_654_435_761) & 0xFFFF_FFFF
         step = np.where(mixed & 1, 1, -1)
         ingress = np.where(step > 0, mixed % (ROUTERS - HOPS + 1), ROUTERS - 1 - mixed % (ROUTERS - HOPS + 1))

@@ -14,7 +14,7 @@ PERCENTILES = {"p50_us": "50", "p90_us": "90", "p99_us": "99", "p99.9_us": "99.9
 
 
 def bars(axes: Axes, results: Results, part: str, figure: str, unit: str) -> None:
-    """A bar for each case and target, on a logarithmic scale: sizes differ by thousands."""
+    """Draw a bar for each case and target, on a logarithmic scale: sizes differ by thousands."""
     cases = results[part]
     names = [name for name in COLORS if any(found.get(name, {}).get(figure) for found in cases.values())]
     height = 0.8 / len(names)

@@ -105,7 +105,7 @@ class Load:
 
 @contextmanager
 def load(module: str, *arguments: str) -> Iterator[Load]:
-    """A load client that is a module of ours, ended when the block is left."""
+    """Run a module as a load client until the block ends."""
     client = Load([sys.executable, "-m", module, *arguments])
     try:
         yield client

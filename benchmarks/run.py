@@ -94,7 +94,7 @@ def draw(bench: Bench, folder: Path) -> None:
 
 
 def main() -> int:
-    """Returns: 1 if a part failed."""
+    """Run the benchmarks. Returns: 1 if a part failed, else 0."""
     options = parsed()
     try:
         program()

@@ -230,5 +230,5 @@ def direct(tls: Certificate | None = None) -> Target:
 
 
 def under(target: Target, name: str) -> Target:
-    """The same by another name."""
+    """Return a target under another name."""
     return replace(target, name=name)

@@ -84,7 +84,7 @@ def accept(first: int, last: int) -> bytes:
 
 
 def message(size: int) -> bytearray:
-    """An unsettled delivery in one frame; its delivery-id and tag are to be written at ID_AT and TAG_AT."""
+    """Encode an unsettled delivery in one frame; the caller writes its delivery-id at ID_AT and its tag at TAG_AT."""
     head = b"\x43\x70" + bytes(4) + b"\xa0\x04" + bytes(4) + b"\x43" + FALSE
     performative = b"\x00\x53\x14\xc0" + bytes([len(head) + 1, 5]) + head
     return bytearray(frame(performative + SECTIONS + struct.pack(">I", size) + bytes(size)))
@@ -179,7 +179,7 @@ class Stream:
 
 
 def fields(buffer: bytes, start: int) -> list[Any]:
-    """The fields of the performative in the frame at `start`: numbers, booleans, None; anything else as its octets."""
+    """Return the fields of the performative in the frame at `start`: numbers, booleans, None; others as octets."""
     position = start + buffer[start + 4] * 4 + 3
     constructor = buffer[position]
     if constructor == 0x45:

@@ -41,7 +41,7 @@ sys.exit(main())
 
 
 def plain(line: str) -> str:
-    """A line of output without what varies from run to run."""
+    """Return a line of output without its variable parts."""
     line = steady(line)
     for pattern, word in _VARIES:
         line = pattern.sub(word, line)
@@ -61,13 +61,13 @@ class Terminal:
         self.is_over = False
 
     def line(self, at: int) -> str:
-        """A line that it says, counted from 0."""
+        """Return a line of the output, counted from 0."""
         while len(self._said) <= at:
             self._said.append(self._program.line().rstrip("\r"))
         return self._said[at]
 
     def shows(self, output: list[str]) -> None:
-        """Look whether it says this, from its beginning."""
+        """Check that the program prints these lines, from its beginning."""
         at, skips = 0, False
         for shown in output:
             if shown == "...":
@@ -151,7 +151,7 @@ class Reader:
         return Terminal(self._start("bash", "-euc", script, cwd=cwd, env=environment))
 
     def _meet(self, line: str) -> None:
-        """A router says where it listens."""
+        """Note the URL of a listener, from a line of a router's log."""
         found = re.search(r"url=(amqps?)://127\.0\.0\.1:(\d+)", line)
         assert found, line
         host = "localhost" if found[1] == "amqps" else "127.0.0.1"  # the name that the certificate has

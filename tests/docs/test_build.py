@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages, built as `make docs` does."""
+    """Build the pages as `make docs` does."""
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-d", f"{folder}/doctrees"]
     done = subprocess.run([*command, "docs", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -9,7 +9,7 @@ from tests.support.processes.demo_story import check
 
 
 def shown() -> list[str]:
-    """The lines of the picture, from top to bottom."""
+    """Return the lines of the picture, from top to bottom."""
     lines: dict[float, str] = {}
     for y, text in re.findall(
         r'<text class="[\w-]+" x="[\d.]+" y="([\d.]+)"[^>]*>(.*?)</text>', FILE.read_text("utf-8")

@@ -21,7 +21,7 @@ CLAUSES = [clause for section in SECTIONS for clause in section.clauses]
 
 @cache
 def defined(path: str) -> Counter[str]:
-    """The tests that a file defines, at its top level: what pytest collects here."""
+    """Return the tests that a file defines at its top level: pytest collects these here."""
     if path == HOSTILE:
         return Counter(row.name for row in ROWS)
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))

@@ -63,7 +63,7 @@ async def execute(text: str, router: Router, connection: Connection) -> None:
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without its head."""
+    """Return the cells of the first table below a heading, without its head."""
     below = re.split(rf"^#+ {re.escape(heading)}$", TEXT, flags=re.MULTILINE)[1]
     table = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
     assert table

@@ -43,7 +43,7 @@ BLOCKS = {block.heading: block.text for block in blocks("operate/install.md", "s
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout, what its page calls `/opt` and `/etc`, and the three files that a trial makes."""
+    """Make a checkout, the folders that the page calls `/opt` and `/etc`, and the three files of a trial."""
     folder = tmp_path_factory.mktemp("site")
     checkout = folder / "checkout"
     for name in WHAT_IS_INSTALLED:
@@ -87,7 +87,7 @@ def run(script: str, site: Path, *stand_ins: str) -> list[list[str]]:
 
 
 def served(daemon: Daemon, trust: Path) -> None:
-    """A router listens, with a certificate for localhost, and ends when it is told to."""
+    """Check that a router listens, with a certificate for localhost, and ends on SIGTERM."""
     found = re.search(r'"url": "amqps://127\.0\.0\.1:(\d+)"', daemon.said('"name": "applications"'))
     assert found
     context = ssl.create_default_context(cafile=trust)

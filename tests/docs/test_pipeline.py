@@ -31,7 +31,7 @@ def test_the_settings_are_those_that_are_made() -> None:
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> str:
-    """What a block prints that is typed into a terminal, in that folder."""
+    """Run a block of a terminal in a folder. Returns: its output."""
     done = subprocess.run(
         ["bash", "-euc", text], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -66,6 +66,6 @@ def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
 
 
 def commands(heading: str) -> str:
-    """The block of a terminal below a heading."""
+    """Return the block of a terminal below a heading."""
     (found,) = (block.text for block in blocks(PAGE, "sh") if block.heading == heading)
     return found

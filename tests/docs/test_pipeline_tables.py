@@ -69,7 +69,7 @@ def typed(type: pa.DataType) -> str:
 
 
 def rendered(columns: Iterable[Column]) -> str:
-    """The table that is to stand in the page: who changes a column copies it from the failure."""
+    """Return the table that the page must show. After a change of a column, copy it from the failure."""
     rows = ["| column | type | meaning |", "|---|---|---|"]
     for column in columns:
         unit = f", in {column.unit}" if column.unit else ""

@@ -21,7 +21,7 @@ class Soaked:
     pid: int
 
     def connect(self, *, receive_buffer: int | None = None) -> wire.Stream:
-        """A stream to it; `receive_buffer`, in bytes, is what the kernel may hold for us."""
+        """Connect to the router. Args: receive_buffer: octets that the system may hold for us."""
         url = urlsplit(self.url)
         sock = socket.socket()
         if receive_buffer is not None:

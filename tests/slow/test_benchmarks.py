@@ -22,7 +22,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Run:
-    """Runs `python -m benchmarks.run --quick`; what it has written."""
+    """Return a function that runs `python -m benchmarks.run --quick`, and returns its results."""
 
     def run(*arguments: str) -> dict[str, Any]:
         output = tmp_path / "bench.json"

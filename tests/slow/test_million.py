@@ -27,7 +27,7 @@ def test_a_million_messages_are_accepted_and_none_is_lost_or_doubled_or_overtake
 
 
 def until(stream: wire.Stream, performative: int) -> tuple[bytes, int]:
-    """The first frame of that kind: its buffer, and where it begins."""
+    """Return the first frame of a kind: its buffer, and its offset."""
     while True:
         found = [(buffer, start) for code, buffer, start, _ in stream.read() if code == performative]
         if found:

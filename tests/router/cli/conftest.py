@@ -30,7 +30,7 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def served(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """A router, whose URL the commands take from the environment."""
+    """Start a router whose URL the commands find in the environment."""
     served = serve()
     monkeypatch.setenv("AMQPMESH_URL", served.url)
     return served

@@ -87,14 +87,14 @@ class History:
             self.clients.append(client)
 
     def attach_sender(self) -> None:
-        """A producer, or an anonymous one."""
+        """Attach a producer, with or without an address."""
         if self.clients and len(self.senders) < 8:
             client = self.random.choice(self.clients)
             address = self.random.choice([*ADDRESSES, None])
             self.senders[client.sender(address, rcv=self.random.choice(MODES))] = client
 
     def attach_receiver(self) -> None:
-        """A consumer, or a browser."""
+        """Attach a consumer, or a browser."""
         if self.clients and len(self.receivers) < 8:
             client = self.random.choice(self.clients)
             receiver = client.receiver(
@@ -106,7 +106,7 @@ class History:
             self.receivers[receiver] = client
 
     def send(self) -> None:
-        """A whole message, or its first part."""
+        """Send a whole message, or its first part."""
         able = [each for each in self.senders if each.credit and each not in self.partial]
         if not able:
             return
@@ -131,7 +131,7 @@ class History:
         return (client.session.flow_state.remote_incoming_window - 1) * (client.engine.remote_max_frame_size - 64)
 
     def finish(self) -> None:
-        """The rest of a message, or its end."""
+        """Send the rest of a message, or end it."""
         able = [each for each in self.partial if self._room(self.senders[each]) > 1000]
         if able:
             link = self.random.choice(able)
@@ -147,7 +147,7 @@ class History:
                 self.senders[link].go_on(sent, b"rest")
 
     def dispose(self) -> None:
-        """A receiver decides."""
+        """Let a receiver decide a delivery."""
         if self.open:
             arrival = self.random.choice(list(self.open))
             outcome = self.random.choice([*OUTCOMES, "none", "later"])
@@ -162,7 +162,7 @@ class History:
             self.network.run()
 
     def settle(self) -> None:
-        """A sender settles, with or without having heard."""
+        """Let a sender settle, with or without an outcome."""
         able = [each for each in self.sent if each.delivery.complete and not each.delivery.settled]
         if able:
             sent = self.random.choice(able)
@@ -171,7 +171,7 @@ class History:
             self.network.run()
 
     def flow(self) -> None:
-        """A receiver changes its credit."""
+        """Let a receiver change its credit."""
         if self.receivers:
             receiver = self.random.choice(list(self.receivers))
             receiver.flow(self.random.randrange(8), drain=self.random.random() < 0.3)
@@ -182,7 +182,7 @@ class History:
         self.network.advance(self.random.choice([0.01, 0.3, 2.0]))
 
     def detach(self) -> None:
-        """A link is detached."""
+        """Detach a link."""
         links = [*self.senders, *self.receivers]
         if links:
             link = self.random.choice(links)
@@ -191,7 +191,7 @@ class History:
             self._forget(link)
 
     def end_session(self) -> None:
-        """A session ends, and its client begins another."""
+        """End a session, and begin another one."""
         if self.clients:
             client = self.random.choice(self.clients)
             client.session.end()
@@ -200,7 +200,7 @@ class History:
             self.network.run()
 
     def leave(self) -> None:
-        """A client goes, or its cable is pulled."""
+        """Close a client's connection, or cut it."""
         if self.clients:
             client = self.random.choice(self.clients)
             self.clients.remove(client)

@@ -19,7 +19,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 
 def changed(**values: Any) -> str:
-    """A plan in which values of the top are others."""
+    """Return a plan with other values at its top level."""
     return json.dumps({**json.loads(to_json(PLAN)), **values})
 
 

@@ -99,7 +99,7 @@ STATISTICS = statistics()
 
 
 def ask(operation: str | None, body: Any = None, /, **properties: Value) -> Message:
-    """The response, as it comes over the wire."""
+    """Make a request. Returns: the response, encoded and decoded again."""
     if operation is not None:
         properties["operation"] = operation
     request = Message(body, application_properties=properties, message_id="m", reply_to="replies")

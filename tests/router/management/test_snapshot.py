@@ -44,7 +44,7 @@ def none_but(**counted: int) -> dict[str, int]:
 
 
 def pair(network: Network, *, credit: int = 10) -> tuple[Client, Client]:
-    """A consumer with a link `in`, a producer with a link `out`, both at `q`."""
+    """Attach a consumer with a link `in` and a producer with a link `out`, both at `q`."""
     consumer, producer = network.client("consumer"), network.client("producer")
     consumer.receiver("q", name="in", credit=credit)
     producer.sender("q", name="out")

@@ -56,7 +56,7 @@ OTHER = "amqp://other.example:5672"
 
 
 async def served(stream: trio.abc.Stream, *mechanisms: str) -> AsyncIterator[tuple[Connection, Event]]:
-    """A peer that does what a test says about each event."""
+    """Run a peer that handles each event as a test says."""
     sasl = SaslServer(mechanisms or ("ANONYMOUS",), Users({}))
     negotiation = Negotiation(server=True, sasl=sasl, sasl_required=True)
     settings = ConnectionSettings(container_id="host", idle_time_out=None)
@@ -514,7 +514,7 @@ class Certificates:
         self.trust.write_bytes(certificate_pem(self.authority.certificate))
 
     def issue(self, router: str, *, file: str | None = None) -> MeshConfig:
-        """A router's certificate and key."""
+        """Return a router's certificate and key."""
         key = Ed25519PrivateKey.generate()
         certificate = self.authority.issue(router, key.public_key(), time.time())
         name = file or router
@@ -579,7 +579,7 @@ async def test_a_router_of_another_mesh_is_told_of_as_such_by_either_side(
 
 
 def unused() -> int:
-    """A port of loopback at which nobody listens now."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 

@@ -31,7 +31,7 @@ def told(router: Router) -> tuple[ContainerLinkStatistics, ...]:
 
 @asynccontextmanager
 async def two(nursery: trio.Nursery, *links: LinkConfig) -> AsyncIterator[tuple[Router, Router, Roads]]:
-    """A router with links to another, attached."""
+    """Start a router whose links to another router are attached."""
     roads = Roads(nursery)
     async with Router(id="far") as far:
         roads.lead_to(far)

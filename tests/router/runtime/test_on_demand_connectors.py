@@ -50,7 +50,7 @@ def links(router: Router) -> Sequence[ContainerLinkState]:
 async def two(
     nursery: trio.Nursery, *addresses: AddressConfig, there: Sequence[AddressConfig] = (), **settings: Any
 ) -> AsyncIterator[tuple[Router, Router, Roads]]:
-    """A router that goes where another one is."""
+    """Start a router that connects to another one on demand."""
     roads = Roads(nursery)
     async with Router(id="far", addresses=tuple(there), drain=1.0) as far:
         roads.lead_to(far, FAR)
@@ -255,7 +255,7 @@ async def test_no_domain_is_looked_for_that_the_configuration_does_not_name(
 async def beyond(
     nursery: trio.Nursery, *addresses: AddressConfig, there: Sequence[AddressConfig] = ()
 ) -> AsyncIterator[tuple[Router, Router]]:
-    """A router of a mesh of which another one goes where a third is; and that third."""
+    """Start a router of a mesh, in which another router connects to a third one on demand. Yields: it, the third."""
     mesh = MeshConfig(insecure=True)
     listener = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh")
     async with two(nursery, *addresses, there=there, mesh=mesh) as (near, far, roads):

@@ -72,7 +72,7 @@ class Peer:
         return header
 
     def rest(self) -> bytes:
-        """The octets that were read and not looked at yet."""
+        """Return the octets that were read, and are not taken yet."""
         return self._frames.take_rest()
 
     async def next_frame(self) -> tuple[Performative, bytes] | None:

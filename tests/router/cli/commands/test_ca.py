@@ -50,7 +50,7 @@ def ca(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ca:
 
 @pytest.fixture
 def made(ca: Ca) -> Ca:
-    """The same, in a folder with an authority."""
+    """Make an authority. Returns: a function that runs `amqpmesh ca` in its folder."""
     assert ca("init", "--mesh", "m1").status == 0
     return ca
 
@@ -225,7 +225,7 @@ def test_several_at_a_time_lose_nothing(made: Ca, folder: Path) -> None:
 
 @pytest.fixture
 def secret(tmp_path: Path, ca: Ca) -> list[str]:
-    """The authority's key has a passphrase, which these arguments tell."""
+    """Make an authority whose key has a passphrase. Returns: the arguments with the passphrase."""
     (tmp_path / "passphrase").write_text("very secret\n")
     arguments = ["--passphrase-file", str(tmp_path / "passphrase")]
     assert ca("init", *arguments).status == 0

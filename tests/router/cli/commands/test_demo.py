@@ -98,7 +98,7 @@ class Run:
         return bool(chunk)
 
     def routers(self) -> list[int]:
-        """The processes that are there now."""
+        """Return the present processes."""
         found = []
         for process in Path("/proc").iterdir():
             try:
@@ -123,7 +123,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run that has come to its end, without a terminal."""
+    """Run the demo to its end, without a terminal."""
     run = Run(tmp_path_factory.mktemp("complete"), terminal=False)
     run.rest()
     yield run
@@ -213,7 +213,7 @@ def test_too_few_messages_are_refused(command: Command) -> None:
 
 
 def told(traffic: Traffic) -> tuple[int, list[str]]:
-    """The exit status, and the lines."""
+    """Return the exit status and the lines."""
     stream = io.StringIO()
     status = conclude(traffic, DemoScreen(stream))
     return status, [line.partition(" s  ")[2] or line for line in stream.getvalue().splitlines()]

@@ -41,7 +41,7 @@ def events(tmp_path: Path) -> Path:
 
 
 def given(out: str) -> dict[str, Any]:
-    """What the job was given, of the summary."""
+    """Return the arguments of the only job, from the summary."""
     (account,) = json.loads(out)["jobs"]
     return {row["name"]: json.loads(row["value"]) for row in account["tables"][0]["rows"]}
 
@@ -77,7 +77,7 @@ def test_what_makes_no_sense_ends_with_2_before_spark_is_started(
 
 
 def without(*modules: str) -> str:
-    """A program in which these cannot be imported, and that runs a command."""
+    """Return a program that runs a command, and in which these modules cannot be imported."""
     return (
         f"import sys; sys.modules.update(dict.fromkeys({modules!r})); import amqpmesh.__main__ as m; sys.exit(m.main())"
     )

@@ -16,7 +16,7 @@ from tests.support.processes.router_thread import Command, Serve, Served
 
 @pytest.fixture
 def way(served: Served, monkeypatch: pytest.MonkeyPatch) -> Way:
-    """A way to the router, which the commands go."""
+    """Return the way to the router that commands use."""
     way = Way(served)
     monkeypatch.setenv("AMQPMESH_URL", way.url)
     return way

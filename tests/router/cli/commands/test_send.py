@@ -367,7 +367,7 @@ def test_a_router_that_ends_while_we_wait_ends_it_with_3(served: Served, command
 
 @pytest.fixture
 def guarded(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """A router that asks for a password."""
+    """Start a router that asks for a password."""
     add_user(tmp_path / "users.toml", "alice", "correct horse")
     listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("SCRAM-SHA-256",), users=tmp_path / "users.toml")
     served = serve(listeners=[listener])

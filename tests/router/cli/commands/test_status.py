@@ -24,7 +24,7 @@ def hundred_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waits(served: Served, address: str) -> None:
-    """A sender waits for credit."""
+    """Attach a sender that waits for credit."""
 
     async def send(*, task_status: trio.TaskStatus[None]) -> None:
         async with served.router.sender(address) as sender:
@@ -35,7 +35,7 @@ def waits(served: Served, address: str) -> None:
 
 
 def row(said: str, *beginning: str) -> str:
-    """The first line that begins with these words."""
+    """Return the first line that begins with these words."""
     pattern = r"\s+".join(map(re.escape, beginning))
     found = re.search(rf"^{pattern}.*$", said, re.MULTILINE)
     assert found is not None, said

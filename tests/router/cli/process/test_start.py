@@ -29,7 +29,7 @@ MESH = f'[mesh]\ninsecure = true\n{LISTENER}role = "mesh"\n[[connector]]\nurl = 
 
 
 def read_before_listening(config: Path, content: str) -> set[str]:
-    """The modules that a router has read by the time it listens, those included that others have read for it."""
+    """Return the modules that a router has imported, directly or not, when it listens."""
     config.write_text(content)
     router = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "amqpmesh", "run", str(config)],

@@ -72,7 +72,7 @@ class Site:
         return found.group(1), int(found.group(2))
 
     async def client(self, worker: str) -> Peer:
-        """A peer that has come to a certain worker."""
+        """Return a peer that is connected to a certain worker."""
         for _ in range(ATTEMPTS):
             peer = Peer(await trio.open_tcp_stream("127.0.0.1", self.port))
             if (await peer.open()).container_id == worker:
@@ -209,7 +209,7 @@ async def test_a_worker_that_is_told_to_end_by_itself_drains_and_comes_back(
 
 @asynccontextmanager
 async def on_its_way(router: Site) -> AsyncIterator[tuple[Peer, Peer, Transfer]]:
-    """A delivery that a receiver at the other worker has and has not settled, when the router is told to end."""
+    """End the router while a receiver at the other worker has an unsettled delivery."""
     receiver = await router.attached("A.2", Role.RECEIVER, "hello")
     sender = await router.attached("A.1", Role.SENDER, "hello")
     await sender.send(0, b"hi")
