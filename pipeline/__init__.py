@@ -1,1 +1,1 @@
-"""Everything that runs on Spark: jobs over what routers recorded."""
+"""Analyses of recorded telemetry on Spark: jobs, their result tables, and a report."""

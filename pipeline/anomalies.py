@@ -1,4 +1,4 @@
-"""When the mesh was not as its own history says: few episodes, each with a sentence."""
+"""Anomalies: times when the mesh differed from its own history, as few episodes with a sentence each."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WINDOW: Final = 60_000_000_000
-"""Nanoseconds; a value of a series is of so long."""
+"""Nanoseconds of a window; a series has one value for each."""
 
 MOST_WINDOWS: Final = 43_200
-"""A month; what is so long before the last window is left out, lest one wrong clock make the series endless."""
+"""Windows at most: a month. Earlier data is ignored, so that one wrong clock cannot make a series endless."""
 
 LEAST_MESSAGES: Final = 20
-"""In a window with fewer, latency and failures have no value."""
+"""Messages in a window at least for a value of latency or failures."""
 
 ACCURACY: Final = 1_000
-"""Of percentiles: a thousandth of all ranks."""
+"""The accuracy of percentiles: a thousandth of all ranks."""
 
 TOP: Final = 10
 """Rows of the table in the summary."""
@@ -74,7 +74,7 @@ WINDOWS: Final = (
 )
 
 TABLES: Final = {"episodes": EPISODES, "series": SERIES, "windows": WINDOWS}
-"""The tables of `anomalies`, and their columns."""
+"""The tables of `anomalies`, with their columns."""
 
 _NAMED: Final = tuple(each.name for each in _SERIES)
 _TOLD: Final = EPISODES[len(_SERIES) + 2 :]
@@ -107,10 +107,11 @@ _SENTENCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
 def series(
     attempts: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame, window: int = WINDOW
 ) -> DataFrame:
-    """All series: which (`_SERIES`), `at`, the number of the window since 1970, `value`, and `weight`.
+    """Return all series: their names (`_SERIES`), `at`, the number of the window since 1970, `value`, and `weight`.
 
     Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. routers: all, in a column
-        `router`. window: see `WINDOW`.
+        `router`.
+        window: see `WINDOW`.
     """
     found = [_of_addresses(attempts, window), _of_links(counts, routers, window), _of_waits(events, window)]
     together = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found)
@@ -128,7 +129,7 @@ def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
             "address",
             "tenant",
             f"hops[0].arrived_ns div {window} as at",
-            "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+            "1 / greatest(coalesce(legs, 1), 1) as part",  # a delivery with several legs has a row for each
             "coalesce(outcome_after_ns, latency_ns) as took",
             f"{failed} as failed",
         )
@@ -150,7 +151,7 @@ def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
 
 
 def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
-    """What links between routers carry, from one telling to the next."""
+    """Return the load of links between routers, from one record of their counters to the next."""
     lanes = counts.where("direction = 'outgoing' and peer <> router").join(
         routers.selectExpr("router as peer"), "peer", "left_semi"
     )
@@ -180,10 +181,11 @@ def _of_waits(events: DataFrame, window: int) -> DataFrame:
 
 
 def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
-    """Each series with what is said of it: the columns of `SERIES` but the last; `found`, its episodes; and, if it has
-    one, `seen`, all its windows.
+    """Judge each series: the columns of `SERIES` except the last; `found`, its episodes; and `seen`, all its windows,
+    if it has
+    an episode.
 
-    The first and the last window of all are left out: they are not whole. Args: all_series: as `series` returns them.
+    The first and the last window are left out: they are not whole. Args: all_series: as `series` returns them.
     """
     by_series = all_series.groupBy(*_NAMED).agg(F.min("at").alias("first"))
     (ends,) = all_series.agg(F.min("at"), F.max("at")).collect()
@@ -199,10 +201,10 @@ def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
 
 
 def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa.Table:
-    """The row of one series. Args: begin, end: windows from the one to before the other are whole."""
+    """Return the row of one series. Args: begin, end: the first whole window, and the one after the last."""
     names = {name: rows.column(name)[0].as_py() for name in _NAMED}
     at = np.asarray(rows.column("at"))
-    # What begins later has no history of nothing before.
+    # A series that begins later has no earlier history of zeros.
     first = max(begin, int(at.min()))
     values, weights = np.full(max(0, end - first), np.nan), np.zeros(max(0, end - first))
     inside = (at >= first) & (at < end)
@@ -212,7 +214,9 @@ def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa
     measure = MEASURES[names["measure"]]
     unit = 1.0
     if names["measure"] == "octets" and np.nansum(weights) > 0:
-        unit = max(1.0, float(np.nansum(values) / np.nansum(weights)))  # of the usual size chance deviates by messages
+        unit = max(
+            1.0, float(np.nansum(values) / np.nansum(weights))
+        )  # in messages of the usual size, counts deviate by chance as messages do
     season = max(1, SEASON * 1_000_000_000 // window)
     found = judge(values / unit, weights, measure, tests, season)
     told = [_told(each, found, unit, first, window, names) for each in episodes(found)]
@@ -228,7 +232,7 @@ def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa
 
 
 def _seen(found: Judged, unit: float, first: int, window: int) -> list[dict[str, Any]]:
-    """What each window showed, and what it was to show."""
+    """Return the value and the expectation of each window."""
     columns = {"value": found.values, "usual": found.usual, "low": found.low, "high": found.high}
     known = {
         name: [float(each) * unit if np.isfinite(each) else None for each in values] for name, values in columns.items()
@@ -267,7 +271,7 @@ def _clock(ns: int) -> str:
 
 
 def ranked(judged: DataFrame, window: int = WINDOW) -> DataFrame:
-    """The table `anomalies/episodes`. Args: judged: as `judged` returns them."""
+    """Make the table `anomalies/episodes`. Args: judged: as `judged` returns them."""
     each = judged.select(*_NAMED, F.inline("found"))
     in_time = Window.orderBy("begin_time", "end_time", *_NAMED)
     earlier = in_time.rowsBetween(Window.unboundedPreceding, -1)
@@ -282,7 +286,7 @@ def ranked(judged: DataFrame, window: int = WINDOW) -> DataFrame:
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     attempts = work.read("deliveries/attempts")
     ingested = {
         name: table(work.spark, work.place("ingest"), name) for name in ("events", "counts", "segments", "edges")

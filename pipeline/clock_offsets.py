@@ -1,12 +1,15 @@
-"""How far the clocks of routers are apart, from when the same deliveries and their outcomes passed them.
+"""Offsets between the clocks of routers, from the times when the same deliveries and outcomes passed them.
 
-What has left one router comes to the next one later. So, if clock b is ahead of clock a by x, what b shows as it comes
-is at least x more than what a showed as it left: each delivery bounds x from above. The outcome goes the other way, and
-bounds it from below. The least of each are the tightest; x lies between them. Bounds over several routers add up, so
-the shortest paths in the graph of all bounds are the tightest that all together give.
+A delivery reaches the next router after it has left the one before. If clock b is ahead of clock a by x, then b's time
+of
+arrival is at least x more than a's time of departure: each delivery bounds x from above. Outcomes go the other way, and
+bound x from below. The lowest of each are the tightest bounds; x lies between them. Bounds over several routers add up,
+so
+the shortest paths in the graph of all bounds are the tightest bounds together.
 
-In the middle between them is where a clock is taken to be, and half their distance is the error: with it, nothing that
-has bounded the clocks comes before it has left.
+The estimate of a clock is the middle of its bounds, and half their distance is its error. With these estimates no
+delivery
+that gave a bound arrives before it has left.
 """
 
 from __future__ import annotations
@@ -22,17 +25,19 @@ from scipy.sparse.csgraph import connected_components
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 INCONSISTENT: Final = "inconsistent"
-"""Bounds exclude each other: a clock was set within the window, or drifts faster than it may, or records are wrong."""
+"""The bounds exclude each other: a clock was set within the window, or drifts too fast, or records are wrong."""
 
 ONE_WAY: Final = "one way"
-"""There are bounds in one direction only: nothing came back."""
+"""There are bounds in one direction only: no outcome came back."""
 
 _FAR: Final = np.iinfo(np.int64).max // 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Clock `ahead` is ahead of clock `behind` by `most` at most (negative: it is behind by that at least)."""
+    """An upper bound: clock `ahead` is ahead of clock `behind` by at most `most` (negative: it is behind by at least
+    that).
+    """
 
     behind: str
     ahead: str
@@ -41,11 +46,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How far a router's clock is ahead of another's, in nanoseconds.
+    """The offset of a router's clock from another's, in nanoseconds.
 
-    Args: offset: None: unknown. error: it is wrong by so much at most. is_reference: `against` is what all routers that
-        this one has bounds with, over whatever others, are compared with; otherwise it is a neighbour.
-        problem: why it is unknown.
+    Args: offset: how far it is ahead; None: unknown. error: the greatest error of the offset. is_reference: `against`
+        is the
+        reference of all routers that are connected to this one by bounds; otherwise it is a neighbour. problem: the
+        reason of
+        an unknown offset.
     """
 
     router: str
@@ -57,11 +64,12 @@ class Clock:
 
 
 def clocks(bounds: Iterable[Bound]) -> Iterator[Clock]:
-    """Where the clocks are: of each router against a reference, then of each two that have bounds.
+    """Yield the offset of each router from a reference, then that of each two routers with bounds.
 
-    The reference is the first by name of those that are bound to each other in both directions. A bound that the
-    opposite one excludes counts no more, nor that one; what still excludes each other leaves all routers that are
-    concerned unknown.
+    The reference is the first, by name, of a group of routers connected by bounds in both directions. If two opposite
+    bounds
+    exclude each other, neither counts; if the rest of the bounds exclude each other, all routers of the group are
+    unknown.
     """
     least: dict[tuple[str, str], int] = {}
     for each in bounds:
@@ -85,7 +93,7 @@ def clocks(bounds: Iterable[Bound]) -> Iterator[Clock]:
 
 
 def _bound_together(bounds: dict[tuple[str, str], int]) -> Iterator[list[str]]:
-    """Routers that have bounds with each other in both directions, over whatever others; by name."""
+    """Yield groups of routers that are connected by bounds in both directions, sorted by name."""
     names = sorted({name for place in bounds for name in place})
     if not names:
         return
@@ -109,13 +117,13 @@ def _located(group: list[str], bounds: dict[tuple[str, str], int]) -> dict[str, 
     reference = group[0]
     if above is None or below is None:
         return {name: Clock(name, reference, True, None, None, INCONSISTENT) for name in group}
-    # Halved downwards and upwards: the offset may be half a nanosecond less than the middle, and the error covers that.
+    # Rounded down and up: the offset may be half a nanosecond below the middle, and the error covers that.
     offset, error = (above - below) // 2, (above + below + 1) // 2
     return {name: Clock(name, reference, True, int(offset[at]), int(error[at])) for at, name in enumerate(group)}
 
 
 def _shortest(size: int, begin: Numbers, end: Numbers, length: Numbers) -> Numbers | None:
-    """Distances from the first (Bellman and Ford); None: some way round is shorter than none."""
+    """Return the distances from the first router (Bellman and Ford); None: there is a negative cycle."""
     distance = np.full(size, _FAR)
     distance[0] = 0
     for _ in range(size + 1):
@@ -129,7 +137,7 @@ def _shortest(size: int, begin: Numbers, end: Numbers, length: Numbers) -> Numbe
 
 
 def _pair(found: dict[str, Clock], least: dict[tuple[str, str], int], one: str, other: str, excluded: bool) -> Clock:
-    """How far `other` is ahead of `one`, so that it agrees with what was found of both."""
+    """Return how far `other` is ahead of `one`, consistent with the offsets of both."""
     above, below = least.get((one, other)), least.get((other, one))
     first, second = found.get(one), found.get(other)
     if excluded:

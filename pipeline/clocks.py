@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WINDOW: Final = 10_000_000_000
-"""Nanoseconds for which one offset of a clock is estimated."""
+"""Nanoseconds of a window, with one estimate for each clock."""
 
 MOST_WINDOWS: Final = 1_440
-"""If there would be more, they are longer: for a day a minute each."""
+"""Windows at most; longer times have longer windows: a minute each for a day."""
 
 DRIFT: Final = 50
-"""Parts per million that two clocks may drift against each other; quartz does less. What was seen some time before the
-moment of an estimate bounds it so much less, and the error grows so much with the time from it.
+"""The greatest drift between two clocks, in parts per million; quartz drifts less. An observation some time from the
+moment of
+the estimate is a weaker bound, and the error grows with that time.
 """
 
 STAMP: Final = 1_000
-"""Nanoseconds by which a time is stamped wrongly at most: the system tells it in floating point."""
+"""The greatest error of a time stamp in nanoseconds: the system gives time as a floating-point number."""
 
 ONE_FRAME: Final = 256
-"""Octets of payload that are one frame on any connection (none may have less than 512, §2.4.1 has it). What is larger
-can come to the next router before its last frame has left this one.
+"""Octets of payload that fit into one frame on any connection (the smallest frame is 512 octets, §2.4.1). A larger
+delivery
+can reach the next router before its last frame has left this one.
 """
 
 CLOCKS: Final = (
@@ -52,8 +54,9 @@ STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(he
 """Pairs of neighbours on the path of a delivery."""
 
 PASSED: Final = "outcome in ('accepted', 'rejected')"
-"""Outcomes that a router records only after the next router has sent them: no router chooses one of these for a
-delivery that it has sent on.
+"""Outcomes that a router records only after it got them from the next router: no router gives these itself for a
+delivery that
+it has sent.
 """
 
 _FOUND: Final = (*CLOCKS[:1], *CLOCKS[2:])
@@ -132,12 +135,15 @@ def window_for(attempts: DataFrame, window: int = WINDOW, most: int = MOST_WINDO
 
 
 def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
-    """Return the clocks between the middles of each two windows, where each clock is assumed to run evenly.
+    """Return the clocks between the middles of each two consecutive windows; a clock is assumed to run evenly between
+    them.
 
-    If one of the two estimates is unknown, the other one counts for all of the time. Args: found: the table
-    `latency/clocks`, of the same window and drift.
-    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each router that is
-    known, its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
+    If one of the two estimates is unknown, the other one counts for the whole time. Args: found: the table
+    `latency/clocks`,
+        of the same window and drift.
+    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known router
+        its
+        `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
     """
     slots = f"""array(named_struct('slot', window_start, 'is_later', false),
                       named_struct('slot', window_start - {window}, 'is_later', true))"""
@@ -163,9 +169,10 @@ def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataF
 
 
 def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
-    """Add to each attempt the clocks of its time. Args: clocks: as `running` returns them, of the same window.
+    """Add to each attempt the clocks at its time. Args: clocks: as `running` returns them, of the same window.
 
-    Returns: with two columns more: `clocks`; and `since`, how far it was from the earlier middle to the later, 0 to 1.
+    Returns: with two more columns: `clocks`; and `since`, the position between the earlier and the later middle, 0 to
+        1.
     """
     middle = f"(hops[0].arrived_ns - {window // 2})"
     placed = attempts.withColumns(
@@ -187,5 +194,5 @@ SHIFT: Final = _BOTH.format(
     "other.offset_ns - one.offset_ns + cast(round("
     "(other.next_ns - other.offset_ns - one.next_ns + one.offset_ns) * since) as bigint)"
 )
-"""An expression over `clocks_of`: by how much the clock of `other` is ahead of that of `one`; null: unknown."""
+"""An expression over `clocks_of`: how far the clock of `other` is ahead of that of `one`; null: unknown."""
 ERROR: Final = _BOTH.format("one.error_ns + other.error_ns")

@@ -1,9 +1,9 @@
-"""What breaks if a link or a router fails, for each of them: who is cut off, what goes a longer way, what gets full.
+"""The effect of failures of links and routers: unreachable receivers, longer paths, and overloaded links.
 
-The recorded traffic is sent over the recorded graph once more without what fails, as routers would share it
-(`routing`). What was received at a router counts as lost if there is no way to that router any more, even if its
-address has receivers elsewhere; `elsewhere` says of how much that is so. Multicast deliveries are counted for each
-router that they left the mesh at.
+The recorded traffic is routed over the recorded graph without the failed element, as routers would share it
+(`routing`).
+Deliveries to a router count as lost if no path leads to it any more, even if their address has receivers elsewhere; the
+column `elsewhere` has the number of those. A multicast delivery counts for each router at which it left the mesh.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LOADED: Final = 20
-"""Of so many elements, those that carry most, every pair is tried."""
+"""The most loaded elements; all pairs of them are tried."""
 
 PAIRS: Final = 300
-"""So many other pairs are, drawn by chance, the same each time."""
+"""Other pairs that are tried, chosen at random, the same each time."""
 
 NAMED: Final = 20
-"""Addresses that are named of those that a failure cuts off; all are counted."""
+"""Addresses cut off by a failure that are named at most; all are counted."""
 
 SHOWN: Final = 10
-"""Failures that the summary shows."""
+"""Failures in the summary."""
 
 FAILURES: Final = (
     Column("rank", pa.int64(), "the worst is 1: it cuts off most addresses; of equals, it loses most messages"),
@@ -63,11 +63,11 @@ FAILURES: Final = (
     Column("most_loaded_bytes", pa.float64(), "what it carries of the recorded traffic", "octets"),
     Column("use", pa.float64(), "of the most that any carries before"),
 )
-"""The table `contingency`."""
+"""The columns of the table `contingency`."""
 
 
 class Flow(NamedTuple):
-    """What went from where to where."""
+    """Traffic between two routers."""
 
     tenant: str
     address: str
@@ -78,19 +78,19 @@ class Flow(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What fails at once. Args: kind: link, router or pair. elements: each `A` or `A-B`, as ids."""
+    """A simultaneous failure. Args: kind: link, router or pair. elements: each `A` or `A-B`, as ids."""
 
     kind: str
     elements: tuple[tuple[str, ...], ...]
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name for people."""
         return " and ".join(_shown(each) for each in self.elements)
 
 
 def _are_two(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether both can fail: a router takes its links with it."""
+    """Return True if both elements can fail separately: the failure of a router includes its links."""
     return not (set(one) <= set(other) or set(other) <= set(one))
 
 
@@ -100,27 +100,29 @@ def _shown(element: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A graph and its traffic, to be looked at again and again. Flows that had no way already are left out."""
+    """A graph and its traffic, for many failures. Flows without a path at the start are left out."""
 
     network: Network
     traffic: Traffic
     flows: list[Flow]
-    #: Of each flow: where it begins, the place of its end among the targets, its address by number.
+    #: For each flow: its first router, the place of its last router among the targets, and the number of its address.
     begins: Numbers
     ends: Numbers
     address: Numbers
     messages: Amounts
     bytes: Amounts
-    #: What each costs on its way.
+    #: The cost of each flow's path.
     far: Amounts
-    #: Flows that were left out.
+    #: Flows without a path.
     unreachable: int
-    #: Of each edge, in octets; None: as much as the one that carries most before.
+    #: The capacity of each edge in octets; None: the load of the busiest edge before the failure.
     capacity: Amounts | None = None
 
     @staticmethod
     def of(graph: Graph, flows: Sequence[Flow], capacity: Amounts | None = None) -> Case:
-        """Args: flows: those within one router go nowhere, but their address can be cut off. capacity: of each edge."""
+        """Args: flows: those within one router use no link, but their address can be cut off. capacity: of
+        each edge.
+        """
         network = Network.of(graph.edges, graph.routers)
         place = network.place
         known = [each for each in flows if each.ingress in place and each.egress in place]
@@ -138,7 +140,7 @@ class Case:
         kept = np.flatnonzero(np.isfinite(far)) if len(known) else np.array([], dtype=np.int64)
         some = [known[at] for at in kept]
         numbers: dict[tuple[str, str, str], int] = {}
-        # What one dynamic node of a router got, no node of another would have got.
+        # A dynamic node of one router cannot replace one of another router.
         nodes = [(each.tenant, each.address, each.egress if each.address == DYNAMIC else "") for each in some]
         address = [numbers.setdefault(node, len(numbers)) for node in nodes]
         return Case(
@@ -156,9 +158,9 @@ class Case:
         )
 
     def failures(self, *, loaded: int = LOADED, pairs: int = PAIRS, seed: int = 0) -> list[Failure]:
-        """Every single link and router, and pairs: all of those that carry most, and some others.
+        """Return every single link and router, and pairs: all pairs of the most loaded, and some others.
 
-        Args: loaded: so many elements carry most. pairs: others.
+        Args: loaded: the number of the most loaded elements. pairs: the number of other pairs.
         """
         singles = [
             *(Failure("link", (link,)) for link in self.network.links()),
@@ -184,11 +186,11 @@ class Case:
         return np.unique(np.concatenate(found))
 
     def without(self, failure: Failure) -> dict[str, Any]:
-        """What becomes of it: a row of the result, but for its rank."""
+        """Return the effect of a failure: a row of the result without its rank."""
         network, traffic = self.network, self.traffic
         routers = np.array([network.place[each[0]] for each in failure.elements if len(each) == 1], dtype=np.int64)
         rows, now, load = traffic.without(self._edges(failure.elements), routers)
-        # Where each flow's end is among those whose ways may have changed, and what its way costs now.
+        # The place of each flow's last router among the targets whose paths may change, and the cost of its new path.
         position = np.full(len(traffic.targets) + 1, -1)
         position[rows] = np.arange(len(rows))
         at = position[self.ends]
@@ -228,7 +230,7 @@ class Case:
         }
 
     def _cut_off(self, lost: np.ndarray, own: np.ndarray) -> tuple[Numbers, Numbers]:
-        """Of the flows that are lost, those that no receiver of their address can be reached by; and the others."""
+        """Split the lost flows: those of addresses without any reachable receiver, and the others."""
         flows = np.flatnonzero(lost)
         if not len(flows):
             return flows, flows
@@ -243,9 +245,9 @@ class Case:
 
 
 def contingency(case: Case, failures: Sequence[Failure], like: DataFrame) -> DataFrame:
-    """The table `contingency` (`FAILURES`): a row for each failure, the worst first.
+    """Make the table `contingency` (`FAILURES`): a row for each failure, the worst first.
 
-    Worst is what cuts off most addresses, then what loses most messages, then what loads a link most.
+    The worst failure cuts off most addresses, then loses most messages, then loads a link most.
     Args: like: any frame of the session.
     """
     from pyspark.sql import Window
@@ -255,12 +257,12 @@ def contingency(case: Case, failures: Sequence[Failure], like: DataFrame) -> Dat
     shared = spark.sparkContext.broadcast(pickle.dumps(case))
     slices = max(1, min(len(failures), 4 * spark.sparkContext.defaultParallelism))
     numbered = spark.range(0, len(failures), 1, slices)
-    # Routers take longer than links, and stand together: each task is to have some of them.
+    # Routers take longer than links and are listed together, so they are spread over all tasks.
     mixed = [failure for begin in range(slices) for failure in failures[begin::slices]]
     told = spark.sparkContext.broadcast(pickle.dumps(mixed))
 
     def evaluate(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        # Both were made by the driver, of this program.
+        # The driver of this program pickled both.
         here: Case = pickle.loads(shared.value)  # noqa: S301
         all_of_them: list[Failure] = pickle.loads(told.value)  # noqa: S301
         for batch in batches:
@@ -274,7 +276,7 @@ def contingency(case: Case, failures: Sequence[Failure], like: DataFrame) -> Dat
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     edges = table(work.spark, work.place("ingest"), "edges")
     hops = between(table(work.spark, work.place("ingest"), "hops"), work.since, work.until)
     case = Case.of(recorded(edges, hops), flows(work.read("traffic/matrix")))
@@ -309,9 +311,9 @@ def job(work: Work) -> Done:
 
 
 def flows(traffic: DataFrame) -> list[Flow]:
-    """What went from where to where in all windows of the table `traffic`; what has not left the mesh has no egress.
-
-    What routers were asked is left out.
+    """Return the traffic between routers in all windows of the table `traffic`; deliveries that did not leave the mesh
+    have no
+    egress. Management traffic is left out.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

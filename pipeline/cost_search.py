@@ -1,11 +1,14 @@
-"""Costs of links by which the most used link is used less: a local search, as Fortz and Thorup do it for OSPF.
+"""A search for link costs that lower the use of the busiest link: a local search, as Fortz and Thorup do it for OSPF.
 
 Bernard Fortz, Mikkel Thorup: Internet Traffic Engineering by Optimizing OSPF Weights. INFOCOM 2000.
 
-It looks at the most used direction of a link, and tries what can take something off it: to raise its cost, or that of a
-link before it, until another way is as good (then both share it) or better; to lower that of a link that has room. What
-helps most is kept; where nothing helps, some changes are made by chance. Of all that it comes by, with few changes and
-with many, that is proposed whose changes are worth making.
+The search takes the busiest direction of a link and tries changes that can relieve it: a higher cost of it, or of a
+link
+before it, until another path is as good (then both share the traffic) or better; or a lower cost of a link with room.
+The
+best change is kept; without an improvement, some random changes are made. Of all results, with few and with many
+changes,
+it proposes one whose changes are worth making.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ from amqpmesh.pipeline.link_loads import Loads, Trial
 from amqpmesh.pipeline.routing import Amounts, Network, Numbers, Traffic
 
 HIGHEST: Final = 65_535
-"""What a link can cost at most; the least is 1."""
+"""The highest cost of a link; the lowest is 1."""
 
 EVALUATIONS: Final = 4_000
-"""Costs that are tried at most."""
+"""Trials at most."""
 
 LOOKS: Final = 200_000
-"""Routers to which ways are found anew at most, of all trials together: on large graphs that is what takes time."""
+"""Shortest-path computations at most, one for each router in all trials: they take most of the time on large graphs."""
 
 WORTH: Final = 0.01
-"""Each change has to bring so much, of what the most used link is used before: few changes are worth more than many."""
+"""The improvement that each change must bring, as a share of the busiest link's use before: few changes are better than
+many.
+"""
 
 GAIN: Final = 0.05
 """A share by which the most used link has to be used less; for less nothing is changed."""
@@ -39,25 +44,25 @@ _TRIED: Final = 12
 """Changes that are tried to relieve a link, before the best of them is made."""
 
 _CAREFUL: Final = 10
-"""Changes of which each is the best of those that are tried; of later ones the first that helps is made."""
+"""Changes that are each the best of their candidates; of later ones the first improvement is made."""
 
 _PRUNED: Final = 30
-"""Changes of which one after the other is taken back; of more, a quarter at once."""
+"""Changes up to which one is taken back at a time; of more, a quarter at once."""
 
 _HOT: Final = 4
-"""Links that are looked at, the most used first, before chance has a turn."""
+"""The busiest links that are tried before a random change."""
 
 _SHAKEN: Final = 3
-"""Changes that chance makes at once, at most."""
+"""Random changes made at once at most."""
 
 _PATIENCE: Final = 150
-"""Trials without a better result than the best, after which the search goes on from that."""
+"""Trials without a new best result, after which the search continues from the best one."""
 
 _PIECES: Final = ((0.0, 1.0), (1 / 3, 2.0), (2 / 3, 7.0), (0.9, 60.0), (1.0, 430.0), (1.1, 4500.0))
-"""From what use on a link's congestion grows by how much more: slopes 1, 3, 10, 70, 500 and 5,000."""
+"""The slopes of a link's congestion, from each use on: 1, 3, 10, 70, 500 and 5,000."""
 
 _SAME: Final = 1e-9
-"""Amounts that differ by no greater a share are the same."""
+"""The relative difference up to which amounts are equal."""
 
 Edge = tuple[str, str]
 
@@ -66,7 +71,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is done. Args: as the constants of these names; seed: of all chance."""
+    """The limits of the search. Args: as the constants of these names; seed: of the random numbers."""
 
     evaluations: int = EVALUATIONS
     looks: int = LOOKS
@@ -80,12 +85,15 @@ USUAL: Final = Effort()
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the search has found.
+    """The result of the search.
 
-    Args: changes: from -> to, and what it is to cost; in an order in which the links are used little on the way.
-        before, after: the use of the most used link; between: of all that there is while one change after the other is
-        made. least: what the most used link is used at least, whatever links cost. evaluations: costs that were tried.
-        is_exhausted: the search ended since it may do no more, and not since nothing better is possible.
+    Args: changes: from -> to, and the new cost; in an order that keeps the use of links low in between. before, after:
+        the use
+        of the busiest link; between: the greatest use while the changes are made one by one. least: a lower bound of
+        the
+        busiest link's use for any costs. evaluations: trials made. is_exhausted: the search ended at its limits, not
+        because
+        no improvement was possible.
     """
 
     changes: Mapping[Edge, int]
@@ -98,9 +106,9 @@ class Proposal:
 
 
 def capacities(network: Network, known: Mapping[Edge, float], load: Amounts) -> Amounts:
-    """What each edge can carry. Where that is unknown, as much as the most used one of these carries.
+    """Return the capacity of each edge; an unknown one is the load of the busiest edge without a known capacity.
 
-    Args: known: from -> to, and how much, more than 0, of the same unit as `load`.
+    Args: known: from -> to, and a capacity above 0, in the unit of `load`.
     """
     edges = edges_of(network)
     unknown = np.array([edge not in known for edge in edges], dtype=bool)
@@ -109,8 +117,8 @@ def capacities(network: Network, known: Mapping[Edge, float], load: Amounts) -> 
 
 
 def least(traffic: Traffic, capacity: Amounts) -> float:
-    """A use that the most used link has at least, whatever links cost: what begins or ends at a router has to leave it,
-    or come to it, by its own links.
+    """Return a lower bound of the busiest link's use for any costs: all traffic from or to a router uses the router's
+    own links.
     """
     network, demand = traffic.network, traffic.demand * np.isfinite(traffic.distances)
     leaving, coming = demand.sum(axis=0), np.zeros(len(network))
@@ -123,19 +131,21 @@ def least(traffic: Traffic, capacity: Amounts) -> float:
 
 
 def edges_of(network: Network) -> list[Edge]:
-    """From -> to, of each edge."""
+    """Return the edges as from -> to."""
     routers = network.routers
     return [(routers[tail], routers[head]) for tail, head in zip(network.tails, network.heads, strict=True)]
 
 
 def congestion(use: Amounts, scale: float) -> float:
-    """The sum of what links suffer, each the more the more it is used. Args: scale: the use that counts as full."""
+    """Return the sum of all links' congestion, which grows steeply with their use. Args: scale: the use that counts as
+    full.
+    """
     share = use / (scale or 1.0)
     return float(sum(slope * np.maximum(share - start, 0.0).sum() for start, slope in _PIECES))
 
 
 def search(traffic: Traffic, capacity: Amounts, effort: Effort = USUAL) -> Proposal:
-    """Propose other costs. Args: capacity: of each edge, of the same unit as the traffic."""
+    """Propose new costs. Args: capacity: of each edge, in the unit of the traffic."""
     found = _Search(traffic, capacity, effort)
     found.run()
     return found.proposal()
@@ -152,15 +162,15 @@ class _Search:
         self._evaluations = 0
         self._before = _most(self._loads.load, self._capacity)
         self._least = least(traffic, capacity)
-        #: What counts as full where congestion is measured: the least maximum so far.
+        #: The use that counts as full for congestion: the lowest maximum so far.
         self._scale = self._before
         self._best = self._start
         self._best_key = self._key(self._loads.load)
-        #: With each number of changes, the least maximum, and the costs.
+        #: For each number of changes, the lowest maximum and the costs.
         self._found: dict[int, tuple[float, Numbers]] = {0: (self._before, self._start)}
 
     def run(self) -> None:
-        """Look for better costs as long as it may."""
+        """Search until a limit is reached."""
         now, waited, hot = self._key(self._loads.load), self._evaluations, 0
         while not self._is_exhausted() and self._best_key[0] > self._least * (1 + _SAME):
             trial = self._relief(hot, now)
@@ -185,7 +195,7 @@ class _Search:
             now, hot = self._key(self._loads.load), 0
 
     def proposal(self) -> Proposal:
-        """The best that was found, whose changes are worth making."""
+        """Return the best result whose changes are worth making."""
         exhausted = self._best_key[0] > self._least * (1 + _SAME)
         self._prune(self._best)
         self._prune(self._worthy())
@@ -202,9 +212,9 @@ class _Search:
     # ------------------------------------------------------------------------------------------------ what can be tried
 
     def _relief(self, hot: int, now: tuple[float, float]) -> Trial | None:
-        """The best of some changes that may take something off a much used edge.
+        """Return the best of some changes that may relieve a busy edge.
 
-        Args: hot: 0: the most used one. now: the key of what is so.
+        Args: hot: 0: the busiest one. now: the key of the current costs.
         """
         use = self._loads.load / self._capacity
         order = np.argsort(-use, kind="stable")
@@ -223,7 +233,7 @@ class _Search:
         return best
 
     def _shake(self) -> bool:
-        """Change something by chance. Returns: whether there is anything to change."""
+        """Make random changes. Returns: True if anything can be changed."""
         for _ in range(self._chance.randint(1, _SHAKEN)):
             use = self._loads.load / self._capacity
             order = np.argsort(-use, kind="stable")[: 2 * _HOT]
@@ -232,11 +242,11 @@ class _Search:
                 continue
             edge, cost = self._chance.choice(candidates)
             self._loads.accept(self._try(edge, cost))
-        self._evaluations += 1  # so that it ends where nothing can be changed
+        self._evaluations += 1  # counted, so that the search ends if nothing can be changed
         return bool(len(self._edges))
 
     def _candidates(self, hot: int, use: Amounts) -> Iterator[tuple[int, int]]:
-        """Changes that may take something off an edge: the edge, and what it would cost."""
+        """Yield changes that may relieve an edge: an edge and its new cost."""
         loads = self._loads
         rows = loads.over(hot)
         yield from self._raised(hot, rows, 6)
@@ -248,19 +258,19 @@ class _Search:
         yield from self._lowered(rows, carried, use, float(use[hot]))
 
     def _raised(self, edge: int, rows: Numbers, count: int) -> Iterator[tuple[int, int]]:
-        """Costs at which an edge shares with the next best way, or leaves all to it, to some targets."""
+        """Yield costs at which an edge shares some targets with the next best path, or loses them."""
         if not len(rows):
             return
         ties = self._loads.ties(edge, rows)
         found = np.unique(ties[np.isfinite(ties)]).astype(np.int64)
         costs = {int(cost) for tie in found for cost in (tie, tie + 1)}
-        # To what is cheaper than other ways by different amounts the edge may leave some, and keep some.
+        # If its advantage over other paths differs between targets, the edge can lose some and keep others.
         now = int(self._loads.network.costs[edge])
         possible = sorted(cost for cost in costs if now < cost <= HIGHEST)
         yield from ((edge, cost) for cost in _spread(possible, count))
 
     def _lowered(self, rows: Numbers, carried: Amounts, use: Amounts, high: float) -> Iterator[tuple[int, int]]:
-        """Costs at which edges that have room get some of what goes to these targets, or all."""
+        """Yield costs at which edges with room get some or all of the traffic to these targets."""
         network, distances = self._loads.network, self._loads.distances
         through = np.unique(network.tails[np.flatnonzero(carried)])
         edges, _ = network.leaving(through)
@@ -285,7 +295,7 @@ class _Search:
         return self._loads.tried(edge, cost)
 
     def _key(self, load: Amounts) -> tuple[float, float]:
-        """The less the better: the most used edge, then what all suffer."""
+        """Return the key of a load, lower is better: the busiest edge's use, then the congestion."""
         use = load / self._capacity
         return float(use.max(initial=0.0)), congestion(use, self._scale)
 
@@ -298,20 +308,20 @@ class _Search:
         self._loads.set((int(edge), int(costs[edge])) for edge in np.flatnonzero(self._loads.network.costs != costs))
 
     def _note(self) -> None:
-        """Remember what is so now, if it is the best with so many changes."""
+        """Remember the current costs if they are the best with so many changes."""
         costs = self._loads.costs
         count, use = int((costs != self._start).sum()), _most(self._loads.load, self._capacity)
         if count not in self._found or use < self._found[count][0]:
             self._found[count] = use, costs
 
     def _worthy(self) -> Numbers:
-        """The costs of which each change brings what it has to."""
+        """Return the costs with the most changes of which each is worth making."""
         worth = self._effort.worth * self._before
         _, best = min((use + worth * count, count) for count, (use, _) in self._found.items())
         return self._found[best][1]
 
     def _prune(self, costs: Numbers) -> None:
-        """Take back one change after the other, each time the one that is needed least."""
+        """Take back changes one by one, each time the least needed one."""
         self._restore(costs)
         while changed := [int(edge) for edge in np.flatnonzero(self._loads.network.costs != self._start)]:
             trials = [self._loads.tried(edge, int(self._start[edge])) for edge in changed]
@@ -323,9 +333,9 @@ class _Search:
 
 
 def arranged(traffic: Traffic, capacity: Amounts, changes: Mapping[Edge, int]) -> tuple[dict[Edge, int], float, float]:
-    """Changes in an order in which links are used little on the way.
+    """Order changes so that the use of links stays low in between.
 
-    Returns: these; the use of the most used link with all of them; and the greatest that there is on the way.
+    Returns: the changes; the use of the busiest link after them; and the greatest use in between.
     """
     edges = edges_of(traffic.network)
     numbers = {edge: number for number, edge in enumerate(edges)}
@@ -335,9 +345,9 @@ def arranged(traffic: Traffic, capacity: Amounts, changes: Mapping[Edge, int]) -
 
 
 def _in_order(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[tuple[int, int]], float]:
-    """The better of two: made one after the other, or found by taking back one after the other. All are made then.
+    """Order all changes in two ways, forwards and backwards from the end, and return the better order.
 
-    Returns: the changes, and the greatest use on the way.
+    Returns: the changes, and the greatest use in between.
     """
     before = {edge: int(loads.network.costs[edge]) for edge in changes}
     there, between = _one_by_one(loads, capacity, changes)
@@ -348,7 +358,7 @@ def _in_order(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tu
 
 
 def _one_by_one(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[int], float]:
-    """Each time the change after which the links are used least; and the greatest use."""
+    """Choose each time the change with the lowest use after it. Returns: the order, and the greatest use."""
     left, order, between = dict(changes), [], _most(loads.load, capacity)
     while left:
         trials = [loads.tried(edge, cost) for edge, cost in left.items()]
@@ -371,7 +381,7 @@ def _is_less(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _spread(ordered: Sequence[int], count: int) -> list[int]:
-    """Some of these numbers, the first and the last among them."""
+    """Return some of these numbers, including the first and the last."""
     if len(ordered) <= count:
         return list(ordered)
     return [ordered[round(at * (len(ordered) - 1) / (count - 1))] for at in range(count)]

@@ -1,4 +1,4 @@
-"""Hop records joined: a row for each attempt to deliver, with the way that it took."""
+"""Deliveries from joined hop records: a row for each attempt, with its path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SLACK: Final = timedelta(hours=1)
-"""How long a delivery may take whose records are all to be found although a time is asked for."""
+"""The longest delivery whose records are all found although the job is limited to a time."""
 
 CHUNK: Final = 1 << 16
-"""Hop records that are put in order at a time."""
+"""Hop records that are ordered at a time."""
 
 _HOP: Final = pa.struct(
     [
@@ -107,27 +107,29 @@ _BITS: Final = {
     "outcome": 4, "copy": 1, "settled": 1, "to_router": 1, "from_router": 1, "delivery_count": 16, "attempt": 16,
     "priority": 8, "hops_left": 8, "began": 1,
 }  # fmt: skip
-"""How many bits each has in the number that they are packed in, from the lowest on."""
+"""The bits of each value in the packed number, from the lowest on."""
 
 _SHIFTS: Final = dict(zip(_BITS, accumulate(_BITS.values(), initial=0), strict=False))
 
 
 def deliveries(hops: DataFrame) -> DataFrame:
-    """The table `deliveries/attempts` (`ATTEMPTS`).
+    """Make the table `deliveries/attempts` (`ATTEMPTS`).
 
-    One row for each way that a delivery took to a receiver, or to where it ended: one for most, several (`legs`) for a
-    multicast one. None is left out because records are missing: it is not `complete` then, and in what the missing
-    record would tell, null. Args: hops: the table `hops`, or some of its rows.
+    There is one row for each path of a delivery to a receiver, or to its end: one for most, several (`legs`) for a
+    multicast.
+    Missing records remove no row: it is not `complete` then, and values of the missing record are null.
+
+    Args: hops: the table `hops`, or some of its rows.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
     began, leaves_mesh = F.col("began"), ~F.coalesce("to_router", F.lit(False))
     needed = hops.select(
-        F.xxhash64("key").alias("spread"),  # the first octets of keys are alike, and make bad order
+        F.xxhash64("key").alias("spread"),  # the first octets of keys are alike, and would be a bad order
         "key",
         _packed().alias("packed"),
         "router",
-        F.xxhash64("outgoing_peer", "outgoing_link").alias("leaving"),  # clients may call their links the same
+        F.xxhash64("outgoing_peer", "outgoing_link").alias("leaving"),  # several clients may use the same link name
         *_WHOLE,
         F.when(F.col("first_key") != F.col("key"), F.col("first_key")).alias("first_key"),
         F.when(began, F.col("incoming_link")).alias("incoming_link"),
@@ -141,7 +143,7 @@ def deliveries(hops: DataFrame) -> DataFrame:
 
 
 def _packed() -> ColumnOf:
-    """Columns of few bits as one number: what is shuffled costs by the column."""
+    """Return columns of few bits as one number: the cost of a shuffle grows with the number of columns."""
     from pyspark.sql import functions as F  # noqa: N812
 
     outcome: ColumnOf = F.lit(0)
@@ -156,13 +158,13 @@ def _packed() -> ColumnOf:
 
 
 def contradictions(attempts: DataFrame) -> DataFrame:
-    """The table `deliveries/quarantine` (`CONTRADICTIONS`). Args: attempts: the table `deliveries/attempts`."""
+    """Make the table `deliveries/quarantine` (`CONTRADICTIONS`). Args: attempts: the table `deliveries/attempts`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     some = attempts.where(F.size("contradictions") > 0)
     sentences = some.select("key", "ingress", "address", "sent_at", F.explode("contradictions").alias("sentence"))
     problem = F.lit(str(Problem.CONTRADICTION)).alias("problem")
-    # Each leg of a multicast delivery has all that is said of its key.
+    # Each leg of a multicast delivery has the contradictions of all its key's records.
     return (
         sentences.groupBy("key", "sentence")
         .agg(F.min("ingress").alias("ingress"), F.min("address").alias("address"), F.min("sent_at").alias("sent_at"))
@@ -171,7 +173,7 @@ def contradictions(attempts: DataFrame) -> DataFrame:
 
 
 def between(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Those rows of a table of `ingest` that were recorded in a time."""
+    """Return the rows of a table of `ingest` that were recorded in a time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if since is not None:
@@ -182,12 +184,12 @@ def between(rows: DataFrame, since: datetime | None, until: datetime | None) -> 
 
 
 def ns(moment: datetime) -> int:
-    """Nanoseconds since 1970."""
+    """Return nanoseconds since 1970."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     from pyspark.sql import functions as F  # noqa: N812
 
     since, until = work.since and work.since - SLACK, work.until and work.until + SLACK
@@ -211,13 +213,13 @@ def job(work: Work) -> Done:
 
 
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Ordered hop records to rows."""
+    """Convert ordered hop records into rows."""
     for records in _whole_keys(batches):
         yield from _rows(chains(_unpacked(records))).to_batches()
 
 
 def _unpacked(records: pa.Table) -> pa.Table:
-    """The columns that were packed, as they were."""
+    """Unpack the packed columns."""
     packed = np.asarray(records.column("packed"))
     numbers = {name: packed >> _SHIFTS[name] & (1 << bits) - 1 for name, bits in _BITS.items()}
     outcome = pa.DictionaryArray.from_arrays(
@@ -232,7 +234,7 @@ def _unpacked(records: pa.Table) -> pa.Table:
 
 
 def _whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of some size, so that all records of a key are in one."""
+    """Yield tables of some size, each with all records of its keys."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -254,7 +256,7 @@ def _whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _rows(found: Chains) -> pa.Table:
-    """The rows of `ATTEMPTS` for chains."""
+    """Return the rows of `ATTEMPTS` for chains."""
     records, first, last = found.table, found.first, found.last
 
     def at_first(name: str) -> pa.ChunkedArray:
@@ -264,7 +266,7 @@ def _rows(found: Chains) -> pa.Table:
         return records.column(name).take(pa.array(last))
 
     begins = at_first("began")
-    # It has gone to somebody, who is no router.
+    # It was sent to a peer that is not a router.
     ends = pc.and_(pc.is_valid(at_last("outgoing_peer")), pc.invert(pc.fill_null(at_last("to_router"), False)))
     on_the_way = pa.array(found.places)
     offsets = pa.array(found.offsets)

@@ -1,7 +1,6 @@
-"""The style of all pictures, and the form of names and numbers in them.
+"""The style of all pictures, and their texts and numbers.
 
-Names of addresses, routers and clients are chosen by whoever attaches: in a picture they are text and nothing else, on
-one line, and short.
+Peers choose the names of addresses, routers and clients: in a picture they are plain text, on one line, and short.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 P = ParamSpec("P")
 
 COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-"""Okabe and Ito's, which who sees fewer colours can tell apart."""
+"""The colours of Okabe and Ito, which people with colour blindness can tell apart."""
 
 OTHERS: Final = "#B8B8B8"
-"""The colour of what is summed up."""
+"""The colour of everything that is summed up as others."""
 
 INK: Final = "#303030"
 
 FAINT: Final = "#9A9A9A"
 
 BLUES: Final = LinearSegmentedColormap.from_list("blues", ["#CFE3F1", COLORS[0], "#00263D"])
-"""From little to much, darker all the way: it is read without colour, too."""
+"""From little to much, darker all the way: readable without colour, too."""
 
 WIDTH: Final = 9.0
-"""Inches; with `DPI` a page is filled on a screen, and on paper."""
+"""Inches; with `DPI` it fills a page on a screen, and on paper."""
 
 DPI: Final = 140
 
 LONGEST: Final = 30
-"""Characters of a name."""
+"""Characters of a name at most."""
 
 _FONT: Final = "DejaVu Sans"
-"""matplotlib brings it along."""
+"""The font that matplotlib brings along."""
 
 _STYLE: Final[Mapping[Any, Any]] = {
     "axes.axisbelow": True,
@@ -69,7 +68,7 @@ _STYLE: Final[Mapping[Any, Any]] = {
     "legend.fontsize": 8.5,
     "legend.frameon": False,
     "text.color": INK,
-    "text.parse_math": False,  # a name with two dollars is no formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "text.usetex": False,
     "timezone": "UTC",
     "xtick.color": INK,
@@ -81,7 +80,7 @@ _STYLE: Final[Mapping[Any, Any]] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Within it, things are made in this style, whatever who uses this machine has set; behind it, all is as before."""
+    """Apply this style within the block, whatever the user's settings; restore them after it."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -89,7 +88,7 @@ def styled() -> Iterator[None]:
 
 
 def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Give the figure of a function this style."""
+    """Apply this style to the figure that a function makes."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -100,14 +99,14 @@ def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def sheet(height: float, width: float = WIDTH) -> Figure:
-    """Make an empty figure, without a window. Args: height, width: inches."""
+    """Make an empty figure without a window. Args: height, width: inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def nothing(sentence: str = "nothing was recorded of this") -> Figure:
-    """Make a picture that says that there is nothing to show."""
+    """Make a picture with a sentence that there is nothing to show."""
     figure = sheet(0.9)
     figure.text(0.5, 0.5, sentence, ha="center", va="center", color="#6A6A6A", fontsize=10)
     return figure
@@ -124,18 +123,19 @@ def png(figure: Figure) -> bytes:
 
 
 def name(text: str | None, longest: int = LONGEST) -> str:
-    """A name as it is written in a picture: as `printable` has it, and what has no glyph is escaped, too."""
+    """Return a name for a picture: as `printable`, with characters without a glyph escaped, too."""
     shown = "".join(each if _has_glyph(each) else _escaped(each) for each in printable(text, longest))
     return _shortened(shown, longest)
 
 
 def printable(text: str | None, longest: int) -> str:
-    """A name as people can read it: what cannot be printed is escaped, and what is long shortened in its middle, since
-    both ends tell most. None: unknown.
+    """Return a readable name: characters that cannot be printed are escaped, and a long name is shortened in its
+    middle, since
+    both ends say most. None: unknown.
     """
     if text is None:
         return "(unknown)"
-    # Shortened before, too: a name may have any number of characters.
+    # Shortened first, since a name may have any number of characters.
     some = _shortened(text, 4 * longest)
     return _shortened("".join(each if each.isprintable() else _escaped(each) for each in some), longest) or "(empty)"
 
@@ -187,7 +187,7 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits that count; nothing behind a point that is nothing."""
+    """Return three significant digits, without trailing zeros after the point."""
     if not value:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -199,14 +199,14 @@ def _three(value: float) -> str:
 
 
 def quiet(axes: Axes, lines: str = "x") -> None:
-    """Only the marks that are needed. Args: lines: the axis whose values have lines."""
+    """Remove marks that are not needed. Args: lines: the axis with grid lines."""
     axes.grid(axis=lines)  # type: ignore[arg-type]
     axes.tick_params(length=0)
 
 
 def legend_below(figure: Figure, entries: Mapping[str, Artist], columns: int = 4) -> None:
-    """Add a legend under all axes. Args: entries: by name; matplotlib would leave out those whose name
-    begins with an underscore, if it were to look for them itself.
+    """Add a legend under all axes. Args: entries: by name; matplotlib itself would leave out names with a leading
+    underscore.
     """
     figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=columns)
 

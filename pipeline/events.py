@@ -1,13 +1,16 @@
-"""The tables that segments become: their columns, derived from what routers declare, and where their files are.
+"""The tables made from segments: their columns, derived from the routers' schema, and the places of their files.
 
-Of hops, events, counts and edges there is one Parquet file for each segment, in a directory for its date and router:
+The tables of hops, events, counts and edges have one Parquet file for each segment, in a directory for its date and
+router:
 
     OUT/ingest/hops/date=2026-05-01/recorded_by=A/A.1777600000000.000001.parquet
 
-The date is that of the segment's beginning, in UTC: a segment over midnight is one file, too, and whoever asks for a
-day asks by `time`, which Parquet answers from its statistics. `recorded_by` is the router as the names of its segments
-spell it, percent-encoded; its id itself is the column `router`. Of `segments` (what was converted) and `quarantine`
-(what could not be) the files lie side by side.
+The date is that of the segment's beginning, in UTC: a segment over midnight is one file, too, so queries for a day
+select by
+`time`, which Parquet answers from its statistics. `recorded_by` is the router as in the segment's name,
+percent-encoded; the
+column `router` has its id. The files of `segments` (what was converted) and `quarantine` (what could not be) are in one
+directory each.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 
 
 LONGEST_NAME: Final = 230
-"""Characters of a segment's name, without its suffix: a file system takes 255, and what becomes of it is longer."""
+"""Characters of a segment's name at most, without its suffix: a file system allows 255, and the names of results are
+longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ _ARROW: Final[Mapping[Type, pa.DataType]] = {
     Type.BINARY: pa.binary(),
     Type.BOOLEAN: pa.bool_(),
     Type.INTEGER: pa.int64(),
-    Type.TIME: pa.int64(),  # Spark's timestamps are of microseconds
+    Type.TIME: pa.int64(),  # Spark's timestamps have microseconds only
 }
 
 
@@ -99,47 +104,49 @@ QUARANTINE: Final = (
 
 
 class Problem(StrEnum):
-    """What is wrong with a file, or with what stands in it."""
+    """A problem of a file, or of its content."""
 
     TORN = "torn"
-    """It ends in the middle of a block: its router was killed, or its disk was full. What stands before is used."""
+    """It ends in the middle of a block: its router was killed, or its disk was full. The blocks before are used."""
     DAMAGED = "damaged"
-    """Octets within it are no whole block; they are passed over."""
+    """It has octets that are no undamaged block; they are skipped."""
     UNREADABLE = "unreadable"
-    """A block is whole, but does not hold what its kind declares, is of no kind that is known, or stands behind the
-    begin of another segment; it is passed over."""
+    """An undamaged block does not have the content of its kind, is of an unknown kind, or belongs to another segment;
+    it is
+    skipped.
+    """
     EMPTY = "empty"
-    """Nothing stands in it."""
+    """It is empty."""
     FOREIGN = "foreign"
     """It is no segment."""
     NEWER = "newer"
-    """A newer version has written it; it is looked at again once this one has been updated."""
+    """A newer version has written it; it is tried again after an update of this program."""
     OLDER = "older"
-    """An older version has written it, in a way that this one does not read."""
+    """An older version has written it, in a format that this version does not read."""
     MISNAMED = "misnamed"
-    """It says that it is another segment than its name says; what it says itself counts."""
+    """Its content and its name are of different segments; the content counts."""
     UNKNOWN_LINK = "unknown link"
-    """Hop records name links that no record explains; they are used, with nulls."""
+    """Hop records have link numbers that no record explains; they are used, with nulls."""
     UNKNOWN_OUTCOME = "unknown outcome"
-    """Hop records have an outcome that is none; they are used, with null."""
+    """Hop records have an unknown outcome; they are used, with null."""
     LOST = "lost"
-    """Numbers of records are missing: the router had no room for them, or they stood in what is damaged."""
+    """Record numbers are missing: the router had no room for the records, or they are in damaged blocks."""
     DISORDERED = "disordered"
-    """Numbers of records go back; the records are used."""
+    """Record numbers go back; the records are used."""
     UNFINISHED = "unfinished"
-    """It is named as closed, and does not say that it is complete."""
+    """Its name is that of a closed segment, and it has no end record."""
     MISCOUNTED = "miscounted"
-    """What it says at its end is not what was found."""
+    """Its end record differs from its content."""
     LEFT_BEHIND = "left behind"
-    """It was being written, and nobody has for long; it is used as it is."""
+    """It is open, and was not written to for long; it is used as it is."""
     DUPLICATE = "duplicate"
-    """Another file is the same segment and holds something else; the longest whole one is used."""
+    """Another file is the same segment with other content; the longest complete one is used."""
     INACCESSIBLE = "inaccessible"
-    """The system does not let us read it."""
+    """The system does not allow reading it."""
     MISSING = "missing"
-    """Segments of a router before and after it are there."""
+    """Segments of the router before and after it exist."""
     CONTRADICTION = "contradiction"
-    """Records of one delivery say different things of the same."""
+    """Records of one delivery contradict each other."""
 
 
 TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
@@ -157,29 +164,29 @@ PARTITIONED: Final = ("hops", "events", "counts", "edges")
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """As Arrow has it; unit and meaning of a column are its field's metadata."""
+    """Return Arrow's schema; unit and meaning of a column are its field's metadata."""
     return pa.schema(
         pa.field(each.name, each.type, each.optional, {"unit": each.unit, "meaning": each.meaning}) for each in columns
     )
 
 
 def encoded(schema: pa.Schema) -> pa.Schema:
-    """The same with strings by number, as few of them are different; any of them may be null."""
+    """Return the schema with strings as dictionaries, since few of them differ; any may be null."""
     dictionary = pa.dictionary(pa.int32(), pa.string())
     fields = [each.with_type(dictionary).with_nullable(True) if each.type == pa.string() else each for each in schema]
     return pa.schema(fields)
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """As Spark has it; to it, every column may be null."""
-    from pyspark.sql.pandas.types import from_arrow_type  # here: who converts segments needs no Spark
+    """Return Spark's schema; every column may be null there."""
+    from pyspark.sql.pandas.types import from_arrow_type  # imported here: the conversion of segments needs no Spark
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(each.name, from_arrow_type(each.type)) for each in columns])
 
 
 def table(spark: SparkSession, ingested: str, name: str) -> DataFrame:
-    """One of `TABLES`. Args: ingested: the directory that `ingest` has written."""
+    """Return one of `TABLES`. Args: ingested: the directory that `ingest` has written."""
     columns = TABLES[name]
     read = spark.read.schema(spark_schema(columns)).parquet(f"{ingested}/{name}")
-    return read.select([each.name for each in columns])  # without what the names of directories say
+    return read.select([each.name for each in columns])  # without the columns from the directories' names

@@ -18,22 +18,25 @@ from amqpmesh.router.telemetry.schema import VERSION
 from amqpmesh.router.telemetry.segments import OPEN, Name
 
 LEFT_BEHIND: Final = 24 * 3600.0
-"""Seconds after which a segment that is open, and that nobody has written to, is taken as it is: its router is dead, or
-it would have begun another. The next life of a router closes what it finds open.
+"""Seconds without a write, after which an open segment is converted as it is: its router is dead, or it would have
+started
+another segment. The router's next life closes open segments.
 """
 
 PEEKED: Final = 1 << 16
-"""Octets at the beginning of a file that are looked at, to know which segment it is."""
+"""Octets at the beginning of a file that are read to identify its segment."""
 
 LARGEST: Final = 1 << 33
-"""Octets of a file that may be a segment: it is read at once, and a router can be told to write half as much."""
+"""Octets of a segment file at most: it is read at once, and a router's largest configurable segment has half
+as much.
+"""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class File:
-    """A file, as it was when it was looked at."""
+    """A file, with its state when it was found."""
 
     path: str
     octets: int
@@ -46,7 +49,7 @@ class Found:
     """The files that were found."""
 
     segments: dict[Name, list[File]] = field(default_factory=dict)
-    """The files that are each segment, or claim to be."""
+    """The files that are, or claim to be, each segment."""
     open: int = 0
     """Files that are being written to."""
     findings: list[tuple[str, Finding]] = field(default_factory=list)
@@ -67,7 +70,7 @@ def ordinary(place: str) -> Path:
 
 
 def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now: float) -> Found:
-    """All segments below directories, but in hidden files, which are still being copied, and below `out`.
+    """Find all segments below directories, except in hidden files, which are still being copied, and below `out`.
 
     Args: known: files whose segment is known already. now: seconds since 1970.
     Raises: OSError: one of the directories cannot be read.
@@ -75,9 +78,11 @@ def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now
     found = Found()
     seen = set()
     for directory in directories:
-        os.listdir(directory)  # whoever names it wants to know; below it, what cannot be read is a finding
+        os.listdir(
+            directory
+        )  # an unreadable directory that the user named is an error; an unreadable one below it is a finding
         for path in _paths(directory, out, found):
-            if (shown := _shown(path)) != path:  # tables hold text
+            if (shown := _shown(path)) != path:  # tables can only hold text
                 found.findings.append((shown, Finding(Problem.INACCESSIBLE, "its path is not UTF-8")))
                 continue
             real = os.path.realpath(path)
@@ -87,7 +92,7 @@ def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now
             try:
                 _look(path, found, known, now)
             except FileNotFoundError:
-                continue  # its router, or whoever cleans up behind it, was faster
+                continue  # its router, or a clean-up, has removed it
             except OSError as error:
                 found.findings.append((path, Finding(Problem.INACCESSIBLE, f"it cannot be read: {error.strerror}")))
     return found
@@ -109,9 +114,9 @@ def _shown(path: str) -> str:
 
 
 def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> None:
-    """Raises: OSError."""
+    """Identify one file. Raises: OSError."""
     status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe would last for ever
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would never end
         found.findings.append((path, Finding(Problem.FOREIGN, "it is no file")))
         return
     file = File(path, status.st_size, status.st_mtime_ns)
@@ -131,7 +136,7 @@ def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> No
 
 
 def identity(path: str) -> Name | None:
-    """Identify a file's segment by its first block, else by its name; None: it is none. Raises: OSError."""
+    """Identify a file's segment by its first block, else by its name; None: it is no segment. Raises: OSError."""
     with open(path, "rb") as opened:
         name, version = peek(opened.read(PEEKED))
     if name is None or (version is not None and version > VERSION):

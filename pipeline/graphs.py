@@ -1,4 +1,4 @@
-"""The graph that routers have recorded, as it was at a time."""
+"""The graph that routers have recorded, at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = ("router", "time", "origin", "neighbour", "cost", "whole")
-"""Of the table `edges` that the graph is made of."""
+"""The columns of the table `edges` that the graph is made from."""
 
 
 class Record(NamedTuple):
@@ -28,19 +28,22 @@ class Record(NamedTuple):
 
 @dataclass
 class Graph:
-    """Args: edges: from -> to, and the cost. routers: all of them, those without edges, too."""
+    """A graph. Args: edges: from -> to, and the cost. routers: all routers, including those without edges."""
 
     edges: dict[tuple[str, str], int] = field(default_factory=dict)
     routers: set[str] = field(default_factory=set)
 
 
 def graph(records: Iterable[Record]) -> Graph:
-    """What routers knew at the end of their records.
+    """Return the graph at the end of the routers' records.
 
-    Of its own edges each router is believed, which needs no comparing of clocks; of those of a router that has recorded
-    nothing, whoever has heard of them last. A router whose graph was recorded whole has seen of all edges that are not
-    in it that they are gone. An edge that leads one way only carries nothing, and is left out; so is one that costs
-    less than 1, which no router says: by such ones ways could go in circles.
+    Each router is trusted for its own edges, so clocks need not be compared. For the edges of a router without records,
+    the
+    latest record of any other counts. A router that has recorded the whole graph has seen that all other edges are
+    gone. An edge
+    in one direction only carries nothing, and is left out; so is an edge of a cost below 1, which no router announces
+    and which
+    could make paths circle.
     """
     latest: dict[tuple[str, str], tuple[int, int | None]] = {}
     own: dict[tuple[str, str], tuple[int, int | None]] = {}
@@ -70,10 +73,10 @@ def graph(records: Iterable[Record]) -> Graph:
 
 
 def recorded(edges: DataFrame, hops: DataFrame) -> Graph:
-    """The graph as it was when it carried the last of some traffic, by each router's own clock.
+    """Return the graph when it carried the last of some traffic, by each router's own clock.
 
-    So it is that of the traffic, and not what is left of it when routers have been told to end.
-    Args: edges: the table of that name. hops: the table of that name, or those of a time.
+    It is the graph of the traffic, not the rest of it after routers were stopped.
+    Args: edges: the table of that name. hops: the table of that name, or its rows of a time.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
@@ -87,16 +90,16 @@ def recorded(edges: DataFrame, hops: DataFrame) -> Graph:
 
 
 def deciding(seen: DataFrame) -> DataFrame:
-    """Records of which the same graph comes, no more than it has edges and routers.
+    """Return the records that decide the graph, at most one for each edge and router.
 
-    Each segment begins with the whole graph: so of all records there are as many as that, for each router and minute.
+    Each segment begins with the whole graph, so the records of a router and minute are as many as the edges.
     Args: seen: rows of the table `edges`.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
     changed = F.lit(False).alias("whole")
-    # Of a router, what it said last of each edge; what is not in the whole graph that it saw last was gone by then.
+    # Each router's last record of each edge; an edge missing from its last whole graph was gone by then.
     order = F.struct("time", ~F.col("whole"), F.coalesce("cost", F.lit(-1)))
     told = seen.where("neighbour is not null").groupBy("router", "origin", "neighbour")
     wholes = seen.where("whole").groupBy("router").agg(F.max("time").alias("at"))

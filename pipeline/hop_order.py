@@ -1,9 +1,12 @@
-"""Hop records of the same delivery key put in order: which follows which, by columns, for many keys at a time.
+"""The order of hop records with the same delivery key, found column by column for many keys at a time.
 
-A record that left for another router is followed by that router's, if that says that it came from there, with one hop
-less left (behind the ingress router: with as many). So a delivery that went one way is a chain, and a multicast one a
-tree, of which each way from its root to a leaf is a chain. Where records are missing, those of a key that went one way
-are a chain all the same; in a tree nobody can tell, and what is behind the gap is a chain without a beginning.
+The record of a delivery sent to another router is followed by that router's record, if that one came from here with one
+hop
+less left (after the ingress router: with as many). A delivery with one path is a chain. A multicast is a tree, and each
+path
+from its root to a leaf is a chain. With missing records, a key of one path is a chain all the same; in a tree the order
+is
+unknown, and the records behind the gap are a chain without a beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import pyarrow.compute as pc
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 SAME: Final = ("key", "began", "hops_left", "router", "leaving")
-"""Records that have all of these in common are the same passage of the same delivery."""
+"""Records that are equal in all of these are the same passage of the same delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +31,15 @@ class Chains:
     table: pa.Table
     """The records, each passage once."""
     places: Numbers
-    """Of all chains, one behind the other, each from its beginning."""
+    """The places of all chains, one chain after the other, each from its beginning."""
     offsets: Numbers
-    """Where in `places` each begins; and the end of the last."""
+    """The offset in `places` of each chain; and the end of the last."""
     complete: Numbers
-    """Of each: it begins where the delivery began its way, no record is missing, and nothing can follow."""
+    """For each chain: it begins where the delivery entered the mesh, no record is missing, and none can follow."""
     legs: Numbers
-    """Of each: how many chains there are of its key."""
+    """For each chain: the number of chains of its key."""
     contradictions: pa.Array
-    """Of each: sentences on what its records say that cannot all be true."""
+    """For each chain: sentences on contradictions between its records."""
 
     @property
     def first(self) -> Numbers:
@@ -52,11 +55,13 @@ class Chains:
 
 
 def chains(table: pa.Table) -> Chains:
-    """The chains of records.
+    """Return the chains of records.
 
-    Args: table: all records of some keys, in the order of the key; of a key, first those with `began`, then those with
-        the most `hops_left`; then in that of `router` and `leaving`, a number for the outgoing link. Other columns are
-        incoming_peer, outgoing_peer, from_router and to_router as in `hops`, and any others.
+    Args: table: all records of some keys, sorted by key; within a key, first those with `began`, then by most
+        `hops_left`; then
+        by `router` and `leaving`, a number for the outgoing link. Further columns are incoming_peer, outgoing_peer,
+        from_router
+        and to_router as in `hops`, and any others.
     """
     said: dict[int, list[str]] = {}
     table = _once(table, said)
@@ -64,7 +69,7 @@ def chains(table: pa.Table) -> Chains:
     began, to_router = _flags(table, "began"), _flags(table, "to_router")
     parent = _parents(table, group, began)
     follows = np.concatenate([[False], group[1:] == group[:-1]])[: len(group)]
-    # Of a key that went one way, a record without the one before it follows what is known before that.
+    # In a key of one path, a record without a predecessor follows the last known record before it.
     gap = (parent < 0) & ~began & follows & _straight(table, group, began)[group]
     parent[gap] = np.flatnonzero(gap) - 1
     for place in np.flatnonzero(gap):
@@ -101,7 +106,7 @@ def _router(table: pa.Table, place: Any) -> str:
 
 
 def _once(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
-    """The records without those of a passage that the record before is about, too."""
+    """Remove records of a passage that the record before has, too."""
     again = np.ones(max(0, table.num_rows - 1), bool)
     for name in SAME:
         if again.any():
@@ -118,14 +123,14 @@ def _once(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
 
 
 def _groups(table: pa.Table) -> Numbers:
-    """A number for each key, from 0."""
+    """Return a number for each key, from 0."""
     if not table.num_rows:
         return np.zeros(0, np.int64)
     return np.concatenate([[0], np.cumsum(~_same(table.column("key")))])
 
 
 def _same(column: pa.ChunkedArray) -> Numbers:
-    """Whether each value but the first is that before it, or both are null."""
+    """Return for each value except the first: it equals the one before, or both are null."""
     before, after = column.slice(0, len(column) - 1), column.slice(1)
     same = pc.fill_null(pc.equal(before, after), False)
     if column.null_count:
@@ -138,7 +143,7 @@ def _flags(table: pa.Table, name: str) -> Numbers:
 
 
 def _straight(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
-    """Of each key, whether no two of its records are at the same distance from where it began its way."""
+    """Return for each key: no two of its records have the same distance from its beginning."""
     left = np.asarray(table.column("hops_left"))
     beside = (group[1:] == group[:-1]) & (began[1:] == began[:-1]) & (began[1:] | (left[1:] == left[:-1]))
     straight = np.ones(int(group[-1]) + 1 if len(group) else 0, bool)
@@ -147,7 +152,7 @@ def _straight(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
 
 
 def _parents(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
-    """The place of the record that each follows, or -1."""
+    """Return the place of each record's predecessor, or -1."""
     routers = table.column("router").combine_chunks().dictionary_encode()
     here, size = np.asarray(routers.indices), len(routers.dictionary)
 
@@ -163,7 +168,7 @@ def _parents(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
     parent = np.full(len(group), -1, np.int64)
     if not len(goers) or not len(comers):
         return parent
-    # One number for key, distance, and both routers of a passage: exact, for so many fit into 63 bits.
+    # One number for key, distance, and both routers of a passage. It is exact: that many fit into 63 bits.
     passage = ((group[goers] * _LEVELS + left_behind[goers]) * size + here[goers]) * size + went_to[goers]
     sought = ((group[comers] * _LEVELS + left[comers]) * size + came_from[comers]) * size + here[comers]
     order = np.argsort(passage, kind="stable")
@@ -174,14 +179,16 @@ def _parents(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
 
 
 _LEVELS: Final = 256
-"""More than `hops_left` can be: it is one octet."""
+"""More than the greatest `hops_left`, which is one octet."""
 
 
 def _walks(leaves: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
-    """The places from the roots to those leaves, one walk behind the other; and where each begins, and the end."""
+    """Return the places from the roots to those leaves, one walk after the other; and the offset of each, and
+    the end.
+    """
     steps = [leaves]
     while len(leaves) and (steps[-1] >= 0).any():
-        # Each parent stands before its child in the table, so this ends.
+        # Each parent is before its child in the table, so the loop ends.
         steps.append(np.where(steps[-1] >= 0, parent[steps[-1]], -1))
     backwards = np.stack(steps[::-1], axis=1)
     on_the_way = backwards >= 0

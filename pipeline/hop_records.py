@@ -1,4 +1,4 @@
-"""Hop records, units of four words, become columns: numbers by shifts and masks, strings by the tables of links."""
+"""Hop records as columns: numbers by shifts and masks of their words, strings by the table of links."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from amqpmesh.router.telemetry.schema import KEY_OCTETS, PACKED, UNIT_WORDS, Bit
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 LARGEST: Final = (1 << 63) - 1
-"""Of a column's numbers: nothing that is counted here comes near."""
+"""The largest number of a column: no count comes near it."""
 
 LATEST: Final = 1 << 62
-"""No clock shows more nanoseconds since 1970: that is the year 2116."""
+"""The latest time, nanoseconds since 1970: in the year 2116."""
 
 MOST_COUNTED: Final = 1 << 53
-"""No other number of a record is larger: nine thousand millions of millions."""
+"""The largest number of other kinds in a record: 9 * 10**15."""
 
 MOST: Final = {"time": LATEST, "size": 1 << 45, "in_router": MOST_COUNTED, "outcome_after": MOST_COUNTED}
-"""Of hop records. With these, no sum of a few overflows, nor that of the sizes of as many as there will be."""
+"""The largest numbers of hop records. With these, no sum of a few overflows, nor the sum of all sizes."""
 
 OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
-"""By their numbers in hop records."""
+"""The outcomes by their numbers in hop records."""
 
 NO_LINK: Final = -1
-"""In the place of a row: there is no link."""
+"""Stands for a row: there is no link."""
 
 UNKNOWN: Final = -2
-"""In the place of a row: nothing explains that number."""
+"""Stands for a row: no record explains the number."""
 
 
 class Links:
-    """What the numbers of links mean: each that was ever explained has a row, and a number means its latest."""
+    """The meanings of link numbers: each explanation has a row, and a number means its latest."""
 
     def __init__(self) -> None:
         self._current: dict[int, int] = {}
@@ -45,7 +45,7 @@ class Links:
         self._lanes: list[bool] = []
 
     def add(self, links: Sequence[Mapping[str, Any]]) -> None:
-        """These are explained from here on."""
+        """Add explanations, for the records that follow."""
         for each in links:
             self._current[each["number"]] = len(self._lanes)
             self._lanes.append(each["from_router"])
@@ -56,7 +56,7 @@ class Links:
         self._sorted = None
 
     def rows(self, numbers: Numbers) -> Numbers:
-        """The row that each number means now."""
+        """Return the row that each number means now."""
         if self._sorted is None:
             known = sorted(number for number in self._current if 0 < number < 1 << 32)
             rows = [self._current[number] for number in known]
@@ -69,27 +69,28 @@ class Links:
         return np.where(numbers == 0, NO_LINK, found).astype(np.int32)
 
     def strings(self, name: str, rows: Numbers) -> pa.Array:
-        """What is said of each: name, peer, address, tenant."""
+        """Return one of the names of each row: name, peer, address, tenant."""
         codes = np.array([*self._codes[name], NO_LINK, NO_LINK], np.int32)  # rows -1 and -2 are the last two
         return coded(codes[rows], list(self._values[name]))
 
     def are_lanes(self, rows: Numbers) -> pa.Array:
-        """Whether a router is at the other end of each."""
+        """Return for each row: the peer is a router."""
         lanes = np.array([*self._lanes, False, False])
         return pa.array(lanes[rows], mask=rows < 0)
 
 
 _UNITS: Final = {Unit.RECORD: 0, Unit.KEY: 1, Unit.WIDE: 2}
-"""Where the words of each stand among those of a record."""
+"""The place of each unit's words among those of a record."""
 
 _ATTEMPT: Final = PACKED["attempt"][0]
 
 
 def records(body: memoryview, count: int) -> Numbers:
-    """The words of a block's records, by place: those of its own unit, of the key unit that holds for it, and of its
-    wide one; each is in as many records as there are, side by side.
+    """Return the words of a block's records, by place: those of its own unit, of the key unit that applies to it, and
+    of its wide
+    unit; each as an array over all records.
 
-    Raises: ValueError: there are not so many, or other units, or a number that no router writes.
+    Raises: ValueError: the number of records is wrong, or there are other units, or a number that no router writes.
     """
     units: Numbers = np.frombuffer(body, "<u8").reshape(-1, UNIT_WORDS)
     marks = units[:, 2] >> np.uint64(56)
@@ -100,7 +101,7 @@ def records(body: memoryview, count: int) -> Numbers:
         raise ValueError(f"{len(own)} records instead of {count}")
     if len(own) + len(keys) + len(wide) != len(units):
         raise ValueError("a unit is none that is known")
-    # Each key unit holds from where it stands on, each wide one for what stands before it.
+    # A key unit applies to the records after it, a wide unit to the record before it.
     holding = np.searchsorted(keys, own) - 1
     if count and holding[0] < 0:
         raise ValueError("a record stands before what its key begins with")
@@ -120,16 +121,16 @@ def records(body: memoryview, count: int) -> Numbers:
 
 
 _NUMBERED: Final = ("incoming", "outgoing", "address", "condition")
-"""What is the number of a link in a record, or of what is explained as links are."""
+"""The numbers in a record that a link record explains."""
 
 
 def rows(words: Numbers, links: Links) -> Numbers:
-    """What the numbers of links in records mean: rows of `links`, for each of `_NUMBERED`."""
+    """Return the meanings of the numbers in records: rows of `links`, for each of `_NUMBERED`."""
     return np.stack([links.rows(_part(words, name)) for name in _NUMBERED], axis=1)
 
 
 def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
-    """The columns that records tell; who recorded them, they do not. Args: rows: of the same records, at their time."""
+    """Return the columns that records have, without their router. Args: rows: of the same records, at their time."""
     flags = _part(words, "flags")
     flag = {each: (flags & np.uint64(each)).astype(bool) for each in Flag}
     incoming, outgoing, address, condition = rows.T
@@ -165,7 +166,7 @@ def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
 
 
 def _part(words: Numbers, name: str) -> Numbers:
-    """A number of each record."""
+    """Return one number of each record."""
     lower, *upper = PACKED[name]
     found = _bits(words, lower)
     shift = lower.bits
@@ -187,13 +188,13 @@ def _integers(words: Numbers, name: str, unknown: Numbers | None = None) -> pa.A
 
 
 def coded(codes: Numbers, values: Sequence[str]) -> pa.Array:
-    """Strings by number. Args: codes: places in `values`; less than 0: null."""
+    """Return strings by number. Args: codes: places in `values`; less than 0: null."""
     indices = pa.array(codes, pa.int32(), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(values, pa.string()))
 
 
 def _keys(words: Numbers, counter: Numbers, unknown: Numbers | None = None) -> pa.Array:
-    """Delivery keys, as they stand on the wire: number, epoch and counter, the largest octet first."""
+    """Return delivery keys in their form on the wire: number, epoch and counter, big-endian."""
     keys = np.empty((len(counter), KEY_OCTETS), np.uint8)
     keys[:, :8] = _octets(_part(words, "ingress"))
     keys[:, 8:14] = _octets(_part(words, "epoch"))[:, 2:]

@@ -1,8 +1,11 @@
-"""Closed segments become Parquet, once each: on Spark's executors, which share the directories with the driver.
+"""The conversion of closed segments to Parquet, once each: on Spark's executors, which share the directories with the
+driver.
 
-For each segment there is one file in each table (`events.TABLES`), written under a temporary name and renamed, that in
-`segments` last. It says what was converted, so that the next run passes over what has not changed since, and a run that
-was killed is made good by the next.
+For each segment there is one file in each table (`events.TABLES`), written under a temporary name and renamed; the file
+of
+`segments` comes last. It records what was converted, so the next run skips what has not changed since, and completes a
+run
+that was killed.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TASKS: Final = 4
-"""Tasks for each core: enough that one long segment at the end keeps the other cores waiting for little."""
+"""Tasks for each core: with several, a long segment at the end keeps the other cores waiting only briefly."""
 
 STALE: Final = 24 * 3600.0
-"""Seconds after which a temporary file is nobody's any more."""
+"""Seconds after which a temporary file is abandoned."""
 
 LISTING: Final = "listing"
-"""In `quarantine`, the file about what no segment's file is about: it is written anew each time."""
+"""The file in `quarantine` for findings outside of segments; it is written again by each run."""
 
 _BINARY_FILE: Final = "path string, modificationTime timestamp, length long, content binary"
 
@@ -54,23 +57,24 @@ _RESULT: Final = pa.schema([("path", pa.string()), ("problem", pa.string()), ("s
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a run has done, and what there is then."""
+    """The result of a run, and the totals of all runs."""
 
     converted: int
     unchanged: int
     open: int
     """Files that are being written to."""
     rows: Mapping[str, int]
-    """Of all tables, by name; in all runs together."""
+    """The rows of all tables, by name; of all runs together."""
     problems: Mapping[str, tuple[int, int]]
-    """Rows of `quarantine` by problem, and the records that they are about, as far as that is known."""
+    """The rows of `quarantine` by problem, and the number of records concerned, as far as known."""
 
 
 def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | None = None) -> Ingested:
-    """Convert what is new in directories of segments.
+    """Convert new segments in directories.
 
-    Args: events: the directories, looked through with all below them. out: where the tables go. now: seconds since
-        1970; None: by the clock of this machine.
+    Args: events: the directories, searched recursively. out: the directory for the tables. now: seconds since 1970;
+        None: by
+        the clock of this machine.
     Raises: CommandError: a place is no ordinary path. OSError: a directory cannot be read, or written to.
     """
     place = ordinary(out)
@@ -95,7 +99,7 @@ def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | No
 
 
 def job(work: Work) -> Done:
-    """As a job of the command; it converts all segments, whatever the time that is asked for."""
+    """Run the job; it converts all segments, whatever the time of the other jobs."""
     result = ingest(work.spark, work.events, work.place("ingest"))
     figures = {"converted": result.converted, "unchanged": result.unchanged, "open": result.open, **result.rows}
     figures["quarantined"] = sum(rows for rows, _ in result.problems.values())
@@ -105,11 +109,12 @@ def job(work: Work) -> Done:
 
 
 def watch(spark: SparkSession, events: Sequence[str], out: str, checkpoint: str, **trigger: Any) -> StreamingQuery:
-    """The same as a stream: segments are converted as they are closed.
+    """Convert segments as a stream, as they are closed.
 
-    What a batch of the stream tells is only that there is something new; so nothing is lost or doubled if one comes
-    again, or if a checkpoint is lost. Args: checkpoint: a directory for what the stream remembers. trigger: of
-    `DataStreamWriter.trigger`: `processingTime="1 minute"`, `availableNow=True`.
+    A batch of the stream only says that there is something new, so nothing is lost or doubled if a batch is repeated or
+    a
+    checkpoint is lost. Args: checkpoint: a directory for the stream's state. trigger: of `DataStreamWriter.trigger`:
+        `processingTime="1 minute"`, `availableNow=True`.
     """
     streams = [_closed(spark, str(ordinary(each))) for each in events]
     stream = streams[0]
@@ -124,7 +129,7 @@ def watch(spark: SparkSession, events: Sequence[str], out: str, checkpoint: str,
 
 
 def _closed(spark: SparkSession, directory: str) -> DataFrame:
-    """A stream of the names of closed segments; what stands in them is not read."""
+    """Return a stream of the names of closed segments, without their content."""
     reader = spark.readStream.format("binaryFile").schema(_BINARY_FILE).option("pathGlobFilter", f"*{SUFFIX}")
     return reader.option("recursiveFileLookup", "true").load(directory).select("path")
 
@@ -133,7 +138,7 @@ def _closed(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what was being written when a run was killed, long ago."""
+    """Remove temporary files of a run that was killed long ago."""
     for each in folder.glob(f".*{_TEMPORARY}"):
         with suppress(OSError):
             if time.time() - each.stat().st_mtime > STALE:
@@ -141,7 +146,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _done(place: Path) -> dict[Name, Row]:
-    """The rows of `segments`; what cannot be read of them is to be converted again."""
+    """Return the rows of `segments`; segments with unreadable rows are converted again."""
     rows = {}
     for path in sorted((place / "segments").glob("*.parquet")):
         try:
@@ -157,18 +162,18 @@ def _files(row: Row) -> list[File]:
 
 
 def _task(name: Name, files: Sequence[File], row: Row | None) -> dict[str, Any]:
-    """What an executor is told. Args: row: of what was converted before."""
+    """Return the task for an executor. Args: row: of an earlier conversion."""
     before = None
     if row is not None and row["path"] not in {file.path for file in files}:
-        before = [row["whole"], row["octets"]]  # it is not there any more, and what is might be worse
+        before = [row["whole"], row["octets"]]  # the converted file is gone, and the current one might be worse
     return {"name": asdict(name), "files": [asdict(each) for each in sorted(files)], "before": before}
 
 
 def _convert_all(spark: SparkSession, tasks: list[dict[str, Any]], place: Path) -> list[tuple[str, Finding]]:
-    """Returns: which files were not converted, and why."""
+    """Convert segments. Returns: the files that were not converted, and why."""
     if not tasks:
         return []
-    tasks.sort(key=lambda task: -sum(file["octets"] for file in task["files"]))  # long ones begin first
+    tasks.sort(key=lambda task: -sum(file["octets"] for file in task["files"]))  # long ones first
     partitions = min(len(tasks), TASKS * spark.sparkContext.defaultParallelism)
     rows = [(index % partitions, json.dumps(task)) for index, task in enumerate(tasks)]
     dealt = spark.createDataFrame(rows, "part int, task string").repartitionByRange(partitions, "part")
@@ -187,7 +192,7 @@ def _write_listing(place: Path, findings: Sequence[tuple[str, Finding]], done: M
 
 
 def _gaps(done: Mapping[Name, Row]) -> Iterator[tuple[Name, Finding]]:
-    """What is missing between the segments of a router's life."""
+    """Yield the segments missing from a router's life."""
     ordered = sorted(done, key=lambda name: (name.router, name.epoch, name.segment))
     for earlier, later in pairwise(ordered):
         if (earlier.router, earlier.epoch) != (later.router, later.epoch):
@@ -217,7 +222,7 @@ def _problems(place: Path) -> dict[str, tuple[int, int]]:
 
 
 def _take(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert segments. Yields: of each, the file, and why it was not converted, if it was not."""
+    """Convert segments. Yields: for each the file, and the reason if it was not converted."""
     for batch in batches:
         for told in batch.column("task").to_pylist():
             task = json.loads(told)
@@ -231,13 +236,13 @@ def _take(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 class _NotConvertedError(Exception):
-    """Path, problem, sentence."""
+    """The reason why a segment was not converted: path, problem, sentence."""
 
 
 def _convert(place: Path, name: Name, files: Sequence[File], before: list[Any] | None) -> None:
     """Convert one segment.
 
-    Args: before: how good what there is of it already is.
+    Args: before: the rank of what was converted before.
     Raises: _NotConvertedError. OSError: it cannot be written.
     """
     file, rank, duplicates = _choose(files, needs_rank=before is not None)
@@ -262,11 +267,11 @@ def _convert(place: Path, name: Name, files: Sequence[File], before: list[Any] |
 
 
 Rank = tuple[bool, int]
-"""Of files that are the same segment: whole ones go before others, long ones before short ones."""
+"""The order of files of the same segment: complete before incomplete, long before short."""
 
 
 def _choose(files: Sequence[File], *, needs_rank: bool) -> tuple[File, Rank, list[tuple[str, Finding]]]:
-    """The file that is to stand for a segment, and what is said of the others. Raises: _NotConvertedError."""
+    """Return the file to convert for a segment, and findings on the others. Raises: _NotConvertedError."""
     if len(files) == 1 and not needs_rank:
         return files[0], (False, 0), []
     different: dict[bytes, tuple[Rank, File]] = {}
@@ -288,7 +293,7 @@ def _choose(files: Sequence[File], *, needs_rank: bool) -> tuple[File, Rank, lis
 
 
 def _read(path: str) -> bytes:
-    """Raises: _NotConvertedError."""
+    """Read a file. Raises: _NotConvertedError."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -296,7 +301,7 @@ def _read(path: str) -> bytes:
 
 
 class _Output:
-    """The files of a segment in the tables: temporary ones, until all is written."""
+    """The files of a segment in the tables, temporary until all are written."""
 
     def __init__(self, place: Path, name: Name) -> None:
         self._place, self._name = place, name
@@ -307,12 +312,12 @@ class _Output:
 
     def __exit__(self, *_: object) -> None:
         for path, writer in self._writers.values():
-            with suppress(OSError):  # a full disk does not take its end either, and what is there must go
+            with suppress(OSError):  # a full disk refuses the end of the file, too; the files must be removed anyway
                 writer.close()
             path.unlink(missing_ok=True)
 
     def write(self, table: str, batch: pa.RecordBatch) -> None:
-        """Some rows more. Raises: OSError."""
+        """Append rows. Raises: OSError."""
         if table not in self._writers:
             path = _temporary(self._place / table)
             strings = [each.name for each in batch.schema if each.name not in ("key", "first_key")]
@@ -321,7 +326,7 @@ class _Output:
         self._writers[table][1].write_batch(batch)
 
     def keep(self, account: Account) -> None:
-        """All is written: in the place of whatever there was of that segment before. Raises: OSError."""
+        """Replace the segment's former files, now that all are written. Raises: OSError."""
         file = _file(self._name)
         folder = Path(f"date={account.date}", f"recorded_by={file.rsplit('.', 3)[0]}")
         kept = set()
@@ -330,7 +335,7 @@ class _Output:
             target = self._place / table / folder / file
             _rename(path, target)
             kept.add(target)
-        for table in PARTITIONED:  # names of segments are percent-encoded: nothing in them is a pattern
+        for table in PARTITIONED:  # segment names are percent-encoded, so they contain no pattern
             for old in (self._place / table).glob(f"date=*/{folder.name}/{file}"):
                 if old not in kept:
                     old.unlink()
@@ -355,7 +360,7 @@ def _quarantined(segment: str, path: str | None, router: str | None, finding: Fi
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]], table: str) -> None:
-    """A file of few rows; none, if there are none. Raises: OSError."""
+    """Write a file of rows, unless there are none. Raises: OSError."""
     if not rows:
         path.unlink(missing_ok=True)
         return
@@ -369,7 +374,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], table: str) -> None:
 
 
 def _file(name: Name) -> str:
-    """What the file of a segment is called in each table; to Spark, nothing is there that begins with `.` or `_`."""
+    """Return the name of a segment's file in each table; Spark ignores files that begin with `.` or `_`."""
     stem = name.file("")
     return f"{f'%{ord(stem[0]):02X}' if stem[0] in '._' else stem[0]}{stem[1:]}.parquet"
 
@@ -379,7 +384,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _rename(temporary: Path, target: Path) -> None:
-    """Onto the disk first, so that nothing bears the name that is not whole, whatever happens to this machine."""
+    """Rename a file after flushing it to disk: no file with a final name is ever incomplete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(temporary, "rb") as written:
         os.fsync(written.fileno())

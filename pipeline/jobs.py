@@ -1,4 +1,4 @@
-"""The jobs: which there are, what each answers, and which others it needs. Reading this takes no Spark."""
+"""The jobs: their names, their questions, and the jobs that they need. Importing this needs no Spark."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 
 RUN: Final = "run"
-"""Instead of a job's name: all of them."""
+"""Stands for a job's name: all jobs."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A module of this room that is named after it; its function `job` takes a `Work`, and returns what it has `Done`.
+    """A job: a module of this room with its name, whose function `job` takes a `Work` and returns a `Done`.
 
-    Args: name: as it is called, and its result's directory. answers: the question, in a line. title: what the report
-        calls it; empty: its name.
-        needs: jobs whose results it reads.
-        module: where it is, if not here.
+    Args: name: its name, and its result's directory. answers: its question, in a line. title: its heading in the
+        report; empty:
+        its name. needs: jobs whose results it reads. module: if it is not in this room.
     """
 
     name: str
@@ -31,14 +30,14 @@ class Job:
     title: str = ""
 
     def load(self) -> Callable[[Work], Done]:
-        """The function. Raises: ModuleNotFoundError: for Spark, and what else the extra installs."""
+        """Import the function. Raises: ModuleNotFoundError: Spark, or another package of the extra, is missing."""
         loaded: Callable[[Work], Done] = import_module(self.module or f"amqpmesh.pipeline.{self.name}").job
         return loaded
 
 
 @dataclass(frozen=True)
 class Account:
-    """What one job has done, where, and in how many seconds."""
+    """The result of one job, its directory, and its duration in seconds."""
 
     job: Job
     place: str
@@ -85,11 +84,13 @@ JOBS: Final = _named(
         title="Other costs of links",
     ),
 )
-"""In the order in which they are done: each after those that it needs."""
+"""The jobs in their order: each after those that it needs."""
 
 
 def chosen(name: str) -> list[Job]:
-    """What is to be done for a job, or for `RUN`: those that it needs first. Raises: CommandError: there is none."""
+    """Return the jobs to run for a job, or for `RUN`: those that it needs first. Raises: CommandError: there is no such
+    job.
+    """
     if name == RUN:
         return list(JOBS.values())
     wanted: set[str] = set()

@@ -1,4 +1,4 @@
-"""Tables of latency: of addresses, of routers, of links, and the share of each part of a delivery's way."""
+"""Tables of latency: by address, by router, by link, and by part of a delivery's path."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ACCURACY: Final = 10_000
-"""Of percentiles: the value stated has a rank that is wrong by a ten thousandth of all at most; up to some thousands of
-values it is exact. It is always one of the values: that of the nearest rank, none between two.
+"""The accuracy of percentiles: the rank of the stated value is wrong by at most a ten thousandth of all values; up to
+some
+thousands of values it is exact. It is always one of the values, that of the nearest rank, never between two.
 """
 
 _NS: Final = "ns"
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""What is stated of each, besides the largest."""
+"""The percentiles stated, besides the maximum."""
 
 TOP: Final = 10
 """Rows of each table of the summary."""
@@ -114,20 +115,20 @@ SHARES: Final = (
 )
 
 TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links": LINKS, "shares": SHARES}
-"""The tables of `latency`, and their columns."""
+"""The tables of `latency`, with their columns."""
 
 _LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
 
 
 def _figures(values: Expression, prefix: str = "") -> list[Expression]:
-    """The columns of `_stated`, of what is not null."""
+    """Return the columns of `_stated`, over values that are not null."""
     found = F.percentile_approx(values, list(PERCENTILES.values()), ACCURACY)
     columns = [found[at].alias(f"{prefix}{name}_ns") for at, name in enumerate(PERCENTILES)]
     return [*columns, F.max(values).alias(f"{prefix}max_ns")]
 
 
 def _error_of_all(known: str) -> Expression:
-    """The largest; null, if one is unknown."""
+    """Return the largest error; null, if one is unknown."""
     return F.expr(f"if(bool_and({known} is not null), max({known}), null)").alias("error_ns")
 
 
@@ -136,7 +137,7 @@ def _ordered(table: DataFrame, name: str) -> DataFrame:
 
 
 def addresses(attempts: DataFrame) -> DataFrame:
-    """The table `latency/addresses`. Args: attempts: as `corrected` returns them."""
+    """Make the table `latency/addresses`. Args: attempts: as `corrected` returns them."""
     shown = (
         with_grouped_addresses(attempts)
         .where("latency_ns is not null")
@@ -158,7 +159,7 @@ def addresses(attempts: DataFrame) -> DataFrame:
 
 
 def hops(attempts: DataFrame) -> DataFrame:
-    """The table `latency/hops`. Args: attempts: the table `deliveries/attempts`."""
+    """Make the table `latency/hops`. Args: attempts: the table `deliveries/attempts`."""
     at = attempts.select(F.explode("hops").alias("hop")).where("hop.in_router_ns is not null")
     waited = F.expr("hop.outcome_after_ns - hop.in_router_ns")
     found = at.groupBy(F.col("hop.router").alias("router")).agg(
@@ -171,7 +172,7 @@ def hops(attempts: DataFrame) -> DataFrame:
 
 
 def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
-    """The table `latency/links`.
+    """Make the table `latency/links`.
 
     Args: attempts: as `corrected` returns them. found: the table `latency/clocks`, of the same window and drift.
     """
@@ -206,9 +207,9 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
 
 
 def _near(found: DataFrame, drift: int) -> DataFrame:
-    """By how much clocks of neighbours are wrong against each other, which is less than both are against a third.
+    """Return the errors of neighbours' clocks against each other, which are less than those against a third clock.
 
-    Only of those that were compared whenever both were known: what is corrected in between depends on all that is.
+    Only for neighbours that were compared whenever both were known: corrections in between depend on all estimates.
     """
     known = found.where("offset_ns is not null")
     windows = known.where("is_reference").groupBy("router").count()
@@ -224,7 +225,7 @@ def _near(found: DataFrame, drift: int) -> DataFrame:
 
 
 def _steps(attempts: DataFrame) -> DataFrame:
-    """A row for each link between routers that a complete delivery passed."""
+    """Return a row for each link between routers that a complete delivery passed."""
     whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(STEPS)))
     shown = whole.where("step.here.in_router_ns is not null").select(
         "step", "outcome", *map(F.expr, clocks_of("step.here.router", "step.there.router"))
@@ -241,9 +242,10 @@ def _steps(attempts: DataFrame) -> DataFrame:
 
 
 def shares(attempts: DataFrame) -> DataFrame:
-    """The table `latency/shares`, of complete deliveries.
+    """Make the table `latency/shares`, of complete deliveries.
 
-    Of each, the parts are together what its ingress router saw: until its outcome passed or, if it has none, until it
+    The parts of a delivery add up to the time at its ingress router: until its outcome passed or, without an outcome,
+    until it
     left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
     """
     last = "element_at(hops, -1)"
@@ -254,9 +256,9 @@ def shares(attempts: DataFrame) -> DataFrame:
     timed = timed.withColumns(
         {
             "final": F.expr("path[size(path) - 1]"),
-            # What did not leave its last router ended there, and was there until then.
+            # A delivery that did not leave its last router ended there.
             "stays": F.expr("transform(hops, hop -> coalesce(hop.in_router_ns, hop.outcome_after_ns))"),
-            # The outcome came all the way back; else a router has said one itself.
+            # The outcome came back all the way; otherwise a router has given it itself.
             "answered": F.expr(
                 """outcome <> 'none' and forall(hops, hop -> hop.outcome_after_ns is not null)
                 and (egress is null or forall(hops, hop -> hop.outcome = outcome))"""
@@ -280,7 +282,7 @@ def shares(attempts: DataFrame) -> DataFrame:
         "outcome_after_ns",
         *map(F.expr, clocks_of("step.here.router", "step.there.router")),
     )
-    # What is lost was counted by two clocks: here it is corrected by how far they are apart, and not counted again.
+    # The time on a link was measured by two clocks: it is corrected by their offset, not measured again.
     there = "step.here.router as from_router, step.there.router as to_router"
     moves = f"""filter(array(
         struct('link' as part, {there}, {_LATER} - step.here.in_router_ns - shift as ns, true as counts),
@@ -305,12 +307,12 @@ def shares(attempts: DataFrame) -> DataFrame:
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     attempts = work.read("deliveries/attempts")
     window = window_for(attempts)
     work.write("latency/clocks", estimated(attempts, window))
     found = work.read("latency/clocks")
-    clocks = running(found, window).cache()  # three tables need them
+    clocks = running(found, window).cache()  # used by three tables
     timed = corrected(attempts, clocks, window)
     made = {
         "addresses": addresses(timed),

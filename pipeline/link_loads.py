@@ -1,4 +1,4 @@
-"""What other costs make of the load: of one change only those targets are looked at whose ways it can change."""
+"""The load of links after a change of one cost: only targets whose paths it can change are computed again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from amqpmesh.pipeline.routing import Amounts, Flags, Network, Numbers, Shares, 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What another cost of one edge would make of it.
+    """The effect of a new cost of one edge.
 
-    Args: edge, cost: what was tried. rows: the places of the targets whose ways it may change. distances: of these.
-        shares: what goes over edges to these. load: of each edge.
+    Args: edge, cost: the change. rows: the places of the targets whose paths may change. distances: of these. shares:
+        the
+        traffic to these over edges. load: of each edge.
     """
 
     edge: int
@@ -27,48 +28,48 @@ class Trial:
 
 
 class Loads:
-    """A graph and what goes over it, whose costs change one by one.
+    """A graph and its traffic, whose costs change one by one.
 
-    Args: traffic: as it goes by the costs of its network, which are left as they are.
+    Args: traffic: routed by the costs of its network, which are not modified.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self.targets = traffic.targets
-        #: With costs of its own.
+        #: With its own costs.
         self.network: Network = replace(traffic.network, costs=traffic.network.costs.copy())
         self.load: Amounts = traffic.load.copy()
-        #: Targets x routers: what the way costs.
+        #: Targets x routers: the costs of the paths.
         self.distances: Amounts = traffic.distances.copy()
-        #: How many targets were looked at anew: what trials take grows with that.
+        #: Targets computed again so far: the measure of the trials' work.
         self.looked_at = 0
         self._demand = traffic.demand
         everything = share(self.network, self.targets, self._demand, self.distances)
-        # Of each target: the edges by which something goes there, and how much; an edge may be there several times.
+        # For each target: the edges that carry its traffic, and the amounts; an edge may occur several times.
         self._edges: list[Numbers] = [np.array([], np.int64)] * len(self.targets)
         self._amounts: list[Amounts] = [np.array([], np.float64)] * len(self.targets)
         self._put(np.arange(len(self.targets)), everything)
 
     @property
     def costs(self) -> Numbers:
-        """Of each edge, now."""
+        """The current cost of each edge."""
         return self.network.costs.copy()
 
     def over(self, edge: int) -> Numbers:
-        """The places of the targets to which something goes over an edge."""
+        """Return the places of the targets whose traffic uses an edge."""
         return np.array([row for row, edges in enumerate(self._edges) if (edges == edge).any()], dtype=np.int64)
 
     def carried(self, rows: Numbers) -> Amounts:
-        """What each edge carries to some targets."""
+        """Return the traffic of each edge to some targets."""
         found = np.zeros(len(self.load))
         for row in rows:
             np.add.at(found, self._edges[row], self._amounts[row])
         return found
 
     def ties(self, edge: int, rows: Numbers) -> Amounts:
-        """What the edge would have to cost to be just as good as the next best way, for each target.
+        """Return for each target the cost at which an edge would be as good as the next best path.
 
-        Args: rows: those that a cheapest way of the edge's router leads to by the edge.
-        Returns: infinite where there is no other way.
+        Args: rows: targets with a cheapest path by the edge from the edge's router.
+        Returns: infinite if there is no other path.
         """
         self.looked_at += len(rows)
         tail, head = self.network.tails[edge], self.network.heads[edge]
@@ -76,14 +77,14 @@ class Loads:
         return found
 
     def tried(self, edge: int, cost: int) -> Trial:
-        """What another cost of an edge would make of it."""
+        """Return the effect of a new cost of an edge."""
         network, distances = self.network, self.distances
         tail, head, before = network.tails[edge], network.heads[edge], network.costs[edge]
         by_edge, finite = distances[:, head] + min(before, cost), np.isfinite(distances[:, head])
         rows = np.flatnonzero(finite & (by_edge <= distances[:, tail]))
         self.looked_at += len(rows)
         left = self._repaired(edge, rows) if cost > before else distances[rows]
-        # No cheapest way to the edge's tail, and none from its head, goes over the edge: so these hold at any cost.
+        # No cheapest path to the edge's tail, and none from its head, uses the edge: these hold at any cost.
         to_tail = network.distances(np.array([tail]))[0]
         now: Amounts = np.minimum(left, to_tail + (distances[rows, head] + cost)[:, None])
         try:
@@ -99,24 +100,24 @@ class Loads:
         return Trial(edge, cost, rows, now, shares, load)
 
     def accept(self, trial: Trial) -> None:
-        """Let it be so. Args: trial: of how it is now."""
+        """Make a trial's change. Args: trial: of the current state."""
         self.network.costs[trial.edge] = trial.cost
         self.distances[trial.rows] = trial.distances
         self._put(trial.rows, trial.shares)
-        # Not the trial's: what was added and taken away often would leave something behind.
+        # Computed afresh: repeated additions and subtractions would leave rounding errors.
         self.load = np.zeros(len(self.load))
         if len(self.targets):
             edges, amounts = np.concatenate(self._edges), np.concatenate(self._amounts)
             self.load = np.bincount(edges, weights=amounts, minlength=len(self.load)).astype(np.float64)
 
     def set(self, changes: Mapping[int, int] | Iterable[tuple[int, int]]) -> None:
-        """Let edges have these costs."""
+        """Set the costs of edges."""
         for edge, cost in dict(changes).items():
             if self.network.costs[edge] != cost:
                 self.accept(self.tried(edge, cost))
 
     def on_path(self, edge: int) -> Flags:
-        """Of each target, whether a cheapest way of the edge's tail leads there by the edge."""
+        """Return for each target: a cheapest path from the edge's tail uses the edge."""
         tail, head, cost = self.network.tails[edge], self.network.heads[edge], self.network.costs[edge]
         found: Flags = np.isfinite(self.distances[:, head]) & (
             self.distances[:, tail] == self.distances[:, head] + cost
@@ -124,7 +125,7 @@ class Loads:
         return found
 
     def _repaired(self, edge: int, rows: Numbers) -> Amounts:
-        """What ways to some targets cost without an edge."""
+        """Return the costs of the paths to some targets without an edge."""
         distances = self.distances[rows]
         return repaired(self.network, distances, hops(self.network, distances), np.array([edge]))
 

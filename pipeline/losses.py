@@ -1,4 +1,4 @@
-"""What went wrong with deliveries: findings, each with rows that show it."""
+"""Findings about deliveries that went wrong, each with rows that show it."""
 
 from __future__ import annotations
 
@@ -27,77 +27,82 @@ ALL: Final = 1 << 32
 """The sample of a router that records every key."""
 
 EVIDENCE: Final = 20
-"""Rows that are shown for a finding, those first that are worst; how many there are besides, it says itself."""
+"""Rows shown for a finding at most, worst first; the finding has the number of all."""
 
 ATTEMPTS: Final = 5
-"""A delivery that is tried so often is one that nobody can take."""
+"""Attempts after which a delivery counts as undeliverable."""
 
 STORM_SHARE: Final = 0.2
-"""If so much of what goes to an address has been tried before, it is a storm."""
+"""The share of redeliveries in an address' deliveries that is a storm."""
 
 STORM_LEAST: Final = 50
-"""Fewer deliveries to an address are none."""
+"""Deliveries to an address at least for a storm."""
 
 SLOW_OUTCOME: Final = SECOND
-"""Nanoseconds. A receiver is slow if half of its outcomes come later than that, after the delivery has left."""
+"""Nanoseconds. A receiver is slow if half of its outcomes come later than that after the delivery was sent."""
 
 SLOW_LEAST: Final = 10
-"""Of fewer deliveries nothing is said."""
+"""Deliveries at least for a slow receiver."""
 
 CREDIT_SHARE: Final = 0.5
-"""A receiver is slow if it gives no credit for so much of the time, from its first wait to the end of its last."""
+"""A receiver is slow if it gives no credit for this share of the time from its first wait to the end of its last."""
 
 CREDIT_LEAST: Final = 10 * SECOND
-"""Nanoseconds that it must have been without credit in all."""
+"""Nanoseconds without credit in all at least."""
 
 GROWTH_LEAST: Final = 100
-"""Unsettled deliveries of a receiver grow if they are so many more at last than at first."""
+"""Unsettled deliveries of a receiver grow if there are so many more in the last record than in the first."""
 
 GROWTH_SHARE: Final = 0.8
-"""And if they are no fewer than before in so many of the tellings."""
+"""And if they do not shrink in this share of the records."""
 
 GROWTH_TELLINGS: Final = 5
-"""Of fewer tellings nothing is said."""
+"""Records of counters at least for growth."""
 
 SLACK: Final = 10 * SECOND
-"""Nanoseconds for which a router must have recorded before a delivery was sent to it, and after its outcome was known,
-for a missing record to mean anything. Clocks that are further apart than that may mislead.
+"""Nanoseconds that a router must have recorded before a delivery was sent to it, and after its outcome was known, for a
+missing
+record to be evidence. Larger clock offsets may mislead.
 """
 
 PATIENCE: Final = 600 * SECOND
-"""The same behind what has no outcome: the next router may still wait for one, and records it then."""
+"""The same after a delivery without an outcome: the next router may wait for one, and records the delivery
+only then.
+"""
 
 TOP: Final = 10
 """Rows of the table in the summary."""
 
 
 class Loss(StrEnum):
-    """What was found."""
+    """The kinds of findings."""
 
     BROKEN = "broken"
-    """A router has sent it to another one, which has no record of it although it lacks none of that time."""
+    """A router has sent it to another one that has no record of it, though no records of that time are
+    missing there.
+    """
     UNANSWERED = "unanswered"
-    """Nobody has said how it ended: its sender or its receiver was gone."""
+    """It ended without an outcome: its sender or its receiver was lost."""
     DROPPED = "dropped"
-    """It was settled by its sender, and then expired, or reached nobody; its sender was told nothing."""
+    """It was pre-settled, and then expired or reached no receiver; its sender was not informed."""
     REJECTED = "rejected"
-    """Its receiver found it invalid, or a router did."""
+    """Its receiver, or a router, rejected it as invalid."""
     UNDELIVERED = "undelivered"
-    """There was nobody to send it to."""
+    """There was no receiver for it."""
     EXPIRED = "expired"
-    """Its ttl was over before it left."""
+    """Its ttl ended before it was sent."""
     MODIFIED = "modified"
-    """Its receiver was gone, or has not processed it, or a router on the way was gone."""
+    """Its receiver or a router on its path was lost, or the receiver did not process it."""
     RELEASED = "released"
-    """Its receiver has given it back."""
+    """Its receiver has released it."""
     ABORTED = "aborted"
-    """Its sender took it back in the middle."""
+    """Its sender aborted it."""
     LOOP = "loop"
-    """It came to the same router more than once."""
+    """It reached the same router more than once."""
     REPEATED = "repeated"
     """It was tried often."""
     STORM = "storm"
-    """Much of what goes to an address has been tried before."""
+    """Many of an address' deliveries are redeliveries."""
     SLOW = "slow"
     """A receiver's outcomes come late."""
     NO_CREDIT = "no credit"
@@ -123,7 +128,7 @@ _SENTENCES: Final[Mapping[Loss, str]] = {
     Loss.NO_CREDIT: "{receiver} at {router} gave no credit {found} times, once for {seconds} s",
     Loss.GROWING: "unsettled deliveries of {receiver} at {router} grew to {worst}",
 }
-"""With what stands in the finding; what stands in brackets is left out if it is not known."""
+"""The sentence of each kind, with values of the finding; a part in brackets is left out if its value is unknown."""
 
 _PLACE: Final = (
     Column("kind", pa.string(), "what was found (`Loss`)"),
@@ -166,7 +171,7 @@ SHOWN: Final = (
 )
 
 TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN}
-"""The tables of `losses`, and their columns."""
+"""The tables of `losses`, with their columns."""
 
 _PLACED: Final = tuple(each.name for each in _PLACE)
 _ROW: Final = SHOWN[2:]
@@ -176,10 +181,11 @@ _SUSPECT: Final = (*_PLACE, _OF, *_ROW)
 def suspects(
     attempts: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame
 ) -> DataFrame:
-    """All rows that show something: the columns that say what a finding is about, and what is shown of them.
+    """Return all rows that show a problem: the columns that identify its finding, and those shown as evidence.
 
     Args: attempts: the table `deliveries/attempts`. gone: as `without_record` returns it. hops, events, counts: those
-        of `ingest`. routers: all routers, in a column `router`.
+        of
+        `ingest`. routers: all routers, in a column `router`.
     """
     peers = routers.select(F.col("router").alias("peer"))
     found = [
@@ -195,7 +201,7 @@ def suspects(
 
 
 def findings(suspected: DataFrame) -> DataFrame:
-    """The table `losses/findings`. Args: suspected: as `suspects` returns them."""
+    """Make the table `losses/findings`. Args: suspected: as `suspects` returns them."""
     found = suspected.groupBy(*_PLACED).agg(
         F.count("*").alias("found"),
         F.max("of").alias("of"),
@@ -214,7 +220,9 @@ def findings(suspected: DataFrame) -> DataFrame:
 
 
 def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
-    """The table `losses/evidence`. Args: suspected: as `suspects` returns them. found: the table `losses/findings`."""
+    """Make the table `losses/evidence`. Args: suspected: as `suspects` returns them. found: the table
+    `losses/findings`.
+    """
     worst_first = Window.partitionBy(*_PLACED).orderBy(F.desc_nulls_last("value"), "time", "key")
     some = suspected.withColumn("place", F.row_number().over(worst_first)).where(F.col("place") <= EVIDENCE)
     same = reduce(lambda all_of, name: all_of & some[name].eqNullSafe(found[name]), _PLACED, F.lit(True))
@@ -224,7 +232,7 @@ def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def _told(sentence: str) -> Expression:
-    """A sentence of `_SENTENCES`, with what its finding says; what is not known is a question mark, or left out."""
+    """Return a sentence of `_SENTENCES` with its values; unknown ones are a question mark, or left out."""
     parts: list[Expression] = []
     for some in re.split(r"(\[.*?\])", sentence):
         is_optional = some.startswith("[")
@@ -245,14 +253,14 @@ def _told(sentence: str) -> Expression:
 _TOTALLED: Final = ("address", "tenant", "router")
 
 _PART: Final = "1 / greatest(coalesce(legs, 1), 1)"
-"""Of a delivery: one with several legs has a row for each."""
+"""The weight of a row of a delivery: a delivery with several legs has a row for each."""
 
 _ENDED: Final = "element_at(hops, -1).outcome"
-"""How a delivery ended where it was recorded last, which may not be what its ingress router heard."""
+"""The outcome at a delivery's last recorded router, which may differ from that at its ingress router."""
 
 
 def _of_deliveries(attempts: DataFrame) -> DataFrame:
-    """What deliveries show by themselves."""
+    """Return problems that single deliveries show."""
     kinds = {
         Loss.UNANSWERED: "not settled and outcome = 'none'",
         Loss.DROPPED: "settled and ended not in ('none', 'accepted', 'aborted')",
@@ -294,13 +302,15 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
 
 
 def _ended(attempts: DataFrame) -> DataFrame:
-    """Deliveries that were not accepted, nor tried again: by receiver if one said so, else by ingress router."""
+    """Return deliveries that were neither accepted nor tried again: by receiver if it gave the outcome, else by ingress
+    router.
+    """
     counted = with_grouped_addresses(attempts).where("not settled and not coalesce(copy, false)")
     again = attempts.where("attempt > 1").selectExpr("first_key as tried", "attempt as later")
     said = counted.withColumn("ended", F.expr(_ENDED)).selectExpr(
         "*", "egress is not null and ended in ('rejected', 'released', 'modified') as by_receiver"
     )
-    # If the receiver has accepted it, or is not known to have said anything, what its sender heard counts.
+    # If the receiver accepted it, or its outcome is unknown, the sender's outcome counts.
     heard = said.withColumn("kind", F.expr("if(coalesce(ended, 'none') in ('none', 'accepted'), outcome, ended)"))
     kinds = (Loss.REJECTED, Loss.UNDELIVERED, Loss.EXPIRED, Loss.MODIFIED, Loss.RELEASED, Loss.ABORTED)
     failed = heard.where(F.col("kind").isin(*map(str, kinds)))
@@ -325,7 +335,7 @@ def _ended(attempts: DataFrame) -> DataFrame:
 
 
 def _slow(attempts: DataFrame) -> DataFrame:
-    """Receivers whose outcomes come late."""
+    """Return receivers whose outcomes come late."""
     last = attempts.where("egress is not null").selectExpr(
         "address",
         "tenant",
@@ -351,7 +361,7 @@ _LINK: Final = ("router", "peer", "link", "address", "tenant")
 
 
 def _no_credit(events: DataFrame) -> DataFrame:
-    """Receivers that give no credit for long. Args: events: those of links to clients."""
+    """Return receivers without credit for long. Args: events: those of links to clients."""
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited is not null")
     by_link = waits.groupBy(*_LINK).agg(
         F.try_sum("waited").alias("waited"), F.expr("max(time) - min(time - waited)").alias("span")
@@ -383,11 +393,12 @@ def _of_link(rows: DataFrame, kind: Loss) -> DataFrame:
 
 
 def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Passages from router to router of which only the first one has a record.
+    """Return passages from router to router with only the first router's record.
 
-    Such a one is evidence if the other router recorded then, all of it, and no smaller a sample. If numbers of records
-    are missing there, a segment is not whole, or none is of that time, nobody can tell.
-    Returns: those that are evidence; and those that are not.
+    A passage is evidence if the other router recorded at that time, without gaps, and with at least as large a sample.
+    If record
+    numbers are missing there, a segment is incomplete, or there is no segment of that time, nothing follows.
+    Returns: passages that are evidence; and the others.
     """
     keys = attempts.where("not complete").select("key").distinct()
     some = hops.join(keys, "key", "left_semi")
@@ -415,7 +426,7 @@ def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) ->
 
 
 def stretches(segments: DataFrame) -> DataFrame:
-    """Times of which a router's records are all there: `router`, `begin`, `end`, and the least `sample` then."""
+    """Return times without missing records of a router: `router`, `begin`, `end`, and the least `sample` in them."""
     life = Window.partitionBy("router", "epoch").orderBy("segment")
     before = segments.withColumn(
         "dropped_before", F.coalesce(F.lag("dropped").over(life), F.expr("if(segment = 1, 0, dropped)"))
@@ -444,14 +455,14 @@ def _broken(gone: DataFrame, hops: DataFrame) -> DataFrame:
 
 
 def _with(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows joined to those of which the same is known or unknown. Args: names: the columns that say it."""
+    """Join rows to others that are equal, or equally unknown, in the columns `names`."""
     renamed = others.withColumnsRenamed({name: f"same {name}" for name in names})
     same = reduce(lambda one, other: one & other, (rows[name].eqNullSafe(renamed[f"same {name}"]) for name in names))
     return rows.join(renamed, same).drop(*(f"same {name}" for name in names))
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     attempts = work.read("deliveries/attempts")
     ingested = {
         name: table(work.spark, work.place("ingest"), name)

@@ -1,4 +1,4 @@
-"""The picture of the mesh: its routers, and the load of its links. Plain data in, a figure out."""
+"""The picture of the mesh: its routers, and the load of its links. It takes plain data and returns a figure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from matplotlib.ticker import FuncFormatter
 from amqpmesh.pipeline.drawing import BLUES, INK, name, nothing, octets, picture, sheet
 
 LABELLED: Final = 60
-"""Routers that are all named; of more, only those at the most used links are."""
+"""Routers up to which all are named; of more, only those at the busiest links."""
 
 BUSIEST: Final = 6
-"""Links that are labelled with what they carry."""
+"""Links labelled with their load."""
 
 DRAWN: Final = 1_000
-"""Routers that are drawn, those that carry most; how many are not, the picture says."""
+"""Routers drawn at most, those with most traffic; the picture has the number of the others."""
 
 
 class Carried(NamedTuple):
@@ -97,8 +97,8 @@ def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping
     if is_planar:
         flat = nx.combinatorial_embedding_to_pos(embedding)
         begins.append(nx.rescale_layout_dict({each: np.array(at, float) for each, at in flat.items()}))
-    # It is better to look at, has no idea of what is not connected, and takes the cube of the number. What it begins
-    # with decides which links cross; where all of that crosses, what has no crossings is good enough.
+    # This layout is clearer, needs a connected graph, and takes time in the cube of its size. Its start decides which
+    # links cross; if every start has crossings, the layout without any is good enough.
     found = [nx.kamada_kawai_layout(graph, pos=each) for each in begins] if nx.is_connected(graph) else []
     found += begins[-1:] if found and is_planar else begins
     return _placed(min(found, key=lambda places: _crossings(graph.edges, places)) if is_planar else found[0])

@@ -1,9 +1,8 @@
-"""Where a series of numbers is not as its own history says: medians and their like, which an anomaly hardly moves.
+"""Outliers of a series against its own history, by medians and similar statistics, which an anomaly hardly moves.
 
-What a window is expected to show is the median of the same time on days before, or, as long as there are not enough of
-them, that of the windows before, and on along their slope. How far off that usually is, is taken from how far off it
-was lately. What is further off than chance would have any of all series and windows be, and by enough to matter, is
-told.
+The expectation of a window is the median of the same time on the days before or, without enough of those, that of the
+windows before, continued along their slope. The usual deviation is that of recent windows. A window is an outlier if it
+deviates more than chance would make any window of all series deviate, and by enough to matter.
 """
 
 from __future__ import annotations
@@ -18,52 +17,53 @@ from scipy.stats import t as student
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 HISTORY: Final = 120
-"""Windows that an expectation is made of, and how far it is off."""
+"""Windows that an expectation and its usual deviation are made from."""
 
 LEAST_HISTORY: Final = 30
-"""Of fewer windows no expectation is made; so of fewer than twice as many nothing is judged."""
+"""Windows at least for an expectation; a judgement needs twice as many."""
 
 SEASON: Final = 86_400
-"""Seconds after which what is usual comes again."""
+"""Seconds after which usual patterns repeat."""
 
 SEASONS: Final = 7
-"""Days before that are looked at."""
+"""Days before that are used."""
 
 LEAST_SEASONS: Final = 3
-"""Of fewer days before, none is."""
+"""Days before at least; with fewer, none is used."""
 
 FALSE_ALARMS: Final = 0.5
-"""How many windows chance alone may bring over the bar, in all series together: more of them raise it."""
+"""Outliers that chance alone may cause in all series together: more windows raise the bar."""
 
 FREEDOM: Final = 20
-"""Degrees of freedom of Student's distribution, by which the bar is found: what is usual is known from few windows, and
-its own distribution has long tails.
+"""Degrees of freedom of Student's distribution for the bar: the usual deviation is known from few windows, and its own
+distribution has long tails.
 """
 
 PASSES: Final = 10
-"""How often history is looked at again without the windows that differ. Each time some more of a change that lasts are
-found to be one, and after the last it is history, too.
+"""Repetitions without the outliers found so far. Each finds more of a lasting change; after the last one the rest of it
+counts
+as history.
 """
 
 GAP: Final = 2
-"""Windows between two that differ in the same direction, and that are one episode all the same."""
+"""Windows between two outliers in the same direction that still are one episode."""
 
 _OF_MEDIAN: Final = 1.4826
-"""A normal deviation in median ones."""
+"""The standard deviation in median deviations."""
 _OF_TAIL: Final = 1.96
-"""A normal one's share of that which 95 % are below."""
+"""The 95 % quantile of absolute normal deviations."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured, and what of it matters.
+    """A measure of a series, and the deviations of it that matter.
 
-    Args: shape: values to numbers whose chance does not depend on how large they are; the second are the weights.
-        weigh: from the same, by how much a number is surer than another.
-        least: the least deviation of such a number, weighted, that can be usual.
-        least_plain: the same, not weighted.
-        share, amount: a deviation matters if it is such a share of what is usual, and such an amount.
-        counts: where there is no value there was nothing: 0.
+    Args: shape: converts values to numbers whose random deviation does not depend on their size; the second argument
+        are the
+        weights. weigh: from the weights, the relative accuracy of a number.
+        least: the least usual deviation of such a number, weighted. least_plain: the same, not weighted.
+        share, amount: a deviation matters if it is this share of the usual value, and this amount.
+        counts: a missing value means 0.
     """
 
     shape: Callable[[Numbers, Numbers], Numbers]
@@ -77,7 +77,7 @@ class Measure:
 
 
 def _root(values: Numbers, weights: Numbers) -> Numbers:
-    return 2 * np.sqrt(values + 0.375)  # Anscombe's: a count by chance then deviates by 1, whatever is expected
+    return 2 * np.sqrt(values + 0.375)  # Anscombe's: a random count then deviates by 1, whatever its expectation
 
 
 def _unroot(shaped: Numbers) -> Numbers:
@@ -117,13 +117,14 @@ MEASURES: Final[Mapping[str, Measure]] = {
         counts=True,
     ),
 }
-"""By name; amounts are messages, messages of the usual size, nanoseconds, shares, and nanoseconds."""
+"""The measures by name; amounts are messages, messages of the usual size, nanoseconds, shares, and nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A series, window by window. Args: usual: what was expected, nan: not judged. score: the deviation in bars, with
-    its sign. low, high: what is not beyond these does not differ.
+    """A judged series. Args: usual: the expectation of each window, nan: not judged. score: the deviation in bars, with
+    its sign.
+        low, high: the range of values that do not differ.
     """
 
     values: Numbers
@@ -134,13 +135,13 @@ class Judged:
 
     @property
     def windows(self) -> int:
-        """How many were judged."""
+        """The number of judged windows."""
         return int(np.isfinite(self.score).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Windows from `first` to `last`, which differ in the same direction; `peak` is that which differs most."""
+    """The windows from `first` to `last`, which differ in the same direction; `peak` differs most."""
 
     first: int
     last: int
@@ -149,12 +150,14 @@ class Episode:
 
 
 def bar(tests: int) -> float:
-    """How many usual deviations are too many. Args: tests: windows that are judged, in all series together."""
+    """Return the number of usual deviations that is too much. Args: tests: judged windows of all series together."""
     return float(student.isf(FALSE_ALARMS / max(tests, 1) / 2, FREEDOM))
 
 
 def judge(values: Numbers, weights: Numbers, measure: Measure, tests: int, season: int) -> Judged:
-    """Args: values: one for each window, nan: none. weights: of how many messages. season: windows of a day."""
+    """Judge a series. Args: values: one for each window, nan: none. weights: numbers of messages. season: windows of a
+    day.
+    """
     if measure.counts:
         values = np.nan_to_num(values, nan=0.0)
     shaped = measure.shape(values, weights)
@@ -164,7 +167,7 @@ def judge(values: Numbers, weights: Numbers, measure: Measure, tests: int, seaso
     for _ in range(PASSES):
         expected = _expected(shaped, seasonal, differs)
         off = shaped - expected
-        # Chance may be that of each message, or of all of them together: both have to be exceeded.
+        # Deviations may be random for each message, or for all of them together: an outlier exceeds both.
         reach = bar(tests) * np.maximum(
             _usual_deviation(off, measure.least_plain, differs),
             _usual_deviation(off * weight, measure.least, differs) / weight,
@@ -184,7 +187,7 @@ def judge(values: Numbers, weights: Numbers, measure: Measure, tests: int, seaso
 
 
 def episodes(judged: Judged, gap: int = GAP) -> Iterator[Episode]:
-    """Where a series differs."""
+    """Yield the episodes in which a series differs."""
     for sign in (1.0, -1.0):
         over = np.flatnonzero(np.nan_to_num(judged.score) * sign >= 1)
         if not len(over):
@@ -195,15 +198,17 @@ def episodes(judged: Judged, gap: int = GAP) -> Iterator[Episode]:
 
 
 def _before(values: Numbers) -> Numbers:
-    """Of each window, those before it: a row of `HISTORY`, nan where there is none."""
+    """Return the windows before each window: a row of `HISTORY`, nan where there is none."""
     padded = np.concatenate([np.full(HISTORY, np.nan), values])
     rows: Numbers = np.lib.stride_tricks.sliding_window_view(padded, HISTORY)[: len(values)]
     return rows
 
 
 def _rank(rows: Numbers, share: float, least: int) -> Numbers:
-    """Of each row the value below which such a share of it is (0.5: its median); nan if it has fewer than `least`."""
-    ordered = np.sort(rows, axis=1)  # nan stand behind all others
+    """Return for each row the value below which this share of it lies (0.5: the median); nan if it has fewer than
+    `least`.
+    """
+    ordered = np.sort(rows, axis=1)  # nan are sorted last
     count = np.isfinite(rows).sum(axis=1)
     at = np.maximum(count - 1, 0) * share
     line = np.arange(len(rows))
@@ -217,7 +222,7 @@ def _median(rows: Numbers, least: int) -> Numbers:
 
 
 def _seasonal(shaped: Numbers, season: int) -> Numbers:
-    """The median of the same time on the days before; nan: there are not enough."""
+    """Return the median of the same time on the days before; nan: there are not enough."""
     size = len(shaped)
     days = np.full((SEASONS, size), np.nan)
     for day in range(1, SEASONS + 1):
@@ -227,21 +232,21 @@ def _seasonal(shaped: Numbers, season: int) -> Numbers:
 
 
 def _expected(shaped: Numbers, seasonal: Numbers, differs: Numbers) -> Numbers:
-    """What each window is expected to show, from those before it that do not differ."""
+    """Return the expectation of each window, from windows before it that do not differ."""
     of_late = np.nan_to_num(_median(_before(np.where(differs, np.nan, shaped - seasonal)), LEAST_HISTORY))
     rows = _before(np.where(differs, np.nan, shaped))
     third = HISTORY // 3
     early, late = _median(rows[:, :third], LEAST_HISTORY // 3), _median(rows[:, -third:], LEAST_HISTORY // 3)
     slope = np.nan_to_num((late - early) / (2 * third))
-    # Along the slope from the middle of them all; without so many, as it was.
+    # Continued along the slope from the middle of all windows; with too few windows, constant.
     ahead = np.where(np.isfinite(early), slope * (HISTORY + 1) / 2, 0.0)
     return np.where(np.isfinite(seasonal), seasonal + of_late, _median(rows, LEAST_HISTORY) + ahead)
 
 
 def _usual_deviation(off: Numbers, least: float, differs: Numbers) -> Numbers:
-    """How far off expectations were before each window, but in those that differ; nan: not known."""
+    """Return the deviation from expectations before each window, without windows that differ; nan: unknown."""
     rows = _before(np.where(differs, np.nan, np.abs(off)))
     median = _rank(rows, 0.5, LEAST_HISTORY)
-    # Some are further off than chance would have them, now and then: that is usual, too.
+    # A few larger deviations now and then are usual, too.
     tail = _rank(rows, 0.95, LEAST_HISTORY)
     return np.maximum(least, np.maximum(_OF_MEDIAN * median, tail / _OF_TAIL))

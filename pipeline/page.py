@@ -1,6 +1,6 @@
-"""The report as a page: one file of HTML that needs nothing else, and from which nothing can be fetched or run.
+"""The report as a page: one HTML file that needs no other, and that fetches and runs nothing.
 
-Whatever stands in it is escaped: names are chosen by whoever attaches to the mesh.
+All text is escaped: peers of the mesh choose names.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from amqpmesh.pipeline.drawing import printable
 from amqpmesh.pipeline.work import Cell, Table
 
 LONGEST: Final = 160
-"""Characters of a name, or of a sentence in a table."""
+"""Characters of a name, or of a sentence in a table, at most."""
 
 DENSITY: Final = 1.25
-"""Pixels of a picture for one of the page: screens have more than they tell."""
+"""Pixels of a picture for one of the page: screens have more than they report."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1f2428; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d8dee4;
@@ -80,7 +80,7 @@ footer { color: var(--soft); font-size: .85rem; padding-block: 1rem 3rem; }
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture. Args: name: of its file, without a suffix. caption: what it shows. alt: what one sees in it."""
+    """A picture. Args: name: of its file, without a suffix. caption: a title. alt: a description of it."""
 
     name: str
     caption: str
@@ -90,7 +90,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Told:
-    """A sentence on what the figures rest on. Args: is_warning: something is missing."""
+    """A sentence on the basis of the figures. Args: is_warning: something is missing."""
 
     sentence: str
     is_warning: bool = False
@@ -98,7 +98,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Section:
-    """Of a job. Args: id: its name. title: what it is called. place: where its result is."""
+    """The section of a job. Args: id: its name. title: its heading. place: the directory of its result."""
 
     id: str
     title: str
@@ -111,8 +111,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All that stands in the page. Args: facts: what it is of, and when it was made. told: what the figures rest on.
-    found: what was found, in short.
+    """The content of the page. Args: facts: its subject and time. told: the basis of the figures. found: the findings,
+    in short.
     """
 
     title: str
@@ -123,12 +123,12 @@ class Report:
 
 
 def page(report: Report) -> str:
-    """The whole file."""
+    """Return the whole file."""
     return "".join(_page(report))
 
 
 def _page(report: Report) -> Iterator[str]:
-    # What is not said here cannot be fetched or run, whatever a name might bring along.
+    # This policy forbids to fetch or run anything, whatever a name contains.
     style = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
     yield (
@@ -159,13 +159,13 @@ def _page(report: Report) -> Iterator[str]:
 
 FINDINGS: Final = "findings"
 BASIS: Final = "basis"
-"""The first two parts, before those of jobs."""
+"""The ids of the first two sections, before those of jobs."""
 
 _TITLES: Final = {FINDINGS: "What was found", BASIS: "What the figures rest on"}
 
 
 def _titles(report: Report) -> Iterable[tuple[str, str]]:
-    """Of all parts, what they are called, by their names."""
+    """Return the headings of all sections, by id."""
     first = [name for name in _TITLES if name != FINDINGS or report.found]
     return (*((name, _TITLES[name]) for name in first), *((each.id, each.title) for each in report.sections))
 
@@ -187,7 +187,7 @@ def _section(section: Section) -> Iterator[str]:
     yield f'<p class="question">{_text(section.question)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
     for each in section.shown:
         data = base64.b64encode(each.png).decode()
-        # All in one scale, so that what is written in them is of one size.
+        # All in one scale, so that their texts have one size.
         width, height = (round(side / DENSITY) for side in struct.unpack(">II", each.png[16:24]))
         yield (
             f'<figure><img width="{width}" height="{height}" alt="{_text(each.alt, None)}" '
@@ -223,11 +223,11 @@ def _cell(cell: Cell) -> str:
     if cell is None:
         return "–"
     if isinstance(cell, str):
-        # Within its own direction: a name may be written from right to left, and what follows it is not.
+        # With its own direction: a name may be written from right to left.
         return f"<bdi>{_text(cell)}</bdi>"
     return f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}"
 
 
 def _text(text: str, longest: int | None = LONGEST) -> str:
-    """As it may stand anywhere, in an attribute, too."""
+    """Escape text for any place, attributes included."""
     return escape(printable(text, len(text) + 1 if longest is None else longest))

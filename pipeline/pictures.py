@@ -1,7 +1,8 @@
-"""Pictures of the results of the pipeline, but for that of the mesh: plain data in, a figure out.
+"""Pictures of the pipeline's results, except that of the mesh. They take plain data and return a figure.
 
-Each function takes a bounded number of rows, as `summaries` reads them, and shows nothing that the tables do not hold.
-Without rows, the picture says so. Times are UTC.
+Each function takes a bounded number of rows, as `summaries` reads them, and shows only what the tables have. Without
+rows
+the picture says so. Times are UTC.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from amqpmesh.pipeline.drawing import (
 )
 
 CELLS: Final = 12
-"""Rows and columns of a heat map that still has numbers in its cells."""
+"""Rows and columns up to which a heat map has numbers in its cells."""
 
 FASTEST: Final = 1_000
-"""Nanoseconds: what took less, or less than nothing by the clocks, is drawn as taking so long."""
+"""Nanoseconds: shorter times, also negative ones by the clocks, are drawn as this long."""
 
 POINTS: Final = 40
-"""Estimates of a clock that are drawn one by one; more are a line in a band."""
+"""Estimates of a clock that are drawn as points; more are a line in a band."""
 
 PARTS: Final = {
     "router": ("in routers", COLORS[0]),
@@ -60,7 +61,7 @@ PARTS: Final = {
 
 
 class Percentiles(NamedTuple):
-    """Of the latency of an address, in ns; error: of each of these at most, None: unknown."""
+    """The latency of an address, in ns; error: of each at most, None: unknown."""
 
     address: str
     p50: float
@@ -72,7 +73,7 @@ class Percentiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a router's clock is ahead of another one's. Args: times: seconds since 1970. offsets, errors: in ns."""
+    """The offset of a router's clock from another's. Args: times: seconds since 1970. offsets, errors: in ns."""
 
     router: str
     against: str
@@ -82,7 +83,7 @@ class Clock:
 
 
 class Failed(NamedTuple):
-    """A failure and its effect. Args: use: of the most loaded link then, relative to the most loaded link now."""
+    """A failure and its effect. Args: use: of the busiest link then, relative to the busiest link now."""
 
     failure: str
     cut_off: int
@@ -91,7 +92,7 @@ class Failed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The use of a direction of a link, before and after what is planned."""
+    """The use of a direction of a link, before and after the plan."""
 
     router: str
     peer: str
@@ -101,9 +102,9 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Strange:
-    """A series around an episode in which it differed.
+    """A series around an episode.
 
-    Args: title: what it is of. measure: as `anomalies/series` calls it. times: seconds since 1970, of windows.
+    Args: title: its name. measure: as in `anomalies/series`. times: seconds since 1970, of windows.
         values, usual, low, high: of each; nan: unknown. begin, end: of the episode, seconds since 1970.
     """
 
@@ -163,20 +164,21 @@ def _by_size(amounts: Mapping[tuple[str, str], float], side: int) -> list[str]:
     total: dict[str, float] = {}
     for pair, amount in amounts.items():
         total[pair[side]] = total.get(pair[side], 0.0) + amount
-    # What is summed up comes last, however much it is.
+    # The sum of all others comes last, however large it is.
     return sorted(total, key=lambda each: (each == ALL_OTHERS, -total[each], each))
 
 
 ALL_OTHERS: Final = "(all others)"
-"""The name of what is summed up."""
+"""The name of the sum of all others."""
 
 
 @picture
 def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> Figure:
     """Draw messages per second, stacked by address, the largest at the bottom.
 
-    Args: edges: seconds since 1970 that windows begin and end at, one more than there are windows. rates: of each
-        address, in each window.
+    Args: edges: the begins and ends of windows in seconds since 1970, one more than windows. rates: of each address, in
+        each
+        window.
     """
     if len(edges) < 2 or not rates:
         return nothing()
@@ -226,7 +228,7 @@ def percentiles(rows: Sequence[Percentiles]) -> Figure:
     axes.set_yticks(range(len(rows)), [name(row.address) + ("" if row.error is not None else " *") for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
-    # What clocks leave open may reach from nothing to far beyond all that was seen: it may leave the picture.
+    # The uncertainty of clocks may reach from nothing to far beyond all values: it may leave the picture.
     seen = [_drawn(each) for row in rows for each in (row.p50, row.max)]
     _log_times(axes, max(FASTEST, min(seen) / 4), 2 * max(seen))
     axes.set_xlabel("from the first frame coming to the last one leaving the mesh")
@@ -244,7 +246,7 @@ def _drawn(ns: float) -> float:
 
 
 def _log_times(axes: Axes, low: float, high: float) -> None:
-    # Less than a decade would have one number on its axis, or none.
+    # Less than a decade would have one label on its axis, or none.
     between = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
     axes.set_xlim(low / 1.4, max(1.4 * high, 4 * low))
     axes.xaxis.set_major_locator(LogLocator(10, between))
@@ -284,7 +286,7 @@ def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def _together(row: Mapping[str, float]) -> Mapping[str, float]:
-    """With both ways over links as one, if by the clocks one of them took less than nothing: their sum is right."""
+    """Merge both directions of links if one of them is negative by the clocks: their sum is right."""
     there, back = row.get("link", 0.0), row.get("return", 0.0)
     return row if min(there, back) >= 0 else {**row, "link": there + back, "return": 0.0}
 
@@ -383,7 +385,7 @@ def anomalies(rows: Sequence[Strange]) -> Figure:
         axes.set_ylabel(unit)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        # The band may be far wider than all that was seen.
+        # The band may be far wider than all values.
         seen = np.concatenate([values, usual])
         top = float(np.nanmax(seen)) if np.isfinite(seen).any() else 1.0
         axes.set_ylim(0, 1.25 * top or 1.0)

@@ -1,8 +1,9 @@
-"""Other costs of links, by which the most used link carries less of the recorded traffic: proposed, and checked.
+"""A plan of new link costs that relieve the busiest link for the recorded traffic: proposed, and checked.
 
-What `weights` proposes is tried with every single link and router failing (`contingency`), and changes that make a
-failure worse are left out. What is left is tried on simulated routers (`rehearsal`). Then there is a plan, for
-`amqpmesh routes apply`; nothing is changed here.
+The result of `cost_search` is checked with every single link and router failing (`contingency`), and changes that make
+a
+failure worse are left out. The rest is tried on simulated routers (`rehearsal`). The result is a plan for
+`amqpmesh routes apply`; the job itself changes nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HARM: Final = 0.1
-"""A failure may have the most used link used more than it does now by no greater a share, where that is more than any
-link is used now without a failure."""
+"""The share by which the busiest link may be used more in a failure than in the same failure now, if that is above the
+greatest
+use now without a failure.
+"""
 
 TRIES: Final = 3
-"""Searches, each with other chance, before no changes are proposed since all make a failure worse."""
+"""Searches with other random numbers before no changes are proposed, since all make a failure worse."""
 
 FILE: Final = "plan.json"
 """The plan's name, beside its tables."""
 
 _SAME: Final = 1e-9
-"""Amounts that differ by no greater a share are the same."""
+"""The relative difference up to which amounts are equal."""
 
 _USE: Final = "of its capacity; without one, of the most that any link carries before"
 
@@ -75,16 +78,18 @@ TABLES: Final = {"plan/changes": CHANGES, "plan/links": LINKS, "plan/failures": 
 
 Row = Mapping[str, Any]
 Check = Callable[[Case, Sequence[Failure]], Sequence[Row]]
-"""What becomes of each failure, in any order: rows of `contingency`."""
+"""A function that returns the effects of failures, in any order: rows of `contingency`."""
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """What is proposed.
+    """A proposal.
 
-    Args: changes: in the order in which they are made. case, changed: before and after. use: of the most used link
-        before, after, and while changes are made. failures: rows of the table of that name. skipped: changes that the
-        search proposed and that made a failure worse. least, evaluations, is_exhausted: of the search.
+    Args: changes: in their order. case, changed: before and after. use: of the busiest link before, after, and in
+        between.
+        failures: rows of the table of that name. skipped: changes of the search that made a failure worse. least,
+        evaluations,
+        is_exhausted: of the search.
     """
 
     changes: tuple[Change, ...]
@@ -99,7 +104,7 @@ class Proposed:
 
     @property
     def verdict(self) -> Verdict:
-        """What the failures say."""
+        """The result of the check by failures."""
         if not self.changes:
             reason = "there is nothing to gain"
             return Verdict(None, "all changes that gain enough make a failure worse" if self.skipped else reason)
@@ -113,7 +118,7 @@ class Proposed:
 
 
 def directly(case: Case, failures: Sequence[Failure]) -> list[Row]:
-    """A `Check` without Spark."""
+    """Check failures without Spark."""
     return [case.without(each) for each in failures]
 
 
@@ -126,10 +131,11 @@ def proposed(
     harm: float = HARM,
     check: Check = directly,
 ) -> Proposed:
-    """Propose changes which no single failure is the worse for.
+    """Propose changes that make no single failure worse.
 
-    Args: capacity: what directions of links can carry in all of the time, in octets; those that are not in it count
-        the same. harm: as the constant. check: tries the failures.
+    Args: capacity: of directions of links over the whole time, in octets; the others are equal. harm: as the constant.
+        check:
+        evaluates failures.
     """
     first = Case.of(graph, flows)
     can = capacities(first.network, capacity or {}, first.traffic.load)
@@ -179,7 +185,7 @@ def _without_one(
     harm: float,
     failures: Sequence[Failure],
 ) -> dict[Edge, int]:
-    """The changes but for one: that without which fewest of these failures are worse, then links are used least."""
+    """Leave out the change without which the fewest of these failures are worse, and then links are used least."""
     trials = []
     for edge in changes:
         left = {other: cost for other, cost in changes.items() if other != edge}
@@ -197,9 +203,9 @@ def _by_name(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
 def _compared(
     before: Mapping[tuple[str, str], Row], after: Mapping[tuple[str, str], Row], most: float, harm: float
 ) -> list[Row]:
-    """Rows of the table `failures`.
+    """Return rows of the table `failures`.
 
-    Args: after: of some failures. most: the use of the most used link before, as long as nothing fails.
+    Args: after: of some failures. most: the use of the busiest link before, without failures.
     """
     rows: list[Row] = []
     for name in sorted(after):
@@ -222,7 +228,7 @@ def _compared(
 
 
 def links(found: Proposed) -> list[Row]:
-    """Rows of the table `links`."""
+    """Return the rows of the table `links`."""
     case, changed = found.case, found.changed
     assert case.capacity is not None
     uses = case.traffic.load / case.capacity, changed.traffic.load / case.capacity
@@ -242,7 +248,7 @@ def links(found: Proposed) -> list[Row]:
 
 
 def changes(found: Proposed) -> list[Row]:
-    """Rows of the table `changes`."""
+    """Return the rows of the table `changes`."""
     by_edge = {(row["router"], row["neighbour"]): row for row in links(found)}
     return [
         {"number": number, **by_edge[each.router, each.neighbour]} for number, each in enumerate(found.changes, start=1)
@@ -250,7 +256,7 @@ def changes(found: Proposed) -> list[Row]:
 
 
 def planned(found: Proposed, simulation: Verdict, work: Work, *, relative: bool = True) -> Plan:
-    """The plan. Args: relative: capacities are not known."""
+    """Return the plan. Args: relative: the capacities are unknown."""
     rows = links(found)
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -277,7 +283,7 @@ def _most_used(rows: Sequence[Row], name: str) -> Use:
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     edges = table(work.spark, work.place("ingest"), "edges")
     hops = between(table(work.spark, work.place("ingest"), "hops"), work.since, work.until)
     graph, sent = recorded(edges, hops), flows(work.read("traffic/matrix"))
@@ -302,11 +308,11 @@ def _frame(spark: SparkSession, rows: Sequence[Row], columns: Sequence[Column]) 
 
 
 def save(work: Work, text: str) -> None:
-    """Write the plan beside its tables, in the place of the one before."""
+    """Write the plan beside its tables; replace an earlier one."""
     place = f"{work.place('plan')}/{FILE}"
     try:
         path = ordinary(place)
-    except CommandError:  # where Spark writes, and Python does not
+    except CommandError:  # a place that only Spark can write to
         java = work.spark.sparkContext._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
         target = java.Path(place)
         stream = target.getFileSystem(work.spark.sparkContext._jsc.hadoopConfiguration()).create(target, True)

@@ -1,11 +1,13 @@
-"""A plan tried on real routers in virtual time, before anybody applies it.
+"""A rehearsal of a plan on real routers in virtual time, before it is applied.
 
-The recorded graph is built as a simulated mesh. Its costs are changed while messages cross it, by the same requests
-that `amqpmesh routes apply` makes; none may be lost. Then each router must have the next hops that were predicted, and
-messages in proportion to the recorded ones are sent: links must carry what was predicted.
+The recorded graph becomes a simulated mesh. Its costs are changed while messages cross it, by the same requests as
+`amqpmesh routes apply` sends; no message may be lost. Then each router must have the predicted next hops, and messages
+are
+sent in proportion to the recorded traffic: links must carry the predicted shares.
 
-A lane between two routers goes by one of several equally cheap ways, which its name decides. So what goes a way with a
-choice is sent to several addresses, and is as predicted within what so many lanes differ by chance.
+A lane between two routers uses one of several equally cheap paths, chosen by its name. Traffic with a choice of paths
+is
+therefore sent to several addresses, and must match the prediction within the random variation of that many lanes.
 """
 
 from __future__ import annotations
@@ -32,31 +34,31 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.receiver import Receiver
 
 MOST_ROUTERS: Final = 60
-"""A graph with more routers is not simulated: each of them is a real one, in this process."""
+"""Routers of a simulated graph at most: each is a real one, in this process."""
 
 FLOWS: Final = 150
-"""Pairs of routers that messages are sent between, those that most goes between; on the others nothing is sent."""
+"""Pairs of routers with messages, those with most traffic; the others get none."""
 
 MESSAGES: Final = 3_000
-"""Messages that are sent at least, of all pairs together."""
+"""Messages sent at least, by all pairs together."""
 
 LANES: Final = 16
-"""Addresses that what goes a way with a choice is divided among."""
+"""Addresses that traffic with a choice of paths is divided among."""
 
 WATCHED: Final = 40
-"""Pairs of routers between which messages go while costs change."""
+"""Pairs of routers with messages while costs change."""
 
 PAUSE: Final = 0.01
-"""Seconds of virtual time between two changes: some messages go in between."""
+"""Seconds of virtual time between two changes, in which some messages are sent."""
 
 DEVIATIONS: Final = 4.0
-"""A link may carry so many standard deviations more or less than was predicted, of what lanes choose by chance."""
+"""Standard deviations of the random choice of lanes that a link's load may differ from the prediction."""
 
 PATIENCE: Final = 120.0
-"""Seconds of virtual time that the mesh may take to settle."""
+"""Seconds of virtual time for the mesh to settle."""
 
 LONGEST: Final = 3600.0
-"""Seconds of virtual time that all of it may take: by then something hangs."""
+"""Seconds of virtual time for the whole rehearsal: then something hangs."""
 
 _BEFORE: Final = "before"
 _AFTER: Final = "after"
@@ -64,11 +66,11 @@ _AFTER: Final = "after"
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What was found.
+    """The result of a rehearsal.
 
-    Args: messages: that were sent, and arrived. hops: next hops that were compared. deviation: the greatest difference
-        of what a link carried from what was predicted, as a share of what the link that carries most does. wrong: what
-        was not as predicted, in sentences.
+    Args: messages: sent, and arrived. hops: next hops compared. deviation: the greatest difference between the load of
+        a link
+        and its prediction, as a share of the greatest load. wrong: all differences from the prediction, as sentences.
     """
 
     messages: int
@@ -78,7 +80,7 @@ class Rehearsal:
 
     @property
     def verdict(self) -> Verdict:
-        """In a sentence."""
+        """The result in a sentence."""
         if self.wrong:
             more = f" ({len(self.wrong) - 1} more)" if len(self.wrong) > 1 else ""
             return Verdict(False, f"{self.wrong[0]}{more}")
@@ -91,7 +93,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class _Flow:
-    """Messages from a router to another, over so many lanes. Args: crossed: of each edge, the share that goes by it."""
+    """Messages from a router to another, over a number of lanes. Args: crossed: the share of them on each edge."""
 
     ingress: str
     egress: str
@@ -105,7 +107,7 @@ class _Flow:
 
 
 def rehearsed(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Sequence[Change]) -> Verdict:
-    """Try a plan. Args: flows: from, to, and how much. Returns: what was found, or why it was not tried."""
+    """Try a plan. Args: flows: from, to, and amount. Returns: the result, or the reason why it was not tried."""
     if not changes:
         return Verdict(None, "there is nothing to be changed")
     routers = len(Network.of(graph.edges, graph.routers))
@@ -117,12 +119,12 @@ def rehearsed(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Se
         return Verdict(False, f"the simulated mesh did not settle: {error or 'it hangs'}")
     except AmqpMeshError as error:
         return Verdict(False, str(error))
-    except (ExceptionGroup, AssertionError) as error:  # a fault of a router, or something that it left behind
+    except (ExceptionGroup, AssertionError) as error:  # an internal error of a router, or something left behind
         return Verdict(False, f"the simulated mesh failed: {error!r}")
 
 
 def rehearsal(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Sequence[Change]) -> Rehearsal:
-    """Try a plan. Raises: ReroutingError: costs cannot be changed so. trio.TooSlowError: the mesh does not settle."""
+    """Try a plan. Raises: ReroutingError: costs cannot be changed. trio.TooSlowError: the mesh does not settle."""
     found: list[Rehearsal] = []
 
     async def main() -> None:
@@ -147,7 +149,7 @@ async def _play(
     new = Network.of({**graph.edges, **{(each.router, each.neighbour): each.after for each in changes}}, graph.routers)
     wrong = _hops(mesh, old)[1]
     failure: ReroutingError | trio.TooSlowError | None = None
-    # While costs change: what goes on the old ways must arrive, too.
+    # While costs change, messages on the old paths must arrive, too.
     watched = [replace(flow, lanes=1) for flow in _divided(old, flows)[:WATCHED]]
     during = _Sending(mesh, _BEFORE, wrong, endless=True)
     async with trio.open_nursery() as nursery:
@@ -162,7 +164,7 @@ async def _play(
                 await trio.sleep(PAUSE)
             await mesh.settled(PATIENCE)
         except (ReroutingError, trio.TooSlowError) as error:
-            failure = error  # out of here before it is raised: the nursery would wrap it
+            failure = error  # raised outside: the nursery would wrap it
         during.release.set()
     if failure is not None:
         raise failure
@@ -174,7 +176,7 @@ async def _play(
         for number, flow in enumerate(going):
             nursery.start_soon(after.send, flow, number)
         await after.arrived(sum(flow.lanes for flow in going))
-        # Before lanes go: what they have counted goes with them.
+        # Read before lanes end: their counters end with them.
         carried = _carried(mesh)
         after.release.set()
     deviation, others = _compared(new, going, carried)
@@ -182,10 +184,11 @@ async def _play(
 
 
 class _Sending:
-    """Messages of one phase.
+    """The messages of one phase.
 
-    Args: wrong: takes what was not accepted, as a sentence. endless: they go on until `release`; else all of a flow is
-        sent, and its receivers stay so long.
+    Args: wrong: gets a sentence for each message that was not accepted. endless: messages continue until `release`;
+        otherwise
+        each flow sends all of its messages, and its receivers stay that long.
     """
 
     def __init__(self, mesh: Mesh, phase: str, wrong: list[str], *, endless: bool = False) -> None:
@@ -199,13 +202,13 @@ class _Sending:
         self._progress = trio.Event()
 
     async def arrived(self, lanes: int) -> None:
-        """Wait until all is sent on so many lanes; of endless ones, the first message."""
+        """Wait until all is sent on so many lanes; of endless flows, the first message."""
         while len(self._arrived) < lanes:
             self._progress = trio.Event()
             await self._progress.wait()
 
     async def send(self, flow: _Flow, number: int) -> None:
-        """Send all of a flow, by all of its lanes."""
+        """Send all messages of a flow, over all of its lanes."""
         async with trio.open_nursery() as nursery:
             for lane in range(flow.lanes):
                 nursery.start_soon(self._send_on, flow, f"{self._phase}/{number}/{lane}")
@@ -242,7 +245,7 @@ async def _take(receiver: Receiver) -> None:
 
 
 def _carried(mesh: Mesh) -> dict[tuple[str, str], int]:
-    """What went from router to neighbour, in messages of the second phase."""
+    """Return the messages of the second phase from each router to each neighbour."""
     found: dict[tuple[str, str], int] = defaultdict(int)
     for node in mesh:
         for lane in node.statistics().lanes:
@@ -252,7 +255,7 @@ def _carried(mesh: Mesh) -> dict[tuple[str, str], int]:
 
 
 def _divided(network: Network, flows: Sequence[tuple[str, str, float]]) -> list[_Flow]:
-    """What is sent: of those that most goes between, in proportion."""
+    """Return the flows to send: those with most traffic, in proportion."""
     amounts: dict[tuple[str, str], float] = defaultdict(float)
     for ingress, egress, amount in flows:
         if ingress != egress and ingress in network.place and egress in network.place and amount > 0:
@@ -272,7 +275,7 @@ def _divided(network: Network, flows: Sequence[tuple[str, str, float]]) -> list[
 
 
 def _hops(mesh: Mesh, network: Network) -> tuple[int, list[str]]:
-    """How many next hops there are, and which of them are not those that were predicted."""
+    """Return the number of next hops, and those that differ from the prediction."""
     routers = network.routers
     distances = network.distances(np.arange(len(network)))
     compared, wrong = 0, []
@@ -300,12 +303,12 @@ def _hops(mesh: Mesh, network: Network) -> tuple[int, list[str]]:
 def _compared(
     network: Network, flows: Sequence[_Flow], carried: Mapping[tuple[str, str], int]
 ) -> tuple[float, list[str]]:
-    """The greatest difference of what links carried from what was predicted; and those that is too great of."""
+    """Return the greatest difference between loads and predictions; and the links where it is too great."""
     predicted = np.zeros(len(network.costs))
     variance = np.zeros(len(network.costs))
     for flow in flows:
         predicted += flow.crossed * flow.messages
-        # Each lane goes by an edge or not, all that is on it.
+        # A lane uses an edge with all of its messages, or not at all.
         variance += flow.crossed * (1 - flow.crossed) * flow.lanes * flow.each**2
     most = float(predicted.max(initial=0.0)) or 1.0
     worst, wrong = 0.0, []

@@ -1,4 +1,4 @@
-"""The report of a run: what was found, with what all figures rest on first; a page, and its pictures beside it."""
+"""The report of a run: its findings, with the basis of all figures first; a page, and its pictures beside it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 
 REPORT: Final = "report.html"
-"""In the directory for results."""
+"""The page's file in the directory for results."""
 
 PICTURES: Final = "pictures"
 """The directory with the pictures, there."""
 
 LONG: Final = 60
-"""Characters of a name in a sentence."""
+"""Characters of a name in a sentence at most."""
 
 _PNG: Final = ".png"
 
 
 def destination(out: str) -> Path:
-    """Where the page goes. Raises: CommandError: that is no directory of this machine."""
+    """Return the page's path. Raises: CommandError: the directory is not on this machine."""
     try:
         return ordinary(out) / REPORT
     except CommandError:
@@ -43,7 +43,7 @@ def destination(out: str) -> Path:
 
 
 def report(work: Work, accounts: Sequence[Account]) -> Path:
-    """Write what all jobs have found. Args: accounts: of all that were done, in order.
+    """Write the findings of all jobs. Args: accounts: of all jobs that ran, in order.
 
     Returns: the page. Raises: CommandError: see `destination`. OSError: it cannot be written.
     """
@@ -54,7 +54,7 @@ def report(work: Work, accounts: Sequence[Account]) -> Path:
 
 
 def _write(target: Path, data: bytes) -> None:
-    """All of it, or what there was before. Raises: OSError."""
+    """Write a file completely, or keep the earlier one. Raises: OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
     try:
@@ -74,7 +74,7 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
         for each in DRAWN.get(name, ()):
             figure = each.drawn(work)
             file = folder / f"{each.name}{_PNG}"
-            if not figure.axes:  # there is nothing to show: the answer says so
+            if not figure.axes:  # there is nothing to show, as the answer says
                 file.unlink(missing_ok=True)
                 continue
             data = png(figure)
@@ -90,7 +90,7 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
 
 
 def _found(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
-    """What was found, the worst first, a sentence each."""
+    """Yield the findings, the worst first, a sentence each."""
     losses = done["losses"].tables[0].rows if "losses" in done and done["losses"].tables else ()
     for _, _, sentence in losses[: summaries.FOUND]:
         yield Told(f"{sentence}.", is_warning=True)
@@ -124,7 +124,7 @@ def _facts(work: Work, basis: Basis) -> Iterator[tuple[str, str]]:
 
 
 def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
-    """What is missing, and what is not."""
+    """Yield sentences on missing data, or that none is missing."""
     if not basis.routers:
         yield Told("No router has recorded anything.", is_warning=True)
         return
@@ -175,7 +175,7 @@ _RESERVATIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "losses": {"not to be judged": "{:,} passages from router to router cannot be judged: records may be missing."},
     "anomalies": {"too short": "{:,} series are too short to be judged: that takes an hour at least."},
 }
-"""What jobs say of their own figures, by job and figure."""
+"""Reservations about the figures of jobs, by job and figure."""
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -296,14 +296,16 @@ ANSWERS: Final[Mapping[str, Callable[[Work, Done], str]]] = {
     "contingency": _contingency,
     "plan": _plan,
 }
-"""By job, what it has found in a sentence or two; of all others, their figures."""
+"""By job, its findings in a sentence or two; other jobs have their figures."""
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
 class Drawn:
-    """A picture of what a job has found. Args: name: its file's, without a suffix. drawn: reads what it shows."""
+    """A picture of a job's result. Args: name: of its file, without a suffix. drawn: reads the data and makes the
+    figure.
+    """
 
     def __init__(self, name: str, caption: str, alt: str, drawn: Callable[[Work], Figure]) -> None:
         self.name, self.caption, self.alt, self.drawn = name, caption, alt, drawn
@@ -384,7 +386,7 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
         ),
     ),
 }
-"""By job."""
+"""The pictures by job."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- words

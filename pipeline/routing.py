@@ -1,8 +1,10 @@
-"""Where traffic goes on a graph, as routers share it, and where it would go if something failed.
+"""Routing of traffic on a graph as routers share it, and its rerouting after failures.
 
-A router gives what goes to another one to the next hops on its cheapest paths, to each as much: what a router sends is
-shared over many links and destinations, so this is what comes of it. Costs are whole numbers, 1 or more, in each
-direction its own. Everything is by destination: of a failure only those are looked at to which something went that way.
+A router sends equal shares of the traffic to another router over all next hops on its cheapest paths. Lanes choose one
+next
+hop each; with many links and destinations the sum is the same. Costs are whole numbers from 1, different in each
+direction.
+Everything is by destination: a failure concerns only destinations whose traffic used the failed element.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A graph. Args: routers: their ids. tails, heads: of each edge, places in `routers`; in order. costs: of each."""
+    """A graph. Args: routers: their ids. tails, heads: of each edge, places in `routers`; sorted. costs: of
+    each edge.
+    """
 
     routers: tuple[str, ...]
     tails: Numbers
@@ -32,7 +36,7 @@ class Network:
 
     @staticmethod
     def of(edges: Mapping[tuple[str, str], int], routers: Iterable[str] = ()) -> Network:
-        """Args: edges: from -> to, and the cost. routers: those that have no edge, too."""
+        """Args: edges: from -> to, and the cost. routers: including those without edges."""
         ids = tuple(sorted({*routers, *(router for edge in edges for router in edge)}))
         place = {router: at for at, router in enumerate(ids)}
         ordered = sorted(edges)
@@ -48,55 +52,57 @@ class Network:
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """Of each router in `routers`."""
+        """The place of each router in `routers`."""
         return {router: at for at, router in enumerate(self.routers)}
 
     @cached_property
     def first(self) -> Numbers:
-        """Of each router, the first of its edges; they are in the order of their tails. One more is their number."""
+        """The first edge of each router, since edges are sorted by their tails; and one more, the number of edges."""
         return np.searchsorted(self.tails, np.arange(len(self) + 1))
 
     @cached_property
     def _by_head(self) -> tuple[Numbers, Numbers]:
-        """The edges in the order of their heads, and of each router the first of those that lead to it."""
+        """The edges sorted by their heads, and the first one of each router."""
         order = np.argsort(self.heads, kind="stable")
         return order, np.searchsorted(self.heads[order], np.arange(len(self) + 1))
 
     def leaving(self, routers: Numbers) -> tuple[Numbers, Numbers]:
-        """The edges that begin at some routers. Returns: edges, and of each the place of its router in `routers`."""
+        """Return the edges that begin at some routers, and for each the place of its router in `routers`."""
         return _ranges(self.first, routers)
 
     def entering(self, routers: Numbers) -> tuple[Numbers, Numbers]:
-        """The edges that end at some routers, as `leaving`."""
+        """Return the edges that end at some routers, as `leaving`."""
         order, first = self._by_head
         found, which = _ranges(first, routers)
         return order[found], which
 
     def distances(self, targets: Numbers) -> Amounts:
-        """What it costs to reach each target from each router: targets x routers; infinite: there is no way."""
+        """Return the cost from each router to each target: targets x routers; infinite: there is no path."""
         reverse = csr_matrix((self.costs.astype(np.float64), (self.heads, self.tails)), shape=(len(self),) * 2)
         found: Amounts = dijkstra(reverse, indices=targets)
         return found
 
     def links(self) -> list[tuple[str, str]]:
-        """Pairs of routers between which there is an edge, in order, each once."""
+        """Return pairs of routers with an edge between them, sorted, each once."""
         pairs = {tuple(sorted((self.routers[a], self.routers[b]))) for a, b in zip(self.tails, self.heads, strict=True)}
         return sorted((one, other) for one, other in pairs)
 
     def edges_between(self, one: str, other: str) -> Numbers:
-        """The edges between two routers, either way."""
+        """Return the edges between two routers, in both directions."""
         a, b = self.place[one], self.place[other]
         either = ((self.tails == a) & (self.heads == b)) | ((self.tails == b) & (self.heads == a))
         return np.flatnonzero(either)
 
     def edges_at(self, router: str) -> Numbers:
-        """The edges that begin or end at a router."""
+        """Return the edges that begin or end at a router."""
         at = self.place[router]
         return np.flatnonzero((self.tails == at) | (self.heads == at))
 
 
 def _ranges(first: Numbers, routers: Numbers) -> tuple[Numbers, Numbers]:
-    """All places of some routers, and of each the place of its router. Args: first: of each router its first place."""
+    """Return all places of some routers, and for each the place of its router. Args: first: the first place of each
+    router.
+    """
     begin, count = first[routers], first[routers + 1] - first[routers]
     end = np.cumsum(count)
     total = int(end[-1]) if len(end) else 0
@@ -105,10 +111,11 @@ def _ranges(first: Numbers, routers: Numbers) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What goes over edges to some targets.
+    """The traffic over edges to some targets.
 
-    Args: which, edge, amount: of each pair of a target, as its place among them, and an edge by which something goes to
-        it, how much. A pair may be there several times.
+    Args: which, edge, amount: pairs of a target, as its place among them, and an edge, with the amount of traffic. A
+        pair may
+        occur several times.
     """
 
     which: Numbers
@@ -119,25 +126,26 @@ class Shares:
 def share(
     network: Network, targets: Numbers, demand: Amounts, distances: Amounts, there: Flags | None = None
 ) -> Shares:
-    """Send what there is to each target; what has no way there stays where it is.
+    """Route traffic to each target; traffic without a path stays where it is.
 
-    Args: demand: targets x routers, what begins at each for each. distances: of the same. there: of each edge, whether
-        it is there; None: all are.
+    Args: demand: targets x routers, the amounts from each router to each target. distances: of the same. there: for
+        each edge,
+        True if it exists; None: all exist.
     """
     routers = len(network)
     nearness = distances.ravel()
     places = np.arange(len(targets)) * routers
     pairs, edges, amounts = [], [], []
     here: Amounts = demand.ravel() * np.isfinite(nearness)
-    here[places + targets] = 0.0  # it is there
+    here[places + targets] = 0.0  # arrived
     at = np.flatnonzero(here)
-    # Each turn all goes one hop on. No path has more hops than there are routers.
+    # Each turn moves all traffic by one hop. No path has more hops than there are routers.
     while len(at):
         amount = here[at]
         router = at % routers
         edge, pair = network.leaving(router)
         to = (at - router)[pair] + network.heads[edge]
-        # An edge is on a cheapest path if it leads nearer by just what it costs.
+        # An edge is on a cheapest path if the distance falls by exactly its cost.
         on_path = nearness[at][pair] == nearness[to] + network.costs[edge]
         if there is not None:
             on_path &= there[edge]
@@ -164,9 +172,9 @@ def hops(network: Network, distances: Amounts) -> Numbers:
 
 
 def repaired(network: Network, distances: Amounts, ways: Numbers, gone: Numbers) -> Amounts:
-    """The distances without some edges: those that all of their next hops led by are found again, and no others.
+    """Return the distances without some edges; only those whose next hops were all lost are computed again.
 
-    Args: distances: targets x routers, with those edges. ways: `hops` of that. gone: the edges.
+    Args: distances: targets x routers, with those edges. ways: the result of `hops` for them. gone: the edges.
     """
     routers = len(network)
     far = distances.flatten()
@@ -191,7 +199,7 @@ def repaired(network: Network, distances: Amounts, ways: Numbers, gone: Numbers)
         edge, which = network.leaving(nodes % routers)
         which, edge = which[there[edge]], edge[there[edge]]
         ahead, costs = (nodes - nodes % routers)[which] + network.heads[edge], network.costs[edge]
-        # Each turn the ways get one hop longer.
+        # Each turn extends the paths by one hop.
         while True:
             best = np.full(len(nodes), np.inf)
             np.minimum.at(best, which, far[ahead] + costs)
@@ -202,22 +210,22 @@ def repaired(network: Network, distances: Amounts, ways: Numbers, gone: Numbers)
 
 
 class Traffic:
-    """What goes from where to where on a graph, and by which edges.
+    """Traffic between routers on a graph, and the edges that it uses.
 
-    Args: flows: from, to, and how much; routers that the graph has not are as if they could not be reached.
+    Args: flows: from, to, and amount; routers missing from the graph count as unreachable.
     """
 
     def __init__(self, network: Network, flows: Sequence[tuple[str, str, float]]) -> None:
         self.network = network
         place = network.place
         known = [(place[a], place[b], amount) for a, b, amount in flows if a in place and b in place and a != b]
-        #: The routers that something goes to, and to each from each.
+        #: The destinations, and the traffic from each router to each.
         self.targets = np.array(sorted({to for _, to, _ in known}), dtype=np.int64)
         row = {int(target): at for at, target in enumerate(self.targets)}
         self.demand = np.zeros((len(self.targets), len(network)))
         for begin, to, amount in known:
             self.demand[row[to], begin] += amount
-        #: Targets x routers: what the way costs, and by how many next hops it begins.
+        #: Targets x routers: the cost of the path, and the number of its next hops.
         self.distances = network.distances(self.targets)
         self._ways = hops(network, self.distances)
         shares = share(network, self.targets, self.demand, self.distances)
@@ -225,19 +233,20 @@ class Traffic:
             (shares.amount, (shares.which, shares.edge)), shape=(len(self.targets), len(network.costs))
         )
         self._by_edge = csc_matrix(self._amounts)
-        #: Over each edge.
+        #: The load of each edge.
         self.load: Amounts = np.asarray(self._amounts.sum(axis=0)).ravel()
 
     def touched(self, edges: Numbers) -> Numbers:
-        """The places in `targets` of those to which something goes over some edges."""
+        """Return the places in `targets` of those whose traffic uses some edges."""
         rows = [self._by_edge.indices[self._by_edge.indptr[e] : self._by_edge.indptr[e + 1]] for e in edges]
         return np.unique(np.concatenate(rows)) if rows else np.array([], dtype=np.int64)
 
     def without(self, edges: Numbers, routers: Numbers) -> tuple[Numbers, Amounts, Amounts]:
-        """What becomes of it if edges and routers fail; those at the routers are among the edges.
+        """Return the effect of failing edges and routers; the edges of the routers are among the edges.
 
-        Returns: the places in `targets` whose ways may have changed; what the ways to them cost now, from each router;
-            and the load of each edge.
+        Returns: the places in `targets` whose paths may have changed; the costs of the paths to them from each router;
+            and the load
+            of each edge.
         """
         network = self.network
         rows = np.union1d(self.touched(edges), np.flatnonzero(np.isin(self.targets, routers)))

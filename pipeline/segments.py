@@ -1,4 +1,4 @@
-"""A segment's octets become columns; whatever cannot, or does not add up, becomes a finding. No Spark, no files."""
+"""The conversion of a segment's octets into columns and findings. No Spark, no files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from amqpmesh.router.telemetry.schema import COUNTS, EDGE, END, EVENT, LINK, SEG
 from amqpmesh.router.telemetry.segments import Block, Damage, Name, read
 
 BATCH: Final = 1 << 18
-"""Hop records that are converted at a time: 8 MB of a segment, and thrice that in memory."""
+"""Hop records converted at a time: 8 MB of a segment, and three times that in memory."""
 
 MOST_FINDINGS: Final = 100
-"""Findings of one problem that are told one by one for a segment; the others are told in one."""
+"""Findings of one problem that are listed singly for a segment; the others are summed up in one."""
 
 MAPS: Final[Mapping[int, str]] = {Kind.EVENT: "events", Kind.COUNTS: "counts", Kind.EDGE: "edges"}
-"""The kinds of records that are maps and become tables."""
+"""The kinds of map records that become tables."""
 
 _KINDS: Final = frozenset(Kind)
 
 HOPS: Final = encoded(arrow_schema(TABLES["hops"]))
-"""The columns of hop records, as they are converted."""
+"""The columns of hop records during the conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a segment."""
+    """A fault of a segment."""
 
     problem: Problem
     sentence: str
@@ -44,10 +44,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Account:
-    """What a segment says of itself, and what was found in it."""
+    """The data of a segment about itself, and what was found in it."""
 
     name: Name | None = None
-    """By what it says itself, else by that of its file; None: neither does."""
+    """From its first block, else from its file; None: neither has one."""
     time: int | None = None
     sample: int | None = None
     version: int | None = None
@@ -61,7 +61,7 @@ class Account:
     findings: list[Finding] = field(default_factory=list)
 
     def add_hops(self, times: pa.Array) -> None:
-        """So many hop records more, recorded at these times."""
+        """Count hop records with these times."""
         self.rows["hops"] += len(times)
         earliest, latest = pc.min_max(times).as_py().values()
         self.first_time = earliest if self.first_time is None else min(self.first_time, earliest)
@@ -69,18 +69,18 @@ class Account:
 
     @property
     def is_other(self) -> bool:
-        """Whether it is of a version that is not ours: nothing of it is to be used."""
+        """True if it is of another version: none of it is used."""
         return self.version is not None and self.version != VERSION
 
     @property
     def began(self) -> int:
-        """When the segment was begun, nanoseconds since 1970; if it does not say: that life of its router."""
+        """The beginning of the segment, nanoseconds since 1970; if unknown, that of its router's life."""
         named = self.name.epoch * 1_000_000 if self.name else 0
         return self.time if self.time is not None else min(named, hop_records.LARGEST)
 
     @property
     def date(self) -> str:
-        """The day of that, in UTC; the first of all for a time that is none."""
+        """The date of the beginning, in UTC; the first of all dates if the time is invalid."""
         try:
             return datetime.fromtimestamp(self.began // 1_000_000_000, UTC).date().isoformat()
         except (OverflowError, OSError, ValueError):
@@ -88,7 +88,7 @@ class Account:
 
 
 def peek(start: bytes) -> tuple[Name | None, int | None]:
-    """Which segment it says to be, and of which version. Args: start: some KiB of it."""
+    """Return the segment and version from a file's start. Args: start: some KiB of it."""
     for block in read(start, Damage()):
         if block.kind == Kind.SEGMENT:
             try:
@@ -100,9 +100,10 @@ def peek(start: bytes) -> tuple[Name | None, int | None]:
 
 
 def convert(data: bytes, account: Account) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """A segment's rows: batches, each with the name of its table. All else is in the account, once the last has come.
+    """Yield a segment's rows: batches, each with the name of its table. Everything else is in the account after the
+    last one.
 
-    Args: account: with the name that the file has. Source: `router.telemetry.segments`, `router.telemetry.schema`.
+    Args: account: with the name of the file. Source: `router.telemetry.segments`, `router.telemetry.schema`.
     """
     if not data:
         account.findings.append(Finding(Problem.EMPTY, "nothing stands in it", records=0))
@@ -121,20 +122,20 @@ def convert(data: bytes, account: Account) -> Iterator[tuple[str, pa.RecordBatch
 
 
 class _Conversion:
-    """One segment on its way."""
+    """The conversion of one segment."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self._links = hop_records.Links()
         self._words: list[hop_records.Numbers] = []
-        self._rows: list[hop_records.Numbers] = []  # of links: coming, going, address
+        self._rows: list[hop_records.Numbers] = []  # of links: incoming, outgoing, address
         self._waiting = 0
         self._next: dict[int, int] = {}
         self._damaged_since: dict[int, bool] = {}
         self._places = 0
         self._blocks = 0
         self._end: dict[str, Any] | None = None
-        #: Where another segment begins, and how many records stand there and behind.
+        #: The offset where another segment begins, and the number of records from there on.
         self._another: int | None = None
         self._behind = 0
         self._unknown_links = 0
@@ -142,7 +143,7 @@ class _Conversion:
         self._counts: dict[Problem, int] = {}
 
     def take(self, block: Block) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """One more block: those rows that are enough for a batch."""
+        """Convert one more block: yield rows that fill a batch."""
         if block.kind == Kind.SEGMENT and self._blocks and self._another is None:
             self._another = block.at
         if self._another is not None:
@@ -171,19 +172,19 @@ class _Conversion:
             yield from self.flush()
 
     def flush(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The hop records that still wait."""
+        """Yield the remaining hop records."""
         if self._waiting:
             yield "hops", self._batch()
 
     def note_damage(self, damage: Damage) -> None:
-        """What was passed over since the last block."""
+        """Note octets skipped since the last block."""
         for begin, end in damage.where[self._places :]:
             self._damaged_since = dict.fromkeys(Kind, True)
             self._find(Problem.DAMAGED, f"octets {begin} to {end} are no whole block", begin, octets=end - begin)
         self._places = len(damage.where)
 
     def close(self, damage: Damage, octets: int) -> None:
-        """Nothing more comes."""
+        """End the conversion."""
         account = self.account
         if account.is_other:
             sentence = f"version {account.version} has written it, and this is {VERSION}"
@@ -223,7 +224,7 @@ class _Conversion:
         self._find(Problem.UNREADABLE, sentence, block.at, octets=len(block.body), records=block.count)
 
     def _tear(self, damage: Damage) -> None:
-        """The last place that was passed over is the torn end."""
+        """Note that the last skipped part is the torn end."""
         findings = self.account.findings
         begin, end = damage.where[-1]
         self._counts[Problem.DAMAGED] -= 1
@@ -235,7 +236,7 @@ class _Conversion:
             findings[last] = torn
 
     def _compare(self, damage: Damage) -> None:
-        """What the segment says at its end, with what stands in it."""
+        """Compare the end record with the content."""
         account = self.account
         if self._end is None:
             self._find(Problem.UNFINISHED, "it does not say that it is complete")
@@ -251,7 +252,7 @@ class _Conversion:
             self._find(Problem.MISCOUNTED, f"at its end it says {' and '.join(wrong)}", records=max(0, missing))
 
     def _number(self, block: Block) -> None:
-        """Whether its first record is the one that was to come."""
+        """Check that the number of the first record is the expected one."""
         first, behind = (min(each, hop_records.LARGEST) for each in (block.first, block.first + block.count))
         expected = self._next.get(block.kind)
         self._next[block.kind] = behind
@@ -292,7 +293,7 @@ class _Conversion:
         return end
 
     def _map(self, table: str, block: Block) -> pa.RecordBatch:
-        """A block of maps, by columns: so that its values are looked at one type at a time."""
+        """Convert a block of maps column by column, so that values are checked one type at a time."""
         records = block.records()
         own = {**self._source(len(records)), "router": pa.repeat(pa.scalar(self._router, pa.string()), len(records))}
         schema = arrow_schema(TABLES[table])
@@ -352,7 +353,7 @@ _PYTHON_OF: Final = {pa.string(): str, pa.binary(): bytes, pa.bool_(): bool, pa.
 
 
 def _checked(records: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[dict[str, Any]]:
-    """What is declared of each record. Raises: ValueError: a value is missing, or of another type."""
+    """Return the declared fields of each record. Raises: ValueError: a value is missing, or of another type."""
     return [{each.name: _value(record, each) for each in fields} for record in records]
 
 
@@ -367,7 +368,7 @@ def _value(record: Mapping[str, Any], declared: Field) -> Any:
 
 
 def _bounded(name: str, values: Iterable[Any]) -> None:
-    """Raises: ValueError: a number is none that a router writes."""
+    """Check numbers. Raises: ValueError: no router writes such a number."""
     most = hop_records.LATEST if name in _TIMES else hop_records.MOST_COUNTED
     for each in values:
         if type(each) is int and not 0 <= each <= most:
@@ -375,9 +376,9 @@ def _bounded(name: str, values: Iterable[Any]) -> None:
 
 
 def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
-    """Raises: ValueError: a value is missing, or of another type."""
+    """Make a column. Raises: ValueError: a value is missing, or of another type."""
     expected = _PYTHON_OF[declared.type]
-    others = {*map(type, values)} - {expected, type(None)}  # Arrow alone would take 1.5 for 1
+    others = {*map(type, values)} - {expected, type(None)}  # Arrow alone would convert 1.5 to 1
     if others:
         raise ValueError(f"{declared.name} is {others.pop().__name__}, not {expected.__name__}")
     _bounded(declared.name, values)
@@ -391,10 +392,10 @@ def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
 
 
 def _begun(block: Block) -> tuple[Name, int, dict[str, Any]]:
-    """What the first block says. Raises: ValueError."""
+    """Read the first block. Raises: ValueError."""
     (told,) = block.records()[:1] or ({},)
     version = told.get("version")
-    if type(version) is int and version > VERSION:  # all else may mean something else then
+    if type(version) is int and version > VERSION:  # everything else may have another meaning then
         return Name(str(told.get("router")), 0, 0), min(version, hop_records.LARGEST), {}
     (told,) = _checked([told], SEGMENT)
     name = Name(told["router"], told["epoch"], told["segment"])

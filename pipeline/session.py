@@ -1,4 +1,4 @@
-"""A Spark session, with the settings that the jobs want: embedded, on a cluster, or within `spark-submit`."""
+"""A Spark session with the settings for the jobs: embedded, on a cluster, or within `spark-submit`."""
 
 import os
 import re
@@ -18,49 +18,54 @@ from amqpmesh.pipeline.java import java_home
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 
 EMBEDDED: Final = "local[*]"
-"""The master, if nothing else is said anywhere: this process, with all its cores."""
+"""The default master: this process, with all its cores."""
 
 PARTITIONS: Final = 8
-"""Partitions of a shuffle for each core of an embedded session; with those of two cores ten million events pass through
-a Java of 1 GB. Spark's own 200 are for clusters.
+"""Partitions of a shuffle for each core of an embedded session: two cores process ten million events with 1 GB for
+Java. Spark's
+default of 200 is for clusters.
 """
 
 EVERYWHERE: Final[Mapping[str, str]] = {
-    "spark.sql.session.timeZone": "UTC",  # what comes out must not depend on where it is made
-    "spark.sql.execution.arrow.pyspark.enabled": "true",  # to pandas and back by columns, not row by row
+    "spark.sql.session.timeZone": "UTC",  # results must not depend on the machine
+    "spark.sql.execution.arrow.pyspark.enabled": "true",  # convert to pandas and back by columns, not by rows
 }
-"""Settings for any master, which hold unless others are set."""
+"""Default settings for any master."""
 
 LOCAL: Final[Mapping[str, str]] = {
-    "spark.driver.host": "127.0.0.1",  # nobody on the network has business here
+    "spark.driver.host": "127.0.0.1",  # not reachable from the network
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",  # a web server that nobody asked for
+    "spark.ui.enabled": "false",  # no web server without need
 }
-"""What is set with an embedded session besides, unless it has been; and `spark.sql.shuffle.partitions`."""
+"""Further default settings of an embedded session; and `spark.sql.shuffle.partitions`."""
 
 _MASTER: Final = re.compile(
     r"(?P<local>local(\[(?P<cores>\d+|\*)(, *\d+)?\])?)|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|k8s://.+|yarn"
 )
 
-#: Of the environment: it is there where `spark-submit` has started this process, and holds the session's Java.
+#: An environment variable: set if `spark-submit` has started this process, with the session's Java.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 
 class SparkError(AmqpMeshError):
-    """Spark did not start, or did not do what was asked of it."""
+    """Spark did not start, or an operation failed."""
 
 
 def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session of this process; make it, unless there is one.
+    """Return the session of this process; start it if there is none.
 
-    What `settings` say wins; then what Spark was told otherwise (`spark-submit`, `spark-defaults.conf`,
-    `PYSPARK_SUBMIT_ARGS`); then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python the
-    one that runs here, unless `PYSPARK_PYTHON` names another.
+    `settings` have precedence; then Spark's own configuration (`spark-submit`, `spark-defaults.conf`,
+    `PYSPARK_SUBMIT_ARGS`);
+    then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python is this one, unless
+    `PYSPARK_PYTHON`
+    names another.
 
-    Args: name: of the application, as a cluster shows it. master: as `spark-submit --master`; None: as Spark was told
-        otherwise, else `EMBEDDED`. settings: of Spark, by name; they do not change a session that there is already.
-    Raises: CommandError: the master is none, or another than that of the session that there is, or that `spark-submit`
-        was given. SparkError: it does not start.
+    Args: name: of the application, as a cluster shows it. master: as `spark-submit --master`; None: from Spark's
+        configuration,
+        else `EMBEDDED`. settings: Spark's, by name; they do not change an existing session.
+    Raises: CommandError: the master is invalid, or differs from that of the existing session or of `spark-submit`.
+        SparkError:
+        Spark does not start.
     """
     if master is not None and not _MASTER.fullmatch(master):
         raise CommandError(f"no master of Spark: {master!r}; local[N], spark://HOST:PORT, yarn, and k8s://URL are")
@@ -75,11 +80,11 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
 
 def is_running() -> bool:
     """Return True if this process has a session already."""
-    return SparkContext._active_spark_context is not None  # any public way would make one
+    return SparkContext._active_spark_context is not None  # every public function would start one
 
 
 def defaults(master: str) -> Mapping[str, str]:
-    """Return the settings for a master, which hold unless others are set."""
+    """Return the default settings for a master."""
     match = _MASTER.fullmatch(master)
     if match is None or match["local"] is None:
         return EVERYWHERE
@@ -89,7 +94,7 @@ def defaults(master: str) -> Mapping[str, str]:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Errors of Spark in a line. Args: doing: what for. Raises: SparkError."""
+    """Turn errors of Spark into one line. Args: doing: the operation. Raises: SparkError."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -114,15 +119,15 @@ def _reason(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     before, is_python, stack = text.partition("Traceback (most recent call last):")
-    # A line of a stack is indented, and what was raised stands below them all.
+    # The lines of the stack are indented; the error is below them all.
     lines = [line for line in (stack if is_python else before).splitlines() if line.strip() and not line[0].isspace()]
     return lines[-1 if is_python else 0] if lines else type(error).__name__
 
 
 def _conf(name: str, master: str | None, settings: Mapping[str, str]) -> SparkConf:
-    """The settings of a session to be; Java is started, as it alone knows what is set elsewhere."""
+    """Return the settings of a new session; this starts Java, which alone knows Spark's configuration."""
     submitted = _SUBMITTED in os.environ
-    # The driver's memory and options of its Java are of use only as it is started.
+    # The driver's memory and Java options only have an effect when Java starts.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     conf = SparkConf().setAll(list(settings.items()))
     if submitted:
@@ -131,7 +136,7 @@ def _conf(name: str, master: str | None, settings: Mapping[str, str]) -> SparkCo
         conf.setAppName(name)
         if master is not None:
             conf.setMaster(master)
-        if "spark.ui.showConsoleProgress" not in settings:  # what Python starts is taken for a shell, and shows a bar
+        if "spark.ui.showConsoleProgress" not in settings:  # Spark takes Python for a shell, and would show a bar
             conf.set("spark.ui.showConsoleProgress", "false")
     for key, value in defaults(conf.get("spark.master") or EMBEDDED).items():
         conf.setIfMissing(key, value)
@@ -139,14 +144,14 @@ def _conf(name: str, master: str | None, settings: Mapping[str, str]) -> SparkCo
 
 
 def _demand_same(wanted: str | None, there: str | None) -> None:
-    """Raises: CommandError."""
+    """Check the master. Raises: CommandError: it differs."""
     if wanted is not None and wanted != there:
         raise CommandError(f"the master is {there} already, and cannot be {wanted}")
 
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What Spark reads of the environment as it starts; where `spark-submit` has started us, all is said."""
+    """Set the environment variables that Spark reads when it starts; `spark-submit` has set them already."""
     wanted = {} if _SUBMITTED in os.environ else _missing()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

@@ -1,4 +1,4 @@
-"""What the report shows of the results: a bounded number of rows of each, summed up by Spark."""
+"""The data that the report shows: a bounded number of rows of each result, summed up by Spark."""
 
 from __future__ import annotations
 
@@ -25,55 +25,56 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ADDRESSES: Final = 12
-"""Addresses of which latency is shown, those with most deliveries; and of which it is shown where time is spent."""
+"""Addresses with latency shown, those with most deliveries; and addresses with parts of their time shown."""
 
 STACKED: Final = 7
-"""Addresses whose traffic is shown over time, those with most messages; all others are summed up."""
+"""Addresses with traffic over time shown, those with most messages; the others are summed up."""
 
 ENDS: Final = 14
-"""Routers of each side that are shown in who sends to whom, those with most payload; all others are summed up."""
+"""Routers on each side of the traffic matrix, those with most payload; the others are summed up."""
 
 BINS: Final = 240
-"""Windows that traffic is shown in; if there were more, they are longer."""
+"""Windows of traffic over time at most; longer times have longer windows."""
 
 LONGEST: Final = 31 * 86_400
-"""Seconds; what was sent so long before the last is not shown over time, lest one wrong clock make all else a line."""
+"""Seconds of traffic over time at most, before the last message: one wrong clock must not compress everything else."""
 
 CLOCKS: Final = 8
-"""Clocks that are shown, those that are furthest apart."""
+"""Clocks shown, those with the largest offsets."""
 
 EPISODES: Final = 4
-"""Episodes that are shown: the worst of the worst incidents."""
+"""Episodes shown: the worst of the worst incidents."""
 
 BEFORE: Final = 90
-"""Windows that are shown before an episode; behind it there is a third of that."""
+"""Windows shown before an episode; after it a third of that."""
 
 SEEN: Final = 2_000
-"""Windows that are shown of an episode, with what is before and behind it."""
+"""Windows of an episode shown at most, with those before and after it."""
 
 FAILURES: Final = 12
-"""Failures that are shown, the worst."""
+"""Failures shown, the worst."""
 
 PLANNED: Final = 14
-"""Directions of links whose use is shown before and after a plan, those that are used most before or after."""
+"""Directions of links shown before and after a plan, those used most before or after."""
 
 FOUND: Final = 5
-"""Findings that the page begins with."""
+"""Findings at the beginning of the page."""
 
 NAMED: Final = 8
-"""Names in a sentence."""
+"""Names in a sentence at most."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What all figures rest on.
+    """The basis of all figures.
 
-    Args: segments, octets, records: that were converted, and how many of these segments are not whole.
-        routers: that have recorded. silent: routers of the graph that have not, a few of them, and how many there are.
-        shares: the routers that record least of what they relay, with their share; and how many record no more than
-        a share.
-        dropped: records for which there was no room. quarantined: rows by problem.
-        first, last: when the first delivery came, and the last; None: there is none.
+    Args: segments, octets, records: converted, and how many of these segments are incomplete. routers: with records.
+        silent:
+        some routers of the graph without records, and the number of all. shares: the routers that record the least
+        share of
+        their deliveries, with the share; and how many record no more than a share. dropped: records lost for want of
+        room.
+        quarantined: rows by problem. first, last: times of the first and the last delivery; None: there is none.
     """
 
     segments: int
@@ -92,7 +93,7 @@ class Basis:
 
 
 def basis(work: Work) -> Basis:
-    """Of `ingest` and `deliveries`."""
+    """Return the basis, from `ingest` and `deliveries`."""
     segments, quarantine, edges = (
         table(work.spark, work.place("ingest"), each) for each in ("segments", "quarantine", "edges")
     )
@@ -131,10 +132,10 @@ def _moment(us: int | None) -> datetime | None:
 
 
 def mesh(work: Work) -> tuple[list[str], list[Carried]]:
-    """Routers; and what links carry, those, too, that carry nothing."""
+    """Return the routers, and the load of links, also of those without traffic."""
     ingested = work.place("ingest")
     hops = between(table(work.spark, ingested, "hops"), work.since, work.until)
-    graph = recorded(table(work.spark, ingested, "edges"), hops)  # as `contingency` has it
+    graph = recorded(table(work.spark, ingested, "edges"), hops)  # the graph of `contingency`
     summed = work.read("traffic/links").groupBy("router", "peer").agg(F.sum("bytes").alias("bytes"))
     most = summed.orderBy(F.desc("bytes"), "router", "peer").limit(LINKS).collect()
     carried = {(row["router"], row["peer"]): row["bytes"] for row in most}
@@ -144,11 +145,11 @@ def mesh(work: Work) -> tuple[list[str], list[Carried]]:
 
 
 LINKS: Final = 5_000
-"""Directions of links that are shown with what they carry, those that carry most."""
+"""Directions of links shown with their load, those with most."""
 
 
 def matrix(work: Work) -> dict[tuple[str, str], float]:
-    """Octets from ingress to egress."""
+    """Return the octets from ingress to egress."""
     told = work.read("traffic/matrix").select(
         F.coalesce("ingress", F.lit(UNKNOWN)).alias("ingress"),
         F.coalesce("egress", F.lit(NOWHERE)).alias("egress"),
@@ -166,7 +167,7 @@ NOWHERE: Final = "(nowhere, or unknown)"
 
 
 def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
-    """Messages in a second, by address: the edges of the windows in seconds since 1970, and the rates."""
+    """Return messages per second by address: the edges of the windows in seconds since 1970, and the rates."""
     told = without_management(work.read("traffic/matrix")).select(
         F.unix_seconds("window_start").alias("at"), _address().alias("address"), "messages"
     )
@@ -188,14 +189,14 @@ def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
 
 
 def _folded(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
-    """The same rows, with one name for all that are not among those that have most in all."""
+    """Return the rows with one name for all names that are not among those with most."""
     kept = rows.groupBy(name).agg(F.sum(amount).alias("in_all")).orderBy(F.desc("in_all"), name).limit(most).collect()
     names = [row[0] for row in kept]
     return rows.withColumn(name, F.when(F.col(name).isin(names), F.col(name)).otherwise(ALL_OTHERS))
 
 
 def _address() -> Expression:
-    """An address as it is called: that of a tenant with whose it is."""
+    """Return an address' name, with its tenant if there is one."""
     address = F.coalesce("address", F.lit(UNKNOWN))
     return F.when(F.coalesce("tenant", F.lit("")) == "", address).otherwise(F.concat_ws(": ", "tenant", address))
 
@@ -204,7 +205,7 @@ def _address() -> Expression:
 
 
 def percentiles(work: Work) -> list[Percentiles]:
-    """Of the latency of addresses, the slowest first."""
+    """Return the latency of addresses, the slowest first."""
     told = without_management(work.read("latency/addresses")).where("p50_ns is not null").withColumn("name", _address())
     rows = told.orderBy(F.desc("deliveries"), "name").limit(ADDRESSES).collect()
     found = [
@@ -215,7 +216,7 @@ def percentiles(work: Work) -> list[Percentiles]:
 
 
 def shares(work: Work) -> dict[str, dict[str, float]]:
-    """Of addresses, the share of each part, whose time is most in all; the longest first."""
+    """Return the share of each part for the addresses with most time in all; the longest first."""
     told = without_management(work.read("latency/shares")).where("total_ns is not null").withColumn("name", _address())
     spent = told.groupBy("name", "part").agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
     summed = spent.groupBy("name").agg(F.sum("ns").alias("ns")).where("ns > 0")
@@ -227,7 +228,7 @@ def shares(work: Work) -> dict[str, dict[str, float]]:
 
 
 def clocks(work: Work) -> list[Clock]:
-    """Those that are furthest apart."""
+    """Return the clocks with the largest offsets."""
     known = work.read("latency/clocks").where("is_reference and offset_ns is not null and router <> against")
     pairs = known.groupBy("router", "against").agg(F.max(F.abs("offset_ns")).alias("far"))
     most = [(row[0], row[1]) for row in pairs.orderBy(F.desc("far"), "router").limit(CLOCKS).collect()]
@@ -249,14 +250,14 @@ def clocks(work: Work) -> list[Clock]:
 
 
 def losses(work: Work) -> dict[str, tuple[int, int]]:
-    """By kind, how many findings there are, and how many rows show them."""
+    """Return the findings by kind, and the rows that show them."""
     told = work.read("losses/findings").groupBy("kind").agg(F.count("*"), F.sum("found"))
     found = {row[0]: (row[1], row[2]) for row in told.collect()}
     return {str(kind): found[kind] for kind in Loss if kind in found}
 
 
 def anomalies(work: Work) -> list[Strange]:
-    """The worst episode of each of the worst incidents, with its series around it."""
+    """Return the worst episode of each of the worst incidents, with its series around it."""
     told = work.read("anomalies/episodes")
     first = told.groupBy("incident").agg(F.min("episode").alias("episode")).orderBy("incident").limit(EPISODES)
     windows = work.read("anomalies/windows")
@@ -275,7 +276,7 @@ def anomalies(work: Work) -> list[Strange]:
         times, *others = ([row[each] for row in rows] for each in columns)
         found.append(
             Strange(
-                episode["sentence"].rpartition(", between ")[0],  # the picture has the times
+                episode["sentence"].rpartition(", between ")[0],  # the picture shows the times
                 episode["measure"],
                 episode["begin_time"] / 1e9,
                 episode["end_time"] / 1e9,
@@ -287,19 +288,19 @@ def anomalies(work: Work) -> list[Strange]:
 
 
 def contingency(work: Work) -> list[Failed]:
-    """The worst failures."""
+    """Return the worst failures."""
     rows = work.read("contingency").orderBy("rank").limit(FAILURES).collect()
     return [Failed(row["failure"], row["addresses_cut_off"], row["lost_messages"], row["use"]) for row in rows]
 
 
 def alone(work: Work) -> Counter[str]:
-    """Of single links and single routers, how many fail without cutting off an address, and how many do not."""
+    """Count single links and routers whose failure cuts off no address, and those whose failure does."""
     told = work.read("contingency").where("kind <> 'pair'").groupBy(F.col("addresses_cut_off") > 0).count().collect()
     return Counter({"cut off" if row[0] else "none": row[1] for row in told})
 
 
 def plan(work: Work) -> list[Moved]:
-    """What is planned for links, if it is anything."""
+    """Return the planned changes of use, if there is a plan."""
     told = work.read("plan/links").select("router", "neighbour", "use_before", "use_after")
     if told.where("use_before <> use_after").isEmpty():
         return []

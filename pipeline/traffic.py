@@ -1,8 +1,9 @@
-"""Who sends how much to whom, through which routers, and what each link carries of what it could.
+"""Traffic: senders, receivers, amounts, the routers in between, and the use of each link.
 
-Where a router has recorded all of its deliveries, figures are those of the records, exactly. Where it has recorded a
-share of them (`sample`), or had no room for some, what its links have counted is exact, and the records tell only how
-it divides: figures of the matrix and of talkers are scaled to what was counted; those of links are what was counted.
+If a router has recorded all of its deliveries, figures are exact, from the records. If it has recorded a share of them
+(`sample`), or lost some for want of room, the counters of its links are exact, and the records only show the
+distribution:
+figures of the matrix and of talkers are scaled to the counters; those of links are the counters.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WINDOW: Final = 60
-"""Seconds that figures are told for, one by one."""
+"""Seconds of a window."""
 
 LOOK: Final = 10
-"""Seconds before the first look at a link's counters within which all came that they have counted then, unless
-`telemetry.counts` says otherwise. Later records tell the look before.
+"""Seconds before a link's first record of counters in which its deliveries arrived, unless `telemetry.counts` says
+otherwise.
+Later records name the record before them.
 """
 
 LONGEST: Final = 7_200
-"""Seconds between two looks, at most; `telemetry.counts` may say half of it. Where it is more, a clock was set anew.
+"""Seconds between two records of counters at most; `telemetry.counts` may be half of it. A longer time means that a
+clock was
+changed.
 """
 
 TOP: Final = 10
-"""Rows of the tables that a summary shows."""
+"""Rows of the tables in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Of what time figures are told. Args: seconds: of each. since, until: as those of `Work`."""
+    """The windows of figures. Args: seconds: of each. since, until: as those of `Work`."""
 
     seconds: int = WINDOW
     since: datetime | None = None
@@ -90,14 +94,16 @@ LINKS: Final = (
 )  # fmt: skip
 
 CAPACITY: Final = "router string, peer string, messages_per_second double, bytes_per_second double"
-"""The columns of what links can carry, in one direction; either figure may be null."""
+"""The columns of links' capacities, in one direction; either figure may be null."""
 
 
 ALWAYS: Final = Windows()
 
 
 def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, windows: Windows = ALWAYS) -> DataFrame:
-    """`attempts` with window_start, weight (how many stand behind each) and basis; and what nobody knows more of.
+    """Return `attempts` with window_start, weight (the deliveries that each stands for) and basis, and rows for counted
+    deliveries
+    without records.
 
     Args: attempts: `deliveries/attempts`. counts, segments: of `ingest`, of all times.
     """
@@ -105,7 +111,7 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
 
     start = _start(F.unix_micros("sent_at") * 1_000, windows)
     rows = with_grouped_addresses(attempts).withColumn("window_start", start)
-    # What entered once may be attempted several times, and go several ways.
+    # A message that entered once may have several attempts, and several paths.
     entering = F.when(F.col("attempt") == 1, 1.0 / F.col("legs")).otherwise(0.0)
     recorded = (
         rows.where(F.col("ingress").isNotNull())
@@ -148,19 +154,19 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
 
 
 def matrix(weighted: DataFrame) -> DataFrame:
-    """The table `traffic/matrix`. Args: weighted: what the function of that name returns."""
+    """Make the table `traffic/matrix`. Args: weighted: as `weighted` returns it."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return weighted.groupBy("window_start", "ingress", "egress", "address", "tenant").agg(
         F.sum("weight").alias("messages"),
         F.sum(F.col("weight") * F.col("each")).alias("bytes"),
         F.count("key").alias("records"),
-        F.max("basis").alias("basis"),  # scaled, if one of several is
+        F.max("basis").alias("basis"),  # scaled, if any is
     )
 
 
 def talkers(weighted: DataFrame) -> DataFrame:
-    """The table `traffic/talkers`, the busiest first."""
+    """Make the table `traffic/talkers`, the busiest first."""
     from pyspark.sql import functions as F  # noqa: N812
 
     roles = (("sender", "sender", "ingress"), ("receiver", "receiver", "egress"))
@@ -187,10 +193,9 @@ def links(
     windows: Windows = ALWAYS,
     capacity: DataFrame | None = None,
 ) -> DataFrame:
-    """The table `traffic/links`.
+    """Make the table `traffic/links`.
 
-    Args: hops: of the time that is asked for. counts, segments: of all times. capacity: what links can carry
-        (`CAPACITY`); None: nothing is known.
+    Args: hops: of the requested time. counts, segments: of all times. capacity: of links (`CAPACITY`); None: unknown.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -222,7 +227,7 @@ def links(
 
 
 def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataFrame:
-    """What links carry, with the share that it is of what they can."""
+    """Return the load of links, with its share of their capacity."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rates = carried.select(
@@ -238,7 +243,7 @@ def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataF
         F.col("messages_per_second").alias("can_messages"),
         F.col("bytes_per_second").alias("can_bytes"),
     )
-    # The scarcer of both; greatest passes over what is null.
+    # The scarcer of both; greatest ignores null.
     absolute = F.greatest(
         F.col("messages_per_second") / F.col("can_messages"), F.col("bytes_per_second") / F.col("can_bytes")
     )
@@ -253,7 +258,7 @@ def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataF
 
 
 def job(work: Work) -> Done:
-    """As a job of the command."""
+    """Run the job."""
     from pyspark.sql import functions as F  # noqa: N812
 
     ingested = work.place("ingest")
@@ -312,14 +317,14 @@ def _top_links(work: Work) -> Table:
 
 
 def _start(time: ColumnOf, windows: Windows) -> ColumnOf:
-    """The beginning of the window that a time is in."""
+    """Return the beginning of the window of a time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.timestamp_seconds(F.floor(time / (windows.seconds * _SECOND)) * windows.seconds)
 
 
 def _sampled(segments: DataFrame) -> DataFrame:
-    """Routers that have not recorded all deliveries, with how many stand behind one that they have, as they say."""
+    """Return routers without records of all deliveries, with the number that each of their records stands for."""
     from pyspark.sql import functions as F  # noqa: N812
 
     lives = segments.groupBy("router", "epoch").agg(
@@ -338,17 +343,17 @@ def _sampled(segments: DataFrame) -> DataFrame:
 
 
 def _spread(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:
-    """What links have counted between two looks at their counters, spread evenly over that time.
+    """Return what links have counted between two records of their counters, spread evenly over that time.
 
-    Args: counts: of all times, all of the links that are wanted. segments: all.
+    Args: counts: of all times, all records of the links concerned. segments: all.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    # Counters only grow, and a clock may have been set back.
+    # Sorted by counters, too: they only grow, while a clock may have been set back.
     looks = Window.partitionBy("router", "epoch", "number").orderBy("segment", "deliveries", "octets", "time")
     oldest = segments.groupBy("router", "epoch").agg(F.min("segment").alias("oldest"))
-    # What a link had counted at looks before the first segment that there is of its router's life is of another time.
+    # Counts before the first known segment of the router's life belong to an earlier time.
     is_baseline = (F.col("segment") > 1) & (F.col("segment") == F.col("oldest")) & F.col("since").isNotNull()
     end = F.col("time")
     last = F.coalesce("since", F.greatest(F.lag("time").over(looks), end - LOOK * _SECOND))
@@ -356,7 +361,7 @@ def _spread(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFra
 
     def grown(name: str) -> ColumnOf:
         before = F.coalesce(F.lag(name).over(looks), F.when(is_baseline, F.col(name)).otherwise(0))
-        # A counter that is lower than before has begun anew: all of it has come since.
+        # A counter below its last value has restarted: all of it is new.
         return F.when(F.col(name) >= before, F.col(name) - before).otherwise(F.col(name))
 
     looked = (

@@ -1,4 +1,4 @@
-"""The input of a job, and the account of its work."""
+"""The input and the result of a job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Cell = str | int | float | None
 class Work:
     """The input of a job.
 
-    Args: spark: the session to do it in.
-        events: the directories that hold segments, each a path or a URI.
+    Args: spark: the session.
+        events: the directories with segments, each a path or a URI.
         out: the directory for results, a path or a URI.
-        since, until: only what happened from the one on and before the other, in UTC; None: without bound.
+        since, until: the time, in UTC, from the one and before the other; None: without bound.
     """
 
     spark: SparkSession
@@ -38,14 +38,14 @@ class Work:
         return self.spark.read.parquet(self.place(job))
 
     def write(self, job: str, result: DataFrame) -> int:
-        """Write a job's result in the place of the one before. Returns: its rows."""
+        """Write a job's result; replace an earlier one. Returns: its rows."""
         result.write.mode("overwrite").parquet(self.place(job))
         return self.read(job).count()
 
 
 @dataclass(frozen=True)
 class Table:
-    """A few rows for people to read, such as the top talkers; all of them are in the result."""
+    """A few rows for people to read, such as the top talkers; the result has all rows."""
 
     title: str
     headings: tuple[str, ...]
@@ -54,11 +54,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Done:
-    """The account of a job.
+    """The result of a job.
 
     Args: rows: of its result.
-        figures: the few numbers that say how it went, by names that people read: `{"segments": 12, "quarantined": 0}`.
-        tables: what is to be seen at once.
+        figures: its key figures, by readable names: `{"segments": 12, "quarantined": 0}`.
+        tables: shown at once.
     """
 
     rows: int

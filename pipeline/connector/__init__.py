@@ -1,1 +1,1 @@
-"""The Spark data source `amqp`: streams and batches are read from a mesh, and written to it."""
+"""The Spark data source `amqp`, which reads and writes messages of a mesh as streams and batches."""

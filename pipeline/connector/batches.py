@@ -1,4 +1,4 @@
-"""Batch reads: what comes until nothing comes any more, in one task. Nobody tells it that what was read is safe."""
+"""Batch reads: one task receives until no more messages arrive. No commit follows a batch read."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ if TYPE_CHECKING:
     from amqpmesh.pipeline.connector.rows import Shape
 
 OCTETS = 16 * MIB
-"""Octets of a record batch, but one message, however large."""
+"""Octets of a record batch at most, except for a single larger message."""
 
 
 class AmqpBatchReader(DataSourceReader):
-    """The reader of a batch. With `acquire=accept` a row is accepted when Spark has asked for the one behind its record
-    batch: whatever fails later, it is gone from the peer."""
+    """The reader of a batch.
+
+    With `acquire=accept` a row is accepted when Spark asks for the row after its record batch. If Spark fails later,
+    the peer
+    has deleted the message anyway.
+    """
 
     def __init__(self, options: Options, shape: Shape) -> None:
         self._options = options
         self._shape = shape
 
     def partitions(self) -> list[InputPartition]:
-        """One: it is one link. Nothing is received while Spark plans."""
+        """Return one partition, since there is one link. Nothing is received while Spark plans."""
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - there is one
-        """On an executor: receive, until it is quiet."""
+        """Receive until it is quiet; this runs on an executor."""
         options = self._options
         left: int | None = options["maxRows"]
         mode = DistributionMode.COPY if options["acquire"] is Acquire.BROWSE else DistributionMode.MOVE
@@ -56,7 +60,7 @@ class AmqpBatchReader(DataSourceReader):
                 intake.accept(taken)
                 first += len(taken)
                 left = None if left is None else left - len(taken)
-                # Where messages come faster than rows are made of them, something always waits.
+                # If messages arrive faster than rows are made, some always wait.
                 if time.monotonic() >= deadline:
                     break
         finally:

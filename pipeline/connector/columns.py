@@ -1,4 +1,4 @@
-"""The columns that messages are read as, in one table: Spark's types, Arrow's, and what people read come from here."""
+"""The columns of messages, in one table: the source of Spark's types, Arrow's types, and the documentation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Column:
     name: str
     arrow: pa.DataType
     meaning: str
-    #: It can be written, too.
+    #: True if it can be written, too.
     written: bool = True
 
 
@@ -96,12 +96,14 @@ BY_NAME: Final = {column.name: column for column in TABLE}
 
 
 def arrow_schema(body: BodyFormat, names: list[str] | None = None) -> pa.Schema:
-    """Of rows with all columns, or with some of them. Args: names: in any order. Raises: KeyError: there is none."""
+    """Return Arrow's schema of all columns, or of some. Args: names: in any order. Raises: KeyError: there is no such
+    column.
+    """
     return pa.schema([(name, _type(name, body)) for name in (names if names is not None else BY_NAME)])
 
 
 def spark_schema(body: BodyFormat) -> StructType:
-    """The same for Spark."""
+    """Return Spark's schema."""
     return StructType([StructField(name, _spark(_type(name, body))) for name in BY_NAME])
 
 
@@ -130,7 +132,7 @@ def _type(name: str, body: BodyFormat) -> pa.DataType:
 
 
 def documented() -> str:
-    """The table for people, in Markdown."""
+    """Return the table for people, in Markdown."""
     rows = ["| column | type | |", "|---|---|---|"]
     rows += [f"| `{column.name}` | `{_spark(column.arrow).simpleString()}` | {column.meaning} |" for column in TABLE]
     return "\n".join(rows) + "\n"

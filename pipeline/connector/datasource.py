@@ -1,4 +1,4 @@
-"""The data source `amqp`, as Spark knows it."""
+"""The data source `amqp`, in Spark's interface."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ if TYPE_CHECKING:
 
 
 class AmqpDataSource(DataSource):
-    """Messages of a mesh, or of any AMQP 1.0 peer, as rows; `spark.dataSource.register(AmqpDataSource)` makes it known.
+    """Messages of a mesh, or of any AMQP 1.0 peer, as rows; `spark.dataSource.register(AmqpDataSource)` registers it.
 
     `spark.readStream.format("amqp")`, `df.writeStream.format("amqp")`, `spark.read...` and `df.write...`; the options
-    are in `options.py`, the columns in `columns.py`.
+    are in
+    `options.py`, the columns in `columns.py`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name for `format`."""
         return "amqp"
 
     def schema(self) -> StructType:
-        """All columns. Whoever wants fewer says so by `.schema(...)`: what is not asked for is not decoded."""
+        """Return all columns. A query asks for fewer by `.schema(...)`: other columns are not decoded."""
         return spark_schema(Options(self.options, Use.READ)["body"])
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
-        """A reader of a batch. Raises: CommandError: an option or a column is wrong."""
+        """Return a reader of a batch. Raises: CommandError: an option or a column is wrong."""
         options = Options(self.options, Use.BATCH)
         return AmqpBatchReader(options, _shape(schema, options))
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802 - Spark's name
-        """A reader of a stream. Raises: CommandError: an option or a column is wrong."""
+        """Return a reader of a stream. Raises: CommandError: an option or a column is wrong."""
         options = Options(self.options, Use.STREAM)
         return AmqpStreamReader(options, _shape(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:
-        """A writer of a batch. Raises: CommandError: an option or a column is wrong, or it is to overwrite."""
+        """Return a writer of a batch. Raises: CommandError: an option or a column is wrong, or it is to overwrite."""
         if overwrite:
             raise CommandError("what was sent cannot be overwritten: use mode append")
         return AmqpBatchWriter(self._writing(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:  # noqa: N802
-        """A writer of a stream. Raises: CommandError: an option or a column is wrong, or it is to overwrite."""
+        """Return a writer of a stream. Raises: CommandError: an option or a column is wrong, or it is to overwrite."""
         if overwrite:
             raise CommandError("what was sent cannot be overwritten: use output mode append")
         return AmqpStreamWriter(self._writing(schema))
@@ -65,12 +66,12 @@ class AmqpDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `amqp` known to a session."""
+    """Register the format `amqp` in a session."""
     spark.dataSource.register(AmqpDataSource)
 
 
 def _shape(schema: StructType, options: Options) -> Shape:
-    """Raises: CommandError: a column that there is not, or of another type."""
+    """Return the columns to make. Raises: CommandError: a column does not exist, or has another type."""
     full = spark_schema(options["body"])
     for field in schema:
         if field.name not in BY_NAME:

@@ -1,7 +1,7 @@
-"""The AMQP side of a reader: a thread with a connection and a link, and deliveries that nobody has accepted yet.
+"""The AMQP side of a reader: a thread with a connection, a link, and deliveries that are not accepted yet.
 
-Spark calls a reader from the one thread of its process, and not for seconds at a time; a connection has to be served
-all the while. So that runs in a thread of its own, and each call goes over to it and comes back.
+Spark calls a reader from the only thread of its process, sometimes not for seconds, while a connection needs constant
+service. The connection therefore runs in a thread of its own, and each call goes to that thread and back.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEAVE_TIME = 5.0
-"""Seconds that a link and a connection have to be left; each part of it is bounded by less."""
+"""Seconds to end a link and a connection; each step has a shorter limit."""
 
 POLL = 0.02
-"""Seconds between two looks at what waits."""
+"""Seconds between two checks for waiting deliveries."""
 
 
 class Intake:
@@ -48,8 +48,10 @@ class Intake:
         most: int | None = None,
         source: Source | None = None,
     ) -> None:
-        """Args: task: stands in the container-id. memory: octets that may be here and not accepted. most: deliveries
-        that are wanted in all. source: in the place of the one that names the address."""
+        """Args: task: part of the container-id. memory: octets that may be here and not accepted. most: deliveries
+        wanted in all.
+        source: replaces the default source with the address.
+        """
         self._options = options
         self._task = task
         self._credit = credit
@@ -62,7 +64,7 @@ class Intake:
         self._scope: trio.CancelScope | None = None
         self._receiver: BatchReceiver | None = None
         self._failure: BaseException | None = None
-        #: Since when there is no link; None: there is one.
+        #: The time of the link's loss; None: there is a link.
         self._lost_at: float | None = None
 
     # ---------------------------------------------------------------------------------------------- for other threads
@@ -70,8 +72,7 @@ class Intake:
     def start(self) -> None:
         """Connect, attach and receive.
 
-        Raises: AmqpMeshError: the peer does not let us in, or refuses the link; or there is no link within
-            `connectTimeout`.
+        Raises: AmqpMeshError: the peer refuses our login or the link; or there is no link within `connectTimeout`.
         """
         self._thread = threading.Thread(target=self._run, name=f"amqp {self._task}", daemon=True)
         self._thread.start()
@@ -80,9 +81,9 @@ class Intake:
             raise self._failure
 
     def stop(self) -> None:
-        """Release what is not accepted, detach and close. A thread that does not end in time is left to itself.
+        """Release deliveries that are not accepted, detach and close. A thread that does not end in time is abandoned.
 
-        Called again meanwhile, by a signal's handler, it waits as well.
+        A second call meanwhile, by a signal's handler, waits as well.
         """
         thread = self._thread
         if thread is None:
@@ -94,31 +95,36 @@ class Intake:
         self._thread = None
 
     def waiting(self) -> int:
-        """Deliveries that can be taken now. Raises: as `take`."""
+        """Return the number of deliveries that can be taken now. Raises: as `take`."""
         return self._call(lambda receiver: receiver.waiting)
 
     def received(self) -> int:
-        """Deliveries that came in all. Raises: as `take`."""
+        """Return the number of all deliveries received. Raises: as `take`."""
         return self._call(lambda receiver: receiver.received)
 
     def is_full(self) -> bool:
-        """Whether no more will come before something is accepted. Raises: as `take`."""
+        """Return True if no more can arrive before some are accepted. Raises: as `take`."""
         return self._call(lambda receiver: receiver.is_full)
 
     def take(self, count: int, octets: int) -> Batch:
-        """Up to `count` deliveries and so many octets, but one if there is any, however large.
+        """Return up to `count` deliveries and this many octets, but at least one if there is any, however large.
 
-        Raises: AmqpMeshError: the link is over for good, or has been lost for `reconnectTimeout`.
+        Raises: AmqpMeshError: the link has ended for good, or has been lost for `reconnectTimeout`.
         """
         return self._call(lambda receiver: receiver.take(count, octets))
 
     def accept(self, taken: Batch) -> bool:
-        """They were processed. Returns: whether the peer is told: not, if their link is gone. Raises: as `take`."""
+        """Accept processed deliveries. Returns: False if the peer does not get that, since their link is gone. Raises:
+        as `take`.
+        """
         return self._call(lambda receiver: receiver.accept(taken))
 
     def wait(self, quiet: float, deadline: float, *, enough: int) -> int:
-        """Wait until `enough` deliveries can be taken, nothing has come for `quiet` seconds, no more can come, or it is
-        `deadline` by `time.monotonic`. Returns: how many can be taken. Raises: as `take`."""
+        """Wait until `enough` deliveries can be taken, none has arrived for `quiet` seconds, or no more can arrive.
+
+        The wait ends at `deadline` (`time.monotonic`) in any case.
+        Returns: how many can be taken. Raises: as `take`.
+        """
         received = self.received()
         last = time.monotonic()
         while True:
@@ -138,7 +144,7 @@ class Intake:
         return self._call(lambda receiver: receiver.is_attached)
 
     def _call(self, function: Callable[[BatchReceiver], T]) -> T:
-        """Have a function called where the connection is served."""
+        """Call a function in the thread of the connection."""
         token, receiver = self._token, self._receiver
         if token is None or receiver is None:
             raise CommandError("the intake was not started")
@@ -179,7 +185,7 @@ class Intake:
             self._ready.set()
 
     async def _receive(self) -> None:
-        """Serve the link until `stop`. Raises: AmqpMeshError: it never came about."""
+        """Serve the link until `stop`. Raises: AmqpMeshError: the first connection failed."""
         self._token = trio.lowlevel.current_trio_token()
         with trio.CancelScope() as self._scope:
             connection = peer.connection(self._options, self._task)

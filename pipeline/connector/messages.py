@@ -1,4 +1,4 @@
-"""Rows become messages: the columns of `columns.py` that can be written, or some of them."""
+"""Messages made from rows: from all writable columns of `columns.py`, or some of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANNOTATIONS: Final = ("delivery_annotations", "message_annotations", "footer")
 
 
 def check_columns(schema: StructType, body: BodyFormat) -> None:
-    """Whether rows of this schema can be written. Raises: CommandError: which column cannot."""
+    """Check that rows of a schema can be written. Raises: CommandError: a column cannot."""
     full = spark_schema(body)
     for field in schema:
         if field.name not in BY_NAME:
@@ -43,7 +43,7 @@ def check_columns(schema: StructType, body: BodyFormat) -> None:
 
 
 def _fits(given: DataType, wanted: DataType) -> bool:
-    """The same type; or a struct of some of its fields; or a plain string where there is a type and a text."""
+    """Return True for the same type; or a struct of some of its fields; or a plain string for a type and a text."""
     if _is_value(wanted) and isinstance(given, StringType):
         return True
     if isinstance(wanted, StructType) and isinstance(given, StructType):
@@ -60,17 +60,17 @@ def _is_value(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How rows are written. `key`: the application property with the key of each row; empty: none."""
+    """The settings for writing rows. `key`: the application property for the key of each row; empty: none."""
 
     body: BodyFormat
     key: str = ""
 
 
 def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
-    """The octets of the message that a row is.
+    """Return the encoded message of a row.
 
     Args: row: by column, as Arrow gives it to Python, maps as lists of pairs. key: of the row.
-    Raises: MisfitError: which column cannot be written, and why.
+    Raises: MisfitError: a column cannot be written; with the reason.
     """
     if row.get("message_format") not in (None, MESSAGE_FORMAT):
         raise MisfitError(f"message_format: {row['message_format']} is not written here")
@@ -105,7 +105,7 @@ def _same(value: Any) -> Any:
 
 
 def _value(given: Any) -> Any:
-    """Of a type and a text; a plain string is a string."""
+    """Return the value of a type and a text; a plain string is a string."""
     return given if given is None or isinstance(given, str) else from_text(given.get("type") or "null", given["value"])
 
 
@@ -136,7 +136,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "absolute_expiry_time": _time,
     "creation_time": _time,
 }
-"""What a message has in the place of what a row has."""
+"""Conversions of fields that a message has in another form than a row."""
 
 
 def _json(text: str | None) -> bytes | None:
@@ -165,4 +165,4 @@ _BODIES: Final[Mapping[BodyFormat, Callable[[Any], Any]]] = {
     BodyFormat.JSON: _json,
     BodyFormat.MSGPACK: _msgpack,
 }
-"""The body of a message by the column; null is a body of null."""
+"""Conversions of the column `body`; null is a body of null."""

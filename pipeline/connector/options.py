@@ -1,4 +1,4 @@
-"""The options of the data source, in one table: what is read, checked and documented comes from here."""
+"""The options of the data source, in one table: the source of parsing, checks and documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Use(Flag):
-    """What an option is for."""
+    """The uses of an option."""
 
     STREAM = auto()
     BATCH = auto()
@@ -26,7 +26,7 @@ class Use(Flag):
 
 
 class BodyFormat(Enum):
-    """What the column `body` holds."""
+    """The formats of the column `body`."""
 
     BINARY = "binary"
     STRING = "string"
@@ -35,14 +35,14 @@ class BodyFormat(Enum):
 
 
 class Acquire(Enum):
-    """What a batch read does with what it reads."""
+    """The ways in which a batch read treats the messages that it reads."""
 
     BROWSE = "browse"
     ACCEPT = "accept"
 
 
 class KeepPayload(Enum):
-    """When the column `payload` is filled."""
+    """The cases in which the column `payload` is filled."""
 
     ERRORS = "errors"
     ALWAYS = "always"
@@ -50,8 +50,12 @@ class KeepPayload(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `parse` raises ValueError, which says what it should be. A `default` of None: none is set, unless it
-    is `required`; `stands_for`: what is meant then."""
+    """One option.
+
+    `parse` raises ValueError with the expected form. `default`: None: not set, unless it is `required`. `stands_for`:
+    the
+    meaning of an option that is not set.
+    """
 
     name: str
     use: Use

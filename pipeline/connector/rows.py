@@ -1,6 +1,6 @@
-"""Messages become rows: only what a column asks for is decoded.
+"""Rows made from messages: only the requested columns are decoded.
 
-What cannot be said in a column is never lost: the column is null, `error` says why, and `payload` has all octets.
+Nothing that does not fit a column is lost: the column is null, `error` has the reason, and `payload` has all octets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What rows are to be made: the columns, in order, and the options that concern them."""
+    """The rows to make: the columns, in order, and the options that concern them."""
 
     names: tuple[str, ...]
     body: BodyFormat = BodyFormat.BINARY
@@ -50,26 +50,26 @@ class Shape:
 
 
 CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("format", pa.int64())])
-"""Deliveries as they came: the octets of each, its tag and its message-format."""
+"""Received deliveries: the octets of each, its tag and its message-format."""
 
 
 def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
-    """Deliveries, as rows are made of them. Args: payloads: of each, all its octets."""
+    """Return deliveries in the form for `batch`. Args: payloads: of each, all its octets."""
     tags = [delivery.tag for delivery in deliveries]
     return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
 
 
 class Came:
-    """Some deliveries on their way to be rows."""
+    """Some deliveries during their conversion to rows."""
 
     def __init__(self, carried: pa.RecordBatch, epoch: str, first: int) -> None:
-        """Args: carried: as `CARRIED` says. epoch, first: where the first of them stands in its stream."""
+        """Args: carried: as `CARRIED`. epoch, first: the position of the first one in its stream."""
         self.carried = carried
         self.epoch = epoch
         self.first = first
         self.payloads: pa.BinaryArray = carried.column(0)
         self.sections: Sections = find(self.payloads, carried.column(2).to_numpy())
-        #: Why something of a message is not to be had, the first reason.
+        #: The first reason why a part of each message cannot be decoded.
         self.errors = {row: f"message: {why}" for row, why in self.sections.errors.items()}
         self._octets: list[bytes] | None = None
 
@@ -78,13 +78,13 @@ class Came:
 
     @property
     def octets(self) -> list[bytes]:
-        """The payloads, for Python."""
+        """The payloads as Python bytes."""
         if self._octets is None:
             self._octets = self.payloads.to_pylist()
         return self._octets
 
     def tried(self, row: int, name: str, read: Callable[..., Any], *arguments: Any) -> Any:
-        """What is read of a message, or None where that cannot be had."""
+        """Return a part of a message, or None if it cannot be decoded."""
         try:
             return read(*arguments)
         except ProtocolError as error:
@@ -95,7 +95,7 @@ class Came:
 
 
 def batch(carried: pa.RecordBatch, shape: Shape, *, epoch: str, first: int) -> pa.RecordBatch:
-    """The rows of deliveries, in their order; nothing is raised because of what is in them.
+    """Return the rows of deliveries, in their order; no content raises an error.
 
     Args: carried, epoch, first: as of `Came`.
     """
@@ -112,7 +112,7 @@ def batch(carried: pa.RecordBatch, shape: Shape, *, epoch: str, first: int) -> p
 
 
 def _body_octets(came: Came, row: int) -> bytes:
-    """Of one data section or of several."""
+    """Return the content of one or several data sections."""
     payload = came.octets[row]
     parts = []
     for _, at in came.sections.bodies(row):
@@ -123,12 +123,12 @@ def _body_octets(came: Came, row: int) -> bytes:
 
 
 def _head(code: int) -> int:
-    """Octets of a binary before its content."""
+    """Return the number of octets of a binary before its content."""
     return 2 if code == 0xA0 else 5
 
 
 def _value(came: Came, row: int) -> Any:
-    """Of an amqp-value, or the elements of one amqp-sequence or of several."""
+    """Return the value of an amqp-value, or the elements of one or several amqp-sequences."""
     payload = came.octets[row]
     refuse_values(payload, MAX_VALUES)
     bodies = came.sections.bodies(row)
@@ -138,7 +138,7 @@ def _value(came: Came, row: int) -> Any:
 
 
 def _content(came: Came, row: int) -> Any:
-    """The octets of data sections, or the value of any other body."""
+    """Return the octets of data sections, or the value of any other body."""
     return _body_octets(came, row) if came.sections.kinds[row] == DATA else _value(came, row)
 
 
@@ -171,11 +171,11 @@ def _json(came: Came, row: int) -> str:
     value = _content(came, row)
     if type(value) not in (str, Symbol, bytes):
         return to_json(value)
-    # Senders put JSON in text as well as in octets. Text that is not JSON is an error in both: made a JSON string, it
-    # could not be told from text that is.
+    # Senders put JSON in text and in octets. Text that is not JSON is an error in both: converted to a JSON string, it
+    # could not be told from JSON text.
     text = _text(value) if isinstance(value, bytes) else str.__str__(value)
     try:
-        json.loads(text, parse_int=str)  # numbers have any length in JSON
+        json.loads(text, parse_int=str)  # JSON numbers have any length
     except (ValueError, RecursionError) as error:
         raise MisfitError(f"no JSON: {error}") from None
     return text
@@ -187,7 +187,7 @@ def _msgpack(came: Came, row: int) -> str:
         raise MisfitError(f"{_told(came, row, octets)} is no msgpack, which stands in octets")
     try:
         value = msgpack.unpackb(octets, strict_map_key=False)
-    except Exception as error:  # msgpack has a dozen kinds of them
+    except Exception as error:  # msgpack raises a dozen kinds of errors
         raise MisfitError(f"no msgpack: {str(error) or type(error).__name__}") from None
     return to_json(value)
 
@@ -210,7 +210,7 @@ def _bodies(came: Came, shape: Shape) -> pa.Array:
     if shape.body in (BodyFormat.BINARY, BodyFormat.STRING) and (contents := came.sections.contents()) is not None:
         if shape.body is BodyFormat.BINARY:
             return contents
-        with suppress(pa.ArrowInvalid):  # some are not UTF-8
+        with suppress(pa.ArrowInvalid):  # not all are UTF-8
             return contents.cast(pa.string())
     read, kinds = _FORMATS[shape.body], came.sections.kinds.tolist()
     values = [came.tried(row, "body", read, came, row) if kind else None for row, kind in enumerate(kinds)]
@@ -235,7 +235,7 @@ def _body_type(came: Came, row: int, kind: int) -> str | None:
 
 
 def _decoded(came: Came, kind: type[Any], code: int, name: str) -> dict[int, Any]:
-    """A section of the messages that have it, by row."""
+    """Return a decoded section of the messages that have it, by row."""
 
     def read(payload: bytes, at: int) -> Any:
         refuse_values(payload, MAX_VALUES)
@@ -263,7 +263,7 @@ def _properties(came: Came, shape: Shape) -> pa.Array:
 
 _LATEST: Final = 253_402_300_799_999
 _EARLIEST: Final = -62_135_596_800_000
-"""Milliseconds since 1970 that Spark's timestamps have: the years 1 to 9999."""
+"""The earliest timestamp of Spark, milliseconds since 1970: its range is the years 1 to 9999."""
 
 
 def _time(value: int) -> int | None:
@@ -280,13 +280,13 @@ _PROPERTY: Final[Mapping[str, Callable[[Any], Any]]] = {
     "absolute_expiry_time": _time,
     "creation_time": _time,
 }
-"""What Spark has of a field in the place of its value."""
+"""Conversions of fields that Spark has in another form."""
 
 
 def _structs(
     count: int, kind: pa.StructType, decoded: Mapping[int, Any], forms: Mapping[str, Callable[[Any], Any]]
 ) -> pa.Array:
-    """A struct column; null where there is no section."""
+    """Return a struct column; null without a section."""
     if not decoded:
         return pa.nulls(count, kind)
     columns = []
@@ -303,7 +303,7 @@ def _structs(
 
 
 def _pairs(values: list[Any]) -> pa.Array:
-    """A column of AMQP values, each a type and a text, or None."""
+    """Return a column of AMQP values, each a type and a text, or None."""
     names = pa.array([None if value is None else value[0] for value in values], pa.string())
     texts = pa.array([None if value is None else value[1] for value in values], pa.string())
     mask = pa.array([value is None for value in values], pa.bool_())
@@ -334,7 +334,9 @@ def _maps(kind: type[Any], code: int, name: str) -> Callable[[Came, Shape], pa.A
 
 
 def _entries(value: Mapping[Any, Any]) -> dict[str, tuple[str, str | None]]:
-    """Of a map. Raises: MisfitError: two keys are one to Spark: a symbol, and the text of a ulong."""
+    """Return the entries of a map. Raises: MisfitError: two keys are equal in Spark: a symbol, and the text of
+    a ulong.
+    """
     entries = {
         str.__str__(key) if isinstance(key, str) else f"ulong:{key}": to_text(each) for key, each in value.items()
     }
@@ -347,7 +349,7 @@ def _entries(value: Mapping[Any, Any]) -> dict[str, tuple[str, str | None]]:
 
 
 def _sparse(count: int, values: Mapping[int, Any], kind: pa.DataType) -> pa.Array:
-    """A column that is null almost everywhere."""
+    """Return a column that is null almost everywhere."""
     if not values:
         return pa.nulls(count, kind)
     return pa.array([values.get(row) for row in range(count)], kind)
@@ -360,7 +362,7 @@ def _payloads(came: Came, shape: Shape) -> pa.Array:
 
 
 _LAST: Final = frozenset({"error", "payload"})
-"""Made when all others are: they tell what went wrong with those."""
+"""Columns made after all others: they depend on the errors of those."""
 
 _MAKERS: Final[dict[str, Callable[[Came, Shape], pa.Array]]] = {
     "body": _bodies,

@@ -1,7 +1,8 @@
-"""Where the sections of many messages lie (§3.2), found by skipping: of most of them in one go, whatever they hold.
+"""The positions of sections in many messages (§3.2), found without decoding: in most messages for all at once.
 
-Messages of one batch are much alike, so NumPy looks at the first section of all of them, then at the second, and so on.
-What is written in a rarer way, or malformed, is looked at one by one.
+Messages of one batch are similar, so NumPy finds the first section of all of them, then the second, and so on. Messages
+with
+rare encodings, or malformed ones, are searched one by one.
 """
 
 from __future__ import annotations
@@ -51,30 +52,30 @@ _SYMBOLIC: Final = {
 
 @dataclass(slots=True)
 class Sections:
-    """Offsets count from where a message begins."""
+    """The positions found. Offsets count from the beginning of a message."""
 
-    #: All octets, and where each message begins there.
+    #: All octets, and the offset of each message.
     octets: npt.NDArray[np.uint8]
     starts: Numbers
-    #: By message: the code of its body sections, 0 if it has none; where the (first) section begins, where its value
-    #: does, and where that ends.
+    #: By message: the code of its body sections, 0 if it has none; the offsets of the (first) section, of its value,
+    #: and of the value's end.
     kinds: Numbers
     begins: Numbers
     values: Numbers
     ends: Numbers
-    #: By the section's code: the messages that have it, and where it begins in each. Those of bodies are not here.
+    #: By section code, without bodies: the messages that have it, and its offset in each.
     heads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    #: Of messages with several body sections: where each begins, and where its value does.
+    #: Of messages with several body sections: the offset of each, and of its value.
     several: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    #: Why it is no message.
+    #: The reason why a payload is no message.
     errors: dict[int, str] = field(default_factory=dict)
 
     def bodies(self, row: int) -> list[tuple[int, int]]:
-        """Where each body section of a message begins, and where its value does."""
+        """Return the offsets of each body section of a message, and of its value."""
         return self.several.get(row) or [(int(self.begins[row]), int(self.values[row]))]
 
     def contents(self) -> pa.BinaryArray | None:
-        """The content of all bodies, if each is one data section; else None."""
+        """Return the content of all bodies, if each is one data section; else None."""
         if self.several or not (self.kinds == DATA).all():
             return None
         codes = self.octets[self.starts + self.values]
@@ -94,7 +95,9 @@ class Sections:
 
 
 def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
-    """The sections of messages. Args: formats: their message-formats; of others than 0 nothing is known."""
+    """Find the sections of messages. Args: formats: their message-formats; for other formats than 0 nothing
+    is known.
+    """
     count = len(payloads)
     data, starts, ends = _octets(payloads)
     kinds, begins, values, body_ends = (np.zeros(count, np.int64) for _ in range(4))
@@ -109,7 +112,7 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
         code = data[here + 2].astype(np.int64)
         after = here + 4 + _widths(data, here + 3)
         good = (data[here] == 0) & (data[here + 1] == 0x53) & _KNOWN[data[here + 3]] & (after <= ends[rows])
-        # In order, once each (§3.2), and one body section.
+        # In order, once each (§3.2), with one body section.
         good &= (code > last[rows]) & (code >= HEADER) & (code <= FOOTER)
         body = (code >= DATA) & (code <= VALUE)
         good &= ~(body & (last[rows] >= DATA))
@@ -136,7 +139,7 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
 
 
 def _octets(payloads: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """All octets, and where each message begins and ends; behind the last one there is something to look at, too."""
+    """Return all octets, and begin and end of each message; padding after the last one allows reads beyond it."""
     _, offsets, octets = payloads.buffers()
     limits = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
     first, end = int(limits[0]), int(limits[-1])
@@ -145,7 +148,7 @@ def _octets(payloads: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Numbers, N
 
 
 _BEYOND: Final = 16
-"""Octets behind the begin of a section that are looked at whether they belong to it or not."""
+"""Octets after the beginning of a section that are read, whether they belong to it or not."""
 
 _KNOWN: Final = np.array([code in ENCODINGS for code in range(256)])
 _FIXED: Final = np.array([MIN_WIDTHS.get(code >> 4, 0) if code < 0xA0 else 0 for code in range(256)], np.int64)
@@ -154,7 +157,7 @@ _LONG: Final = np.array([code >> 4 in (0xB, 0xD, 0xF) for code in range(256)])
 
 
 def _widths(data: npt.NDArray[np.uint8], at: Numbers) -> Numbers:
-    """How many octets the values at these format codes have behind those (§1.2)."""
+    """Return the number of octets after these format codes (§1.2)."""
     code = data[at]
     widths = _FIXED[code]
     short = _SHORT[code]
@@ -201,7 +204,7 @@ def _look(found: Sections, row: int, payload: bytes) -> None:
 
 
 def _split(payload: bytes, heads: dict[int, int], bodies: list[tuple[int, int]]) -> tuple[int, int]:
-    """Returns: the code of the body sections, and where the last one ends.
+    """Find the sections of one message. Returns: the code of the body sections, and the end of the last one.
 
     Raises: Incomplete, Violation, ProtocolError, MisfitError: it is no message.
     """
@@ -214,11 +217,11 @@ def _split(payload: bytes, heads: dict[int, int], bodies: list[tuple[int, int]])
         if not HEADER <= code <= FOOTER:
             raise MisfitError(f"what stands at {at} is no section")
         is_body = DATA <= code <= VALUE
-        # A body is several data sections, or several amqp-sequences, or one amqp-value.
+        # A body is several data sections, several amqp-sequences, or one amqp-value.
         again = is_body and code == last and code != VALUE
         if not again and (code <= last or (is_body and last >= DATA)):
             raise MisfitError(f"section 0x{code:02x} behind 0x{last:02x}")
-        if payload[value_at : value_at + 1] == b"\x00":  # a described value, which cannot be skipped: of an amqp-value
+        if payload[value_at : value_at + 1] == b"\x00":  # a described amqp-value, which cannot be skipped
             _, at = decode_composite(AmqpValue, payload, at)
         else:
             at = skip(payload, value_at, end)
@@ -237,5 +240,5 @@ def _symbolic(payload: bytes, at: int, value_at: int) -> int:
 
 
 def section(kind: type[Any], payload: bytes, at: int) -> Any:
-    """The section that begins there. Raises: ProtocolError: it is malformed."""
+    """Decode the section at an offset. Raises: ProtocolError: it is malformed."""
     return decode_composite(kind, payload, at)[0]

@@ -1,4 +1,6 @@
-"""Sending rows so that each is accepted, or the task fails: unsettled, many at a time, again where that may help."""
+"""Sending of rows: unsettled, many at a time, and repeated where that may help, until each is accepted or the task
+fails.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.sent import Sent
 
 WATCH: Final = 0.1
-"""Seconds between two looks at whether it goes on."""
+"""Seconds between two checks of progress."""
 
 
 class RowError(AmqpMeshError):
-    """A row was not accepted, and will not be; it says which and why."""
+    """A row was refused for good; with the row and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A row on its way: its key, for people, and its octets."""
+    """A row to send: its key, for people, and its octets."""
 
     name: str
     payload: bytes
@@ -40,7 +42,7 @@ class Letter:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of rows."""
+    """Counts of rows by result."""
 
     accepted: int = 0
     dead: int = 0
@@ -48,9 +50,9 @@ class Tally:
 
 
 def send(options: Options, batches: Iterator[list[Letter]]) -> Tally:
-    """Send all, and wait until each is accepted, by the address or by the one for dead letters.
+    """Send all rows, and wait until each is accepted, by the address or by the dead-letter address.
 
-    Raises: RowError: one was not. AmqpMeshError: the peer cannot be reached, or takes nothing, for too long.
+    Raises: RowError: a row was refused. AmqpMeshError: the peer cannot be reached, or accepts nothing, for too long.
     """
     return trio.run(Sending(options).run, batches)
 
@@ -61,16 +63,16 @@ class Sending:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._tally = Tally()
-        #: When something went on, by `time.monotonic`; and since when there is no link.
+        #: The time of the last progress, by `time.monotonic`; and the time since which there is no link.
         self._moved = time.monotonic()
         self._lost: float | None = None
         self._failure: AmqpMeshError | None = None
 
     async def run(self, batches: Iterator[list[Letter]]) -> Tally:
-        """As `send`."""
+        """Send all rows, as `send`."""
         first = await trio.to_thread.run_sync(next, batches, None)
         if first is None:
-            return self._tally  # an empty task needs no connection
+            return self._tally  # no rows, no connection
         limit: float = self._options["connectTimeout"]
         address: str = self._options["address"]
         with trio.move_on_after(limit) as patience:
@@ -87,13 +89,13 @@ class Sending:
         batch: list[Letter] | None = first
         while batch is not None:
             await self._send(connection, sender, batch)
-            # The rows come from Spark, which may take its time: the connection is served meanwhile.
+            # Spark may take long for the next rows: the connection is served meanwhile.
             self._moved = float("inf")
             batch = await trio.to_thread.run_sync(next, batches, None)
             self._moved = time.monotonic()
 
     async def _send(self, connection: Connection, sender: Sender, batch: list[Letter]) -> None:
-        """Until each of a batch is accepted."""
+        """Send a batch until each row is accepted."""
         attempts: int = self._options["attempts"]
         for attempt in range(1, attempts + 1):
             failed = await self._round(sender, batch)
@@ -111,7 +113,7 @@ class Sending:
             batch = again
 
     async def _round(self, sender: Sender, batch: list[Letter]) -> list[tuple[Letter, AmqpMeshError, bool]]:
-        """Send each once. Returns: those that were not accepted, why, and whether trying again is of no use."""
+        """Send each row once. Returns: those that were not accepted, why, and whether another attempt is useless."""
         failed: list[tuple[Letter, AmqpMeshError, bool]] = []
         flying: deque[tuple[Letter, Sent]] = deque()
         for letter in batch:
@@ -139,7 +141,7 @@ class Sending:
         self._moved = time.monotonic()
 
     async def _bury(self, connection: Connection, letter: Letter, error: AmqpMeshError, attempt: int) -> None:
-        """Send it to the address for dead letters. Raises: RowError: there is none, or it is not accepted there."""
+        """Send a row to the dead-letter address. Raises: RowError: there is none, or the row is not accepted there."""
         why = f"row {letter.name}: {error}" + (f", after {attempt} attempts" if attempt > 1 else "")
         address: str | None = self._options["deadLetterAddress"]
         if address is None:
@@ -157,7 +159,7 @@ class Sending:
     # ---------------------------------------------------------------------------------------------------------- inside
 
     async def _watched(self, sender: Sender, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it, unless it does not go on. Errors come out bare."""
+        """Do some work as long as it makes progress. Errors are not wrapped."""
         failure: AmqpMeshError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, sender, nursery.cancel_scope)
@@ -167,7 +169,7 @@ class Sending:
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None or self._failure is not None:
-            raise failure or self._failure  # type: ignore[misc]  # one of them is one
+            raise failure or self._failure  # type: ignore[misc]  # one of them is set
 
     async def _watch(self, sender: Sender, scope: trio.CancelScope) -> None:
         while self._failure is None:

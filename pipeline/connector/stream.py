@@ -1,9 +1,10 @@
-"""Reading a stream: rows stay unsettled here until Spark has committed the micro-batch that they are in.
+"""Stream reads: deliveries stay unsettled here until Spark has committed their micro-batch.
 
-Spark makes one process for each query, which lives as long as the query does, and asks the reader in it for offsets,
-partitions and commits. So that process holds the connection. An offset is a number of deliveries within an *epoch*, one
-life of that process; a range that begins and ends in another epoch is empty here: what was in it was never accepted,
-and comes again from the peer.
+Spark starts one process for each query, which lives as long as the query, and asks its reader for offsets, partitions
+and
+commits. That process holds the connection. An offset is a number of deliveries within an *epoch*, one life of that
+process.
+A range of another epoch is empty here: its deliveries were never accepted, and the peer sends them again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ROWS = 10_000
 
 
 class AmqpPartition(InputPartition):
-    """Deliveries of a micro-batch, as an Arrow stream; so whoever reads it, and however often, reads the same."""
+    """Deliveries of a micro-batch, as an Arrow stream: every read of it, on any executor, gives the same rows."""
 
     def __init__(self, epoch: str, first: int, octets: bytes) -> None:
         super().__init__(None)
@@ -50,19 +51,19 @@ class AmqpPartition(InputPartition):
 
 @dataclass(slots=True)
 class Told:
-    """Deliveries that Spark was told of, from `first` on, and that are not accepted yet."""
+    """Deliveries that were announced to Spark, from `first` on, and are not accepted yet."""
 
     first: int
     taken: Batch
 
     @property
     def end(self) -> int:
-        """Where the next ones begin."""
+        """The position of the next ones."""
         return self.first + len(self.taken)
 
 
 class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one stream. Fresh it can be pickled: it connects when it is first asked for an offset."""
+    """The reader of one stream. A new one can be pickled: it connects when it is first asked for an offset."""
 
     def __init__(self, options: Options, shape: Shape) -> None:
         self._options = options
@@ -70,43 +71,45 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._epoch = ""
         self._intake: Intake | None = None
         self._told: deque[Told] = deque()
-        #: Of this epoch: how many Spark was told of.
+        #: Deliveries of this epoch announced to Spark.
         self._end = 0
-        #: With `availableNow`: when it began to be over, by `time.monotonic`.
+        #: With `availableNow`: the deadline, by `time.monotonic`.
         self._deadline: float | None = None
-        #: That has passed, and what waited then was told: nothing more is taken.
+        #: The deadline has passed, and the deliveries that waited then were announced: no more are taken.
         self._is_over = False
 
     # ------------------------------------------------------------------------------------------------------- for Spark
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        """Where a query begins that has no checkpoint: with what comes from now on."""
+        """Return the offset for a query without a checkpoint: it starts with new messages."""
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As the option says."""
+        """Return the limit of the option."""
         return ReadMaxRows(self._options["maxRowsPerBatch"])
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends when nothing has come for `quiet` seconds, or after `longest`.
+        """End the query when nothing has arrived for `quiet` seconds, or after `longest`.
 
-        A peer cannot say what it has: of a router's senders nobody knows, and a broker gives only as much as there is
-        credit. So what is available shows only by waiting for it.
+        A peer cannot say what is available: a router does not know what senders have, and a broker sends only up to the
+        credit. So
+        waiting is the only way to find out.
         """
         self._started()
         self._deadline = time.monotonic() + self._options["longest"]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch may go, after `start`, which is the end of the last one.
+        """Return the end of the next micro-batch, after `start`, which is the end of the last one.
 
-        Spark calls it only when that one is in its commit log: so this accepts it, as `commit` does. Of an idle query
-        `commit` never comes for its last batch.
+        Spark calls this only when the last micro-batch is in its commit log, so this accepts its deliveries, as
+        `commit` does: for
+        the last batch of an idle query Spark never calls `commit`.
         """
         intake = self._started()
         begin = self._position(start)
         self._accept(begin)
         if begin < self._end:
-            return self._offset(self._end)  # told before, and not made a batch of
+            return self._offset(self._end)  # announced before, and not yet made a batch
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options["maxRowsPerBatch"]
         if self._deadline is not None and not self._wait(intake, count):
             return start
@@ -118,13 +121,13 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """How far it has come here, for the query's progress."""
+        """Return the position of the received deliveries, for the query's progress."""
         if self._intake is None:
             return None
         return self._offset(self._end + self._intake.waiting())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[AmqpPartition]:
-        """The deliveries from `start` to `end`; none, if those are of another life of the reader."""
+        """Return the deliveries from `start` to `end`; none, if those belong to another epoch."""
         begin, stop = self._position(start), self._position(end)
         payloads: list[bytes] = []
         deliveries: list[Delivery] = []
@@ -144,7 +147,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [AmqpPartition(self._epoch, begin + at, _written(table.slice(at, each))) for at in range(0, rows, each)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of a partition."""
+        """Return the rows of a partition; this runs on an executor."""
         assert isinstance(partition, AmqpPartition)
         with pa.ipc.open_stream(partition.octets) as stream:
             first = partition.first
@@ -155,11 +158,11 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     first += len(part)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch is in Spark's commit log: its deliveries are accepted."""
+        """Accept the deliveries of a micro-batch that is in Spark's commit log."""
         self._accept(self._position(end))
 
     def stop(self) -> None:
-        """The query is over: what is not accepted is released. It may come again while that is being done."""
+        """Release deliveries that are not accepted: the query has ended. It may be called again meanwhile."""
         if self._intake is not None:
             self._intake.stop()
             self._intake = None
@@ -176,9 +179,9 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._intake
 
     def _end_on_sigterm(self) -> None:
-        """Spark ends the process by SIGTERM when a query is stopped; without this nothing would be released then.
+        """Release deliveries on SIGTERM, with which Spark ends the process of a stopped query.
 
-        Its pipe ends, too, which stops the reader as well: whichever is first, the other one waits for that.
+        The process' pipe ends, too, which also stops the reader: the second of both waits for the first.
         """
 
         def end(*_: object) -> NoReturn:
@@ -193,11 +196,11 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"epoch": self._epoch, "seq": number}
 
     def _position(self, offset: dict[str, Any]) -> int:
-        """How many deliveries of this epoch are before an offset."""
+        """Return the number of deliveries of this epoch before an offset."""
         return int(offset["seq"]) if offset.get("epoch") == self._epoch else 0
 
     def _accept(self, end: int) -> None:
-        """All before `end` is in Spark's commit log."""
+        """Accept all deliveries before `end`, which are in Spark's commit log."""
         while self._told and self._told[0].first < end:
             told = self._told[0]
             if told.end <= end:
@@ -209,12 +212,12 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._started().accept(part)
 
     def _wait(self, intake: Intake, count: int) -> bool:
-        """Whether there is something to take, or will be soon; and all that comes in time is waited for."""
+        """Wait for deliveries that arrive in time. Returns: True if there are some to take, or will be soon."""
         assert self._deadline is not None
         if self._is_over:
             return False
         waiting = intake.wait(self._options["quiet"], self._deadline, enough=count)
-        # Where messages come faster than batches are worked off, something always waits.
+        # If messages arrive faster than batches are processed, some always wait.
         self._is_over = time.monotonic() >= self._deadline
         return waiting > 0
 

@@ -1,8 +1,10 @@
-"""AMQP values as Spark can have them: a type and a text; plain JSON; and back.
+"""AMQP values in Spark: a type and a text, or plain JSON; and back.
 
-Spark's maps have one type for all values, AMQP's have not. So a value of a map is a struct of the name of its AMQP type
-and a text, which says all of it: `ulong` goes beyond Spark's `bigint`, decimals and timestamps beyond its own. Lists,
-maps, arrays and described values are JSON there, in which the types of what is inside are lost.
+Spark's maps have one type for all values, AMQP's do not. A value of a map is therefore a struct of the name of its AMQP
+type
+and a text without loss: `ulong` exceeds Spark's `bigint`, decimals and timestamps exceed Spark's. Lists, maps, arrays
+and
+described values are JSON there, without the types of their elements.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 
 
 class MisfitError(ValueError):
-    """A value that cannot be had in the form that is asked for; it says why."""
+    """A value does not fit the requested form; with the reason."""
 
 
 def to_plain(value: Any) -> Any:
-    """What JSON says of a value. Octets are base64, timestamps milliseconds since 1970, UUIDs and decimals text, as are
-    floating-point numbers that are none or not finite; a described value has a `descriptor` and a `value`.
+    """Return a value for JSON.
 
+    Octets become base64, timestamps milliseconds since 1970; UUIDs, decimals, and floating-point numbers that are not
+    finite
+    become text; a described value has a `descriptor` and a `value`.
     Raises: MisfitError: keys of a map are not distinct as text.
     """
     kind = type(value)
@@ -53,7 +57,7 @@ def to_plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """The same as text. Raises: MisfitError: as `to_plain`."""
+    """Return a value as JSON text. Raises: MisfitError: as `to_plain`."""
     return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -84,7 +88,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def to_text(value: Any) -> tuple[str, str | None]:
-    """The name of a value's type, and its text; null has none. Raises: MisfitError: as `to_plain`."""
+    """Return the name of a value's type, and its text; null has none. Raises: MisfitError: as `to_plain`."""
     name, text = _NAMES.get(type(value), (None, None))
     if name is None or text is None:
         for kind, compound in _COMPOUNDS.items():
@@ -120,9 +124,10 @@ _COMPOUNDS: Final[dict[type, str]] = {Mapping: "map", list: "list", types.Array:
 
 
 def from_text(name: str, text: str | None) -> Any:
-    """The value of a type and a text.
+    """Return the value of a type and a text.
 
-    Raises: MisfitError: there is no such type, it is not written (arrays, described values), or the text is none of it.
+    Raises: MisfitError: there is no such type, it cannot be written (arrays, described values), or the text does not
+        fit it.
     """
     reader = _READERS.get(name)
     if reader is None:
@@ -186,4 +191,4 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 TYPES: Final = tuple(name for name, _ in _NAMES.values()) + tuple(_COMPOUNDS.values())
-"""Every name that a type may have."""
+"""All names of types."""

@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from amqpmesh.pipeline.connector.options import Options
 
 LETTERS = 10_000
-"""Rows that are encoded at a time."""
+"""Rows encoded at a time."""
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""What Spark calls them among the properties of a task."""
+"""Spark's name of the batch among the properties of a task."""
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has done."""
+    """The result of a task."""
 
     tally: Tally
 
 
 class Tasks:
-    """What both writers do in a task."""
+    """The work of a task, the same for both writers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._writing = Writing(options["body"], options["deliveryKey"])
-        #: In the place of a query's id, where there is none: the same for all attempts of a task.
+        #: Stands for a query's id if there is none: the same for all attempts of a task.
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """On an executor: send the rows of a partition. Raises: RowError, AmqpMeshError: as `send`."""
+        """Send the rows of a partition; this runs on an executor. Raises: RowError, AmqpMeshError: as `send`."""
         return Sent(send(self._options, self._letters(iterator)))
 
     def _letters(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Letter]]:
@@ -70,8 +70,10 @@ class Tasks:
 
 
 class AmqpStreamWriter(Tasks, DataSourceStreamArrowWriter):
-    """The writer of a stream. A batch is committed when all its tasks have ended well; nothing is left to be done then,
-    and what an aborted one has sent cannot be called back."""
+    """The writer of a stream. A batch is committed when all its tasks have succeeded. Commit and abort do nothing more:
+    rows of an
+    aborted batch that were sent cannot be recalled.
+    """
 
 
 class AmqpBatchWriter(Tasks, DataSourceArrowWriter):
