@@ -32,9 +32,9 @@ DELIVERY_TAG: Final = Symbol("delivery-tag")
 def refuse(context: Context, relay: Relay, error: Error, node: Node | None = None) -> None:
     """Refuse an unsent message with the error that a link to the message's address would get.
 
-    The message is `rejected` with it. A settled message cannot be, nor one whose source takes no `rejected`: the error
-    ends the link then. A lane stays, for many senders use it.
-    Args: node: where the message waits; None: nowhere.
+    The message is `rejected` with that error. If the message is settled, or the sender's source lists no `rejected`,
+    the error ends the sender's link instead. It never ends a lane, since a lane has many senders.
+    Args: node: the node where the message waits; None: it waits at none.
     """
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)

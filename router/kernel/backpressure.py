@@ -33,14 +33,17 @@ def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnectio
 
 
 def _wait_for_output(router: KernelRouter, wire: KernelConnection, sink: KernelConnection, is_full: bool) -> None:
-    """Leave the next frame of a connection unread until output of another connection is written, if that is harmless.
+    """Leave the next frame of a connection unread until the output of another connection is written.
 
-    Both transports must support waiting (`patient`). It is harmless while no write of the output was tried. After
-    that, all later frames of the connection wait, too. It is then harmless only if all large traffic of the connection
-    leaves by that output, no small message came for 100 ms, and that output was not slow recently.
+    All later frames of the connection wait, too. So both transports must support waiting (`patient`), and one of these
+    must hold:
 
-    Args: is_full: too much output waits there. If false, a session's window is too narrow: on the same connection, the
-        frame that widens it comes behind the waiting ones, so waiting is not possible.
+    - The output is full, and no write of it was tried yet: the next write may make room at once.
+    - All large deliveries of the connection have left by this output for 100 ms, no small message has come to the
+      router meanwhile, and the output was not slow recently.
+
+    Args: is_full: too much output waits. If false, a session's window is too narrow. Then the connections must differ:
+        on the same one, the frame that widens the window would come behind the waiting frames.
     """
     if (wire.patient and sink.patient) and (
         (is_full and sink.out and not sink.sending)

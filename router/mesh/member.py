@@ -103,7 +103,7 @@ class MeshMember:
     # -------------------------------------------------------------------------------------------------- neighbours
 
     def opened(self, record: ConnectionRecord) -> None:
-        """Take an open connection; if it leads to a neighbour, start the link-state protocol on it."""
+        """Start the link-state protocol on a connection to a neighbour; do nothing on any other connection."""
         if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
             return
         router = record.peer.container_id
@@ -290,7 +290,7 @@ class MeshMember:
         self._apply(self.topology.set_cost(neighbour, cost, self._context.now))
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
-        """Return the cost of the connections of a listener or connector, unless one has its own."""
+        """Return the cost of the connections of a listener or connector: the changed one, or the configured one."""
         return self._costs.get((type(config), config.name), config.cost)
 
     def set_cost_of(self, config: ListenerConfig | ConnectorConfig, cost: int) -> None:

@@ -36,7 +36,7 @@ class NextHops:
         return {each.record: each for each in children if isinstance(each, Neighbour) and each.record in neighbours}
 
     def next_hop(self, node: Node, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
-        """Return the connection that a lane goes by; empty: there is no path, or no consumer.
+        """Return the neighbour that a lane goes to, by its connection; empty: there is no path, or no consumer.
 
         Without a consumer a lane needs no path: its deliveries are sent back at once.
         """

@@ -57,7 +57,7 @@ class ManagementNode(LinkFactory):
     """The management node: it answers one request after the other."""
 
     def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
-        """Args: listener: its limits hold. survey: takes a snapshot of the router."""
+        """Args: listener: the limits of the node's connection. survey: takes a snapshot of the router."""
         self._inside = InProcess(listener, own=True)
         self._take_snapshot = survey
         self._snapshot: tuple[float, Statistics] | None = None
