@@ -110,8 +110,7 @@ def series(
     """Return all series: their names (`_SERIES`), `at`, the number of the window since 1970, `value`, and `weight`.
 
     Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. routers: all, in a column
-        `router`.
-        window: see `WINDOW`.
+        `router`. window: see `WINDOW`.
     """
     found = [_of_addresses(attempts, window), _of_links(counts, routers, window), _of_waits(events, window)]
     together = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found)
@@ -182,8 +181,7 @@ def _of_waits(events: DataFrame, window: int) -> DataFrame:
 
 def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
     """Judge each series: the columns of `SERIES` except the last; `found`, its episodes; and `seen`, all its windows,
-    if it has
-    an episode.
+    if it has an episode.
 
     The first and the last window are left out: they are not whole. Args: all_series: as `series` returns them.
     """

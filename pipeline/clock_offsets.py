@@ -1,15 +1,12 @@
 """Offsets between the clocks of routers, from the times when the same deliveries and outcomes passed them.
 
 A delivery reaches the next router after it has left the one before. If clock b is ahead of clock a by x, then b's time
-of
-arrival is at least x more than a's time of departure: each delivery bounds x from above. Outcomes go the other way, and
-bound x from below. The lowest of each are the tightest bounds; x lies between them. Bounds over several routers add up,
-so
-the shortest paths in the graph of all bounds are the tightest bounds together.
+of arrival is at least x more than a's time of departure: each delivery bounds x from above. Outcomes go the other way,
+and bound x from below. The lowest of each are the tightest bounds; x lies between them. Bounds over several routers add
+up, so the shortest paths in the graph of all bounds are the tightest bounds together.
 
 The estimate of a clock is the middle of its bounds, and half their distance is its error. With these estimates no
-delivery
-that gave a bound arrives before it has left.
+delivery that gave a bound arrives before it has left.
 """
 
 from __future__ import annotations
@@ -49,10 +46,8 @@ class Clock:
     """The offset of a router's clock from another's, in nanoseconds.
 
     Args: offset: how far it is ahead; None: unknown. error: the greatest error of the offset. is_reference: `against`
-        is the
-        reference of all routers that are connected to this one by bounds; otherwise it is a neighbour. problem: the
-        reason of
-        an unknown offset.
+        is the reference of all routers that are connected to this one by bounds; otherwise it is a neighbour. problem:
+        the reason of an unknown offset.
     """
 
     router: str
@@ -67,9 +62,8 @@ def clocks(bounds: Iterable[Bound]) -> Iterator[Clock]:
     """Yield the offset of each router from a reference, then that of each two routers with bounds.
 
     The reference is the first, by name, of a group of routers connected by bounds in both directions. If two opposite
-    bounds
-    exclude each other, neither counts; if the rest of the bounds exclude each other, all routers of the group are
-    unknown.
+    bounds exclude each other, neither counts; if the rest of the bounds exclude each other, all routers of the group
+    are unknown.
     """
     least: dict[tuple[str, str], int] = {}
     for each in bounds:

@@ -26,8 +26,7 @@ MOST_WINDOWS: Final = 1_440
 
 DRIFT: Final = 50
 """The greatest drift between two clocks, in parts per million; quartz drifts less. An observation some time from the
-moment of
-the estimate is a weaker bound, and the error grows with that time.
+moment of the estimate is a weaker bound, and the error grows with that time.
 """
 
 STAMP: Final = 1_000
@@ -35,8 +34,7 @@ STAMP: Final = 1_000
 
 ONE_FRAME: Final = 256
 """Octets of payload that fit into one frame on any connection (the smallest frame is 512 octets, §2.4.1). A larger
-delivery
-can reach the next router before its last frame has left this one.
+delivery can reach the next router before its last frame has left this one.
 """
 
 CLOCKS: Final = (
@@ -55,8 +53,7 @@ STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(he
 
 PASSED: Final = "outcome in ('accepted', 'rejected')"
 """Outcomes that a router records only after it got them from the next router: no router gives these itself for a
-delivery that
-it has sent.
+delivery that it has sent.
 """
 
 _FOUND: Final = (*CLOCKS[:1], *CLOCKS[2:])
@@ -138,12 +135,10 @@ def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataF
     """Return the clocks between the middles of each two consecutive windows; a clock is assumed to run evenly between
     them.
 
-    If one of the two estimates is unknown, the other one counts for the whole time. Args: found: the table
-    `latency/clocks`,
-        of the same window and drift.
+    If one of the two estimates is unknown, the other one counts for the whole time.
+    Args: found: the table `latency/clocks`, of the same window and drift.
     Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known router
-        its
-        `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
+        its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
     """
     slots = f"""array(named_struct('slot', window_start, 'is_later', false),
                       named_struct('slot', window_start - {window}, 'is_later', true))"""

@@ -1,9 +1,9 @@
 """The effect of failures of links and routers: unreachable receivers, longer paths, and overloaded links.
 
 The recorded traffic is routed over the recorded graph without the failed element, as routers would share it
-(`routing`).
-Deliveries to a router count as lost if no path leads to it any more, even if their address has receivers elsewhere; the
-column `elsewhere` has the number of those. A multicast delivery counts for each router at which it left the mesh.
+(`routing`). Deliveries to a router count as lost if no path leads to it any more, even if their address has receivers
+elsewhere; the column `elsewhere` has the number of those. A multicast delivery counts for each router at which it left
+the mesh.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Failure(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The failed routers and links, as a text for people."""
         return " and ".join(_shown(each) for each in self.elements)
 
 
@@ -312,8 +312,7 @@ def job(work: Work) -> Done:
 
 def flows(traffic: DataFrame) -> list[Flow]:
     """Return the traffic between routers in all windows of the table `traffic`; deliveries that did not leave the mesh
-    have no
-    egress. Management traffic is left out.
+    have no egress. Management traffic is left out.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

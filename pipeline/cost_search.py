@@ -3,12 +3,9 @@
 Bernard Fortz, Mikkel Thorup: Internet Traffic Engineering by Optimizing OSPF Weights. INFOCOM 2000.
 
 The search takes the busiest direction of a link and tries changes that can relieve it: a higher cost of it, or of a
-link
-before it, until another path is as good (then both share the traffic) or better; or a lower cost of a link with room.
-The
-best change is kept; without an improvement, some random changes are made. Of all results, with few and with many
-changes,
-it proposes one whose changes are worth making.
+link before it, until another path is as good (then both share the traffic) or better; or a lower cost of a link with
+room. The best change is kept; without an improvement, some random changes are made. Of all results, with few and with
+many changes, it proposes one whose changes are worth making.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ _CAREFUL: Final = 10
 """Changes that are each the best of their candidates; of later ones the first improvement is made."""
 
 _PRUNED: Final = 30
-"""Changes up to which one is taken back at a time; of more, a quarter at once."""
+"""The least needed changes are taken back: one at a time while there are no more than this, else a quarter at once."""
 
 _HOT: Final = 4
 """The busiest links that are tried before a random change."""
@@ -88,12 +85,9 @@ class Proposal:
     """The result of the search.
 
     Args: changes: from -> to, and the new cost; in an order that keeps the use of links low in between. before, after:
-        the use
-        of the busiest link; between: the greatest use while the changes are made one by one. least: a lower bound of
-        the
-        busiest link's use for any costs. evaluations: trials made. is_exhausted: the search ended at its limits, not
-        because
-        no improvement was possible.
+        the use of the busiest link; between: the greatest use while the changes are made one by one. least: a lower
+        bound of the busiest link's use for any costs. evaluations: trials made. is_exhausted: the search ended at its
+        limits, not because no improvement was possible.
     """
 
     changes: Mapping[Edge, int]
@@ -321,7 +315,7 @@ class _Search:
         return self._found[best][1]
 
     def _prune(self, costs: Numbers) -> None:
-        """Take back changes one by one, each time the least needed one."""
+        """Take back the least needed changes, step by step, until none is left; see `_PRUNED`."""
         self._restore(costs)
         while changed := [int(edge) for edge in np.flatnonzero(self._loads.network.costs != self._start)]:
             trials = [self._loads.tried(edge, int(self._start[edge])) for edge in changed]

@@ -129,9 +129,9 @@ def name(text: str | None, longest: int = LONGEST) -> str:
 
 
 def printable(text: str | None, longest: int) -> str:
-    """Return a readable name: characters that cannot be printed are escaped, and a long name is shortened in its
-    middle, since
-    both ends say most. None: unknown.
+    """Return a readable name. Args: text: None: unknown.
+
+    Characters that cannot be printed are escaped. A long name is shortened in its middle, since its ends say most.
     """
     if text is None:
         return "(unknown)"

@@ -6,11 +6,9 @@ router:
     OUT/ingest/hops/date=2026-05-01/recorded_by=A/A.1777600000000.000001.parquet
 
 The date is that of the segment's beginning, in UTC: a segment over midnight is one file, too, so queries for a day
-select by
-`time`, which Parquet answers from its statistics. `recorded_by` is the router as in the segment's name,
-percent-encoded; the
-column `router` has its id. The files of `segments` (what was converted) and `quarantine` (what could not be) are in one
-directory each.
+select by `time`, which Parquet answers from its statistics. `recorded_by` is the router as in the segment's name,
+percent-encoded; the column `router` has its id. The files of `segments` (what was converted) and `quarantine` (what
+could not be) are in one directory each.
 """
 
 from __future__ import annotations
@@ -112,8 +110,7 @@ class Problem(StrEnum):
     """It has octets that are no undamaged block; they are skipped."""
     UNREADABLE = "unreadable"
     """An undamaged block does not have the content of its kind, is of an unknown kind, or belongs to another segment;
-    it is
-    skipped.
+    it is skipped.
     """
     EMPTY = "empty"
     """It is empty."""

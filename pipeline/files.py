@@ -19,8 +19,7 @@ from amqpmesh.router.telemetry.segments import OPEN, Name
 
 LEFT_BEHIND: Final = 24 * 3600.0
 """Seconds without a write, after which an open segment is converted as it is: its router is dead, or it would have
-started
-another segment. The router's next life closes open segments.
+started another segment. The router's next life closes open segments.
 """
 
 PEEKED: Final = 1 << 16

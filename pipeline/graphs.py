@@ -38,12 +38,9 @@ def graph(records: Iterable[Record]) -> Graph:
     """Return the graph at the end of the routers' records.
 
     Each router is trusted for its own edges, so clocks need not be compared. For the edges of a router without records,
-    the
-    latest record of any other counts. A router that has recorded the whole graph has seen that all other edges are
-    gone. An edge
-    in one direction only carries nothing, and is left out; so is an edge of a cost below 1, which no router announces
-    and which
-    could make paths circle.
+    the latest record of any other counts. A router that has recorded the whole graph has seen that all other edges are
+    gone. An edge in one direction only carries nothing, and is left out; so is an edge of a cost below 1, which no
+    router announces and which could make paths circle.
     """
     latest: dict[tuple[str, str], tuple[int, int | None]] = {}
     own: dict[tuple[str, str], tuple[int, int | None]] = {}

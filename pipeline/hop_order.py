@@ -1,12 +1,9 @@
 """The order of hop records with the same delivery key, found column by column for many keys at a time.
 
 The record of a delivery sent to another router is followed by that router's record, if that one came from here with one
-hop
-less left (after the ingress router: with as many). A delivery with one path is a chain. A multicast is a tree, and each
-path
-from its root to a leaf is a chain. With missing records, a key of one path is a chain all the same; in a tree the order
-is
-unknown, and the records behind the gap are a chain without a beginning.
+hop less left (after the ingress router: with as many). A delivery with one path is a chain. A multicast is a tree, and
+each path from its root to a leaf is a chain. With missing records, a key of one path is a chain all the same; in a tree
+the order is unknown, and the records behind the gap are a chain without a beginning.
 """
 
 from __future__ import annotations
@@ -58,10 +55,8 @@ def chains(table: pa.Table) -> Chains:
     """Return the chains of records.
 
     Args: table: all records of some keys, sorted by key; within a key, first those with `began`, then by most
-        `hops_left`; then
-        by `router` and `leaving`, a number for the outgoing link. Further columns are incoming_peer, outgoing_peer,
-        from_router
-        and to_router as in `hops`, and any others.
+        `hops_left`; then by `router` and `leaving`, a number for the outgoing link. Further columns are incoming_peer,
+        outgoing_peer, from_router and to_router as in `hops`, and any others.
     """
     said: dict[int, list[str]] = {}
     table = _once(table, said)

@@ -87,8 +87,7 @@ _ATTEMPT: Final = PACKED["attempt"][0]
 
 def records(body: memoryview, count: int) -> Numbers:
     """Return the words of a block's records, by place: those of its own unit, of the key unit that applies to it, and
-    of its wide
-    unit; each as an array over all records.
+    of its wide unit; each as an array over all records.
 
     Raises: ValueError: the number of records is wrong, or there are other units, or a number that no router writes.
     """

@@ -2,10 +2,8 @@
 driver.
 
 For each segment there is one file in each table (`events.TABLES`), written under a temporary name and renamed; the file
-of
-`segments` comes last. It records what was converted, so the next run skips what has not changed since, and completes a
-run
-that was killed.
+of `segments` comes last. It records what was converted, so the next run skips what has not changed since, and completes
+a run that was killed.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | No
     """Convert new segments in directories.
 
     Args: events: the directories, searched recursively. out: the directory for the tables. now: seconds since 1970;
-        None: by
-        the clock of this machine.
+        None: by the clock of this machine.
     Raises: CommandError: a place is no ordinary path. OSError: a directory cannot be read, or written to.
     """
     place = ordinary(out)
@@ -111,9 +108,9 @@ def job(work: Work) -> Done:
 def watch(spark: SparkSession, events: Sequence[str], out: str, checkpoint: str, **trigger: Any) -> StreamingQuery:
     """Convert segments as a stream, as they are closed.
 
-    A batch of the stream only says that there is something new, so nothing is lost or doubled if a batch is repeated or
-    a
-    checkpoint is lost. Args: checkpoint: a directory for the stream's state. trigger: of `DataStreamWriter.trigger`:
+    A batch of the stream only says that there are new segments. So nothing is lost or doubled if a batch is repeated or
+    a checkpoint is lost.
+    Args: checkpoint: a directory for the stream's state. trigger: of `DataStreamWriter.trigger`:
         `processingTime="1 minute"`, `availableNow=True`.
     """
     streams = [_closed(spark, str(ordinary(each))) for each in events]

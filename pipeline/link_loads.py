@@ -15,8 +15,7 @@ class Trial:
     """The effect of a new cost of one edge.
 
     Args: edge, cost: the change. rows: the places of the targets whose paths may change. distances: of these. shares:
-        the
-        traffic to these over edges. load: of each edge.
+        the traffic to these over edges. load: of each edge.
     """
 
     edge: int

@@ -61,8 +61,7 @@ GROWTH_TELLINGS: Final = 5
 
 SLACK: Final = 10 * SECOND
 """Nanoseconds that a router must have recorded before a delivery was sent to it, and after its outcome was known, for a
-missing
-record to be evidence. Larger clock offsets may mislead.
+missing record to be evidence. Larger clock offsets may mislead.
 """
 
 PATIENCE: Final = 600 * SECOND
@@ -396,8 +395,7 @@ def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) ->
     """Return passages from router to router with only the first router's record.
 
     A passage is evidence if the other router recorded at that time, without gaps, and with at least as large a sample.
-    If record
-    numbers are missing there, a segment is incomplete, or there is no segment of that time, nothing follows.
+    If record numbers are missing there, a segment is incomplete, or there is no segment of that time, nothing follows.
     Returns: passages that are evidence; and the others.
     """
     keys = attempts.where("not complete").select("key").distinct()

@@ -41,15 +41,14 @@ distribution has long tails.
 
 PASSES: Final = 10
 """Repetitions without the outliers found so far. Each finds more of a lasting change; after the last one the rest of it
-counts
-as history.
+counts as history.
 """
 
 GAP: Final = 2
 """Windows between two outliers in the same direction that still are one episode."""
 
 _OF_MEDIAN: Final = 1.4826
-"""The standard deviation in median deviations."""
+"""The standard deviation of normally distributed values, divided by the median of their absolute deviations."""
 _OF_TAIL: Final = 1.96
 """The 95 % quantile of absolute normal deviations."""
 
@@ -58,10 +57,9 @@ _OF_TAIL: Final = 1.96
 class Measure:
     """A measure of a series, and the deviations of it that matter.
 
-    Args: shape: converts values to numbers whose random deviation does not depend on their size; the second argument
-        are the
-        weights. weigh: from the weights, the relative accuracy of a number.
-        least: the least usual deviation of such a number, weighted. least_plain: the same, not weighted.
+    Args: shape: converts values to numbers whose random deviation does not depend on their size; its second argument
+        is the weights. weigh: computes the relative accuracy of a number from the weights. least: the least usual
+        deviation of such a number, weighted. least_plain: the same, not weighted.
         share, amount: a deviation matters if it is this share of the usual value, and this amount.
         counts: a missing value means 0.
     """
@@ -122,9 +120,10 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judged series. Args: usual: the expectation of each window, nan: not judged. score: the deviation in bars, with
-    its sign.
-        low, high: the range of values that do not differ.
+    """A judged series.
+
+    Args: usual: the expectation of each window; nan: not judged. score: the deviation from it, with its sign, divided
+        by the least deviation that differs. low, high: the range of values that do not differ.
     """
 
     values: Numbers

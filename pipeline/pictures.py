@@ -1,8 +1,7 @@
 """Pictures of the pipeline's results, except that of the mesh. They take plain data and return a figure.
 
 Each function takes a bounded number of rows, as `summaries` reads them, and shows only what the tables have. Without
-rows
-the picture says so. Times are UTC.
+rows the picture says so. Times are UTC.
 """
 
 from __future__ import annotations
@@ -177,8 +176,7 @@ def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> F
     """Draw messages per second, stacked by address, the largest at the bottom.
 
     Args: edges: the begins and ends of windows in seconds since 1970, one more than windows. rates: of each address, in
-        each
-        window.
+        each window.
     """
     if len(edges) < 2 or not rates:
         return nothing()
@@ -458,7 +456,7 @@ def _dates(times: Sequence[float]) -> Any:
 
 
 def _in_time(axes: Axes, first: float, last: float, space: float = 0.0) -> None:
-    """Times at the bottom, UTC. Args: first, last: seconds since 1970. space: on both sides, of the time between."""
+    """Set the axis of times, UTC. Args: first, last: seconds since 1970. space: on both sides, a share of the time."""
     beside = max(1.0, (last - first) * space) if space or first == last else 0.0
     axes.set_xlim(*_dates([first - beside, last + beside]))
     locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=7)  # type: ignore[no-untyped-call]

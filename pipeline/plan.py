@@ -1,9 +1,8 @@
 """A plan of new link costs that relieve the busiest link for the recorded traffic: proposed, and checked.
 
 The result of `cost_search` is checked with every single link and router failing (`contingency`), and changes that make
-a
-failure worse are left out. The rest is tried on simulated routers (`rehearsal`). The result is a plan for
-`amqpmesh routes apply`; the job itself changes nothing.
+a failure worse are left out. The rest is tried on simulated routers (`rehearsal`). The result is a plan for `amqpmesh
+routes apply`; the job itself changes nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
 HARM: Final = 0.1
 """The share by which the busiest link may be used more in a failure than in the same failure now, if that is above the
-greatest
-use now without a failure.
+greatest use now without a failure.
 """
 
 TRIES: Final = 3
@@ -86,10 +84,8 @@ class Proposed:
     """A proposal.
 
     Args: changes: in their order. case, changed: before and after. use: of the busiest link before, after, and in
-        between.
-        failures: rows of the table of that name. skipped: changes of the search that made a failure worse. least,
-        evaluations,
-        is_exhausted: of the search.
+        between. failures: rows of the table of that name. skipped: changes of the search that made a failure worse.
+        least, evaluations, is_exhausted: of the search.
     """
 
     changes: tuple[Change, ...]
@@ -185,7 +181,10 @@ def _without_one(
     harm: float,
     failures: Sequence[Failure],
 ) -> dict[Edge, int]:
-    """Leave out the change without which the fewest of these failures are worse, and then links are used least."""
+    """Leave out one change: the one without which the fewest failures are worse.
+
+    Of several such changes, it is the one without which the busiest link is used least.
+    """
     trials = []
     for edge in changes:
         left = {other: cost for other, cost in changes.items() if other != edge}

@@ -2,12 +2,10 @@
 
 The recorded graph becomes a simulated mesh. Its costs are changed while messages cross it, by the same requests as
 `amqpmesh routes apply` sends; no message may be lost. Then each router must have the predicted next hops, and messages
-are
-sent in proportion to the recorded traffic: links must carry the predicted shares.
+are sent in proportion to the recorded traffic: links must carry the predicted shares.
 
 A lane between two routers uses one of several equally cheap paths, chosen by its name. Traffic with a choice of paths
-is
-therefore sent to several addresses, and must match the prediction within the random variation of that many lanes.
+is therefore sent to several addresses, and must match the prediction within the random variation of that many lanes.
 """
 
 from __future__ import annotations
@@ -69,8 +67,8 @@ class Rehearsal:
     """The result of a rehearsal.
 
     Args: messages: sent, and arrived. hops: next hops compared. deviation: the greatest difference between the load of
-        a link
-        and its prediction, as a share of the greatest load. wrong: all differences from the prediction, as sentences.
+        a link and its prediction, as a share of the greatest load. wrong: all differences from the prediction, as
+        sentences.
     """
 
     messages: int
@@ -187,8 +185,7 @@ class _Sending:
     """The messages of one phase.
 
     Args: wrong: gets a sentence for each message that was not accepted. endless: messages continue until `release`;
-        otherwise
-        each flow sends all of its messages, and its receivers stay that long.
+        otherwise each flow sends all of its messages, and its receivers stay that long.
     """
 
     def __init__(self, mesh: Mesh, phase: str, wrong: list[str], *, endless: bool = False) -> None:

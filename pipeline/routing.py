@@ -1,8 +1,7 @@
 """Routing of traffic on a graph as routers share it, and its rerouting after failures.
 
 A router sends equal shares of the traffic to another router over all next hops on its cheapest paths. Lanes choose one
-next
-hop each; with many links and destinations the sum is the same. Costs are whole numbers from 1, different in each
+next hop each; with many links and destinations the sum is the same. Costs are whole numbers from 1, different in each
 direction.
 Everything is by destination: a failure concerns only destinations whose traffic used the failed element.
 """
@@ -114,8 +113,7 @@ class Shares:
     """The traffic over edges to some targets.
 
     Args: which, edge, amount: pairs of a target, as its place among them, and an edge, with the amount of traffic. A
-        pair may
-        occur several times.
+        pair may occur several times.
     """
 
     which: Numbers
@@ -129,8 +127,7 @@ def share(
     """Route traffic to each target; traffic without a path stays where it is.
 
     Args: demand: targets x routers, the amounts from each router to each target. distances: of the same. there: for
-        each edge,
-        True if it exists; None: all exist.
+        each edge, True if it exists; None: all exist.
     """
     routers = len(network)
     nearness = distances.ravel()
@@ -245,8 +242,7 @@ class Traffic:
         """Return the effect of failing edges and routers; the edges of the routers are among the edges.
 
         Returns: the places in `targets` whose paths may have changed; the costs of the paths to them from each router;
-            and the load
-            of each edge.
+            and the load of each edge.
         """
         network = self.network
         rows = np.union1d(self.touched(edges), np.flatnonzero(np.isin(self.targets, routers)))

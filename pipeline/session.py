@@ -22,8 +22,7 @@ EMBEDDED: Final = "local[*]"
 
 PARTITIONS: Final = 8
 """Partitions of a shuffle for each core of an embedded session: two cores process ten million events with 1 GB for
-Java. Spark's
-default of 200 is for clusters.
+Java. Spark's default of 200 is for clusters.
 """
 
 EVERYWHERE: Final[Mapping[str, str]] = {
@@ -55,17 +54,13 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
     """Return the session of this process; start it if there is none.
 
     `settings` have precedence; then Spark's own configuration (`spark-submit`, `spark-defaults.conf`,
-    `PYSPARK_SUBMIT_ARGS`);
-    then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python is this one, unless
-    `PYSPARK_PYTHON`
-    names another.
+    `PYSPARK_SUBMIT_ARGS`); then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python is
+    this one, unless `PYSPARK_PYTHON` names another.
 
     Args: name: of the application, as a cluster shows it. master: as `spark-submit --master`; None: from Spark's
-        configuration,
-        else `EMBEDDED`. settings: Spark's, by name; they do not change an existing session.
+        configuration, else `EMBEDDED`. settings: Spark's, by name; they do not change an existing session.
     Raises: CommandError: the master is invalid, or differs from that of the existing session or of `spark-submit`.
-        SparkError:
-        Spark does not start.
+        SparkError: Spark does not start.
     """
     if master is not None and not _MASTER.fullmatch(master):
         raise CommandError(f"no master of Spark: {master!r}; local[N], spark://HOST:PORT, yarn, and k8s://URL are")

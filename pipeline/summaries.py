@@ -69,12 +69,10 @@ class Basis:
     """The basis of all figures.
 
     Args: segments, octets, records: converted, and how many of these segments are incomplete. routers: with records.
-        silent:
-        some routers of the graph without records, and the number of all. shares: the routers that record the least
-        share of
-        their deliveries, with the share; and how many record no more than a share. dropped: records lost for want of
-        room.
-        quarantined: rows by problem. first, last: times of the first and the last delivery; None: there is none.
+        silent: some routers of the graph without records, and the number of all. shares: the routers that record the
+        least share of their deliveries, with the share; and how many record no more than a share. dropped: records
+        lost for want of room. quarantined: rows by problem. first, last: times of the first and the last delivery;
+        None: there is none.
     """
 
     segments: int

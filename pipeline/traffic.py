@@ -28,14 +28,12 @@ WINDOW: Final = 60
 
 LOOK: Final = 10
 """Seconds before a link's first record of counters in which its deliveries arrived, unless `telemetry.counts` says
-otherwise.
-Later records name the record before them.
+otherwise. Later records name the record before them.
 """
 
 LONGEST: Final = 7_200
 """Seconds between two records of counters at most; `telemetry.counts` may be half of it. A longer time means that a
-clock was
-changed.
+clock was changed.
 """
 
 TOP: Final = 10
@@ -102,8 +100,7 @@ ALWAYS: Final = Windows()
 
 def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, windows: Windows = ALWAYS) -> DataFrame:
     """Return `attempts` with window_start, weight (the deliveries that each stands for) and basis, and rows for counted
-    deliveries
-    without records.
+    deliveries without records.
 
     Args: attempts: `deliveries/attempts`. counts, segments: of `ingest`, of all times.
     """

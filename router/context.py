@@ -282,7 +282,10 @@ class Context:
 
 
 def has_unsettled(link: Link) -> bool:
-    """Tell whether a delivery is unsettled on a link. No map has the deliveries that the kernel has sent alone."""
+    """Tell whether a delivery is unsettled on a link.
+
+    The unsettled map of a sender does not hold fast deliveries. `outstanding` counts these, too.
+    """
     state = link.endpoint.flow_state
     return bool(state.unsettled) or (state.sender and state.outstanding > 0)
 

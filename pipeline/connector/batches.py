@@ -28,8 +28,7 @@ class AmqpBatchReader(DataSourceReader):
     """The reader of a batch.
 
     With `acquire=accept` a row is accepted when Spark asks for the row after its record batch. If Spark fails later,
-    the peer
-    has deleted the message anyway.
+    the peer has deleted the message anyway.
     """
 
     def __init__(self, options: Options, shape: Shape) -> None:

@@ -24,8 +24,7 @@ class AmqpDataSource(DataSource):
     """Messages of a mesh, or of any AMQP 1.0 peer, as rows; `spark.dataSource.register(AmqpDataSource)` registers it.
 
     `spark.readStream.format("amqp")`, `df.writeStream.format("amqp")`, `spark.read...` and `df.write...`; the options
-    are in
-    `options.py`, the columns in `columns.py`.
+    are in `options.py`, the columns in `columns.py`.
     """
 
     @classmethod

@@ -49,8 +49,7 @@ class Intake:
         source: Source | None = None,
     ) -> None:
         """Args: task: part of the container-id. memory: octets that may be here and not accepted. most: deliveries
-        wanted in all.
-        source: replaces the default source with the address.
+        wanted in all. source: replaces the default source with the address.
         """
         self._options = options
         self._task = task

@@ -43,7 +43,11 @@ def check_columns(schema: StructType, body: BodyFormat) -> None:
 
 
 def _fits(given: DataType, wanted: DataType) -> bool:
-    """Return True for the same type; or a struct of some of its fields; or a plain string for a type and a text."""
+    """Return whether values of a given type can be written as the wanted type.
+
+    They can if both types are equal, if both are structs and the wanted one has all fields of the given one, or if a
+    string is given for a value (a type and a text).
+    """
     if _is_value(wanted) and isinstance(given, StringType):
         return True
     if isinstance(wanted, StructType) and isinstance(given, StructType):

@@ -53,8 +53,7 @@ class Option:
     """One option.
 
     `parse` raises ValueError with the expected form. `default`: None: not set, unless it is `required`. `stands_for`:
-    the
-    meaning of an option that is not set.
+    the meaning of an option that is not set.
     """
 
     name: str

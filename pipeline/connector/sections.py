@@ -1,8 +1,7 @@
 """The positions of sections in many messages (§3.2), found without decoding: in most messages for all at once.
 
 Messages of one batch are similar, so NumPy finds the first section of all of them, then the second, and so on. Messages
-with
-rare encodings, or malformed ones, are searched one by one.
+with rare encodings, or malformed ones, are searched one by one.
 """
 
 from __future__ import annotations

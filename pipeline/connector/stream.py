@@ -1,8 +1,7 @@
 """Stream reads: deliveries stay unsettled here until Spark has committed their micro-batch.
 
 Spark starts one process for each query, which lives as long as the query, and asks its reader for offsets, partitions
-and
-commits. That process holds the connection. An offset is a number of deliveries within an *epoch*, one life of that
+and commits. That process holds the connection. An offset is a number of deliveries within an *epoch*, one life of that
 process.
 A range of another epoch is empty here: its deliveries were never accepted, and the peer sends them again.
 """
@@ -92,8 +91,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the query when nothing has arrived for `quiet` seconds, or after `longest`.
 
         A peer cannot say what is available: a router does not know what senders have, and a broker sends only up to the
-        credit. So
-        waiting is the only way to find out.
+        credit. So waiting is the only way to find out.
         """
         self._started()
         self._deadline = time.monotonic() + self._options["longest"]
@@ -102,8 +100,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro-batch, after `start`, which is the end of the last one.
 
         Spark calls this only when the last micro-batch is in its commit log, so this accepts its deliveries, as
-        `commit` does: for
-        the last batch of an idle query Spark never calls `commit`.
+        `commit` does: for the last batch of an idle query Spark never calls `commit`.
         """
         intake = self._started()
         begin = self._position(start)

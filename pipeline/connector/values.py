@@ -1,10 +1,8 @@
 """AMQP values in Spark: a type and a text, or plain JSON; and back.
 
 Spark's maps have one type for all values, AMQP's do not. A value of a map is therefore a struct of the name of its AMQP
-type
-and a text without loss: `ulong` exceeds Spark's `bigint`, decimals and timestamps exceed Spark's. Lists, maps, arrays
-and
-described values are JSON there, without the types of their elements.
+type and a text without loss: `ulong` exceeds Spark's `bigint`, decimals and timestamps exceed Spark's. Lists, maps,
+arrays and described values are JSON there, without the types of their elements.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ def to_plain(value: Any) -> Any:
     """Return a value for JSON.
 
     Octets become base64, timestamps milliseconds since 1970; UUIDs, decimals, and floating-point numbers that are not
-    finite
-    become text; a described value has a `descriptor` and a `value`.
+    finite become text; a described value has a `descriptor` and a `value`.
     Raises: MisfitError: keys of a map are not distinct as text.
     """
     kind = type(value)

@@ -71,8 +71,7 @@ class Tasks:
 
 class AmqpStreamWriter(Tasks, DataSourceStreamArrowWriter):
     """The writer of a stream. A batch is committed when all its tasks have succeeded. Commit and abort do nothing more:
-    rows of an
-    aborted batch that were sent cannot be recalled.
+    rows of an aborted batch that were sent cannot be recalled.
     """
 
 
