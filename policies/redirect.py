@@ -53,7 +53,7 @@ def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PeerAddress:
     """The place that a connection goes to, and the hosts that it names there."""
 
     network_host: str
@@ -66,14 +66,14 @@ class Place:
     certified: str
 
     @classmethod
-    def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "Place":
+    def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "PeerAddress":
         """Make the place that a user named. Args: hostname: the host to ask for there; None: `host`."""
         wanted = host if hostname is None else hostname
         return cls(network_host=host, port=port, secure=secure, hostname=wanted, certified=host)
 
-    def moved(self, redirect: Redirect) -> "Place":
+    def moved(self, redirect: Redirect) -> "PeerAddress":
         """Return the place that a redirect leads to from here. Fields that the redirect does not set stay."""
-        return Place(
+        return PeerAddress(
             network_host=redirect.network_host or redirect.hostname or self.network_host,
             port=redirect.port or self.port,
             secure=self.secure,
@@ -81,7 +81,7 @@ class Place:
             certified=redirect.hostname or self.certified,
         )
 
-    def is_same(self, other: "Place") -> bool:
+    def is_same(self, other: "PeerAddress") -> bool:
         """Tell whether connections to both places end at the same peer, as far as redirects can tell."""
         return self.secure == other.secure and _key(self, None) == _key(other, None)
 
@@ -101,7 +101,7 @@ class Place:
 class Stop:
     """The place of a client that follows redirects, and the places before it; a row starts with `Stop(place)`."""
 
-    place: Place
+    place: PeerAddress
     #: The address to attach to there; None: a whole connection is redirected.
     address: str | None = None
     before: tuple[tuple[str, str, int, str | None], ...] = ()
@@ -193,7 +193,7 @@ def _canonical(host: str) -> str:
         return host.lower().removesuffix(".")
 
 
-def _key(place: Place, address: str | None) -> tuple[str, str, int, str | None]:
+def _key(place: PeerAddress, address: str | None) -> tuple[str, str, int, str | None]:
     return _canonical(place.hostname), _canonical(place.network_host), place.port, address
 
 

@@ -19,8 +19,8 @@ from amqpmesh.router.attach.answer import Attaching
 from amqpmesh.router.attach.resolve import Lookup, limit_windows
 from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.containers.container_links import Containers
-from amqpmesh.router.containers.on_demand import Places
-from amqpmesh.router.containers.remote_nodes import Elsewhere
+from amqpmesh.router.containers.on_demand import OnDemandConnections
+from amqpmesh.router.containers.remote_nodes import RemoteNodes
 from amqpmesh.router.context import Context, Errand
 from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
@@ -74,10 +74,10 @@ class Core:
         self.context = context = Context(config, now, token, wall_clock)
         context.kernel.on_expand = expanded
         self.logins = Logins(context)
-        self.places = Places(context)
-        self.containers = Containers(context, self.places)
-        self.elsewhere = Elsewhere(context, self.containers, self.places)
-        self.lookup = Lookup(context, self.elsewhere)
+        self.on_demand = OnDemandConnections(context)
+        self.containers = Containers(context, self.on_demand)
+        self.remote_nodes = RemoteNodes(context, self.containers, self.on_demand)
+        self.lookup = Lookup(context, self.remote_nodes)
         self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
         context.handle = self._handlers.handle
         context.resolve = self.lookup.resolve
@@ -158,7 +158,7 @@ class Core:
         Raises: CommandError: no mechanism can carry the user or the password.
         """
         hostname = hostname or connector.hostname or host
-        redirected = redirected or self.places.is_redirected(connector.name)
+        redirected = redirected or self.on_demand.is_redirected(connector.name)
         sasl = client_sasl(
             connector, host, secured=secured, password=password, hostname=hostname, redirected=redirected
         )

@@ -204,7 +204,7 @@ class Connection:
         """
         self._waiting = False
         if not self.finished:
-            self._liveness.go_on(now)
+            self._liveness.resume(now)
             self.report(self._advance(self.negotiation.sasl_worked()))
 
     # ------------------------------------------------------------------------------------------------ bytes and time

@@ -109,7 +109,7 @@ class Negotiation:
     def sasl_worked(self) -> Progress:
         """Go on after the work of the SASL exchange."""
         assert self.sasl is not None
-        return self._after_sasl(self.sasl.go_on())
+        return self._after_sasl(self.sasl.resume())
 
     def _after_sasl(self, bodies: list[bytes]) -> Progress:
         assert self.sasl is not None

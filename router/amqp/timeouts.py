@@ -68,7 +68,7 @@ class Liveness:
             self._left = max(0.0, self._deadline - now)
             self._deadline = None
 
-    def go_on(self, now: float) -> None:
+    def resume(self, now: float) -> None:
         """Go on with the wait for the peer's `open`: it is the peer's turn again."""
         if not (self._closing or self._opened):
             self._deadline = now + self._left

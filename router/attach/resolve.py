@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.file import AddressConfig
-    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
@@ -55,7 +55,7 @@ def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | No
     return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
 
 
-class Place(NamedTuple):
+class ResolvedAddress(NamedTuple):
     """An address in its parts, after the aliases of this router were applied."""
 
     name: str
@@ -86,17 +86,17 @@ class Place(NamedTuple):
 class Lookup:
     """Resolves the addresses that links and messages name."""
 
-    def __init__(self, context: Context, elsewhere: Elsewhere) -> None:
+    def __init__(self, context: Context, remote_nodes: RemoteNodes) -> None:
         self._context = context
-        self._elsewhere = elsewhere
+        self._remote_nodes = remote_nodes
         self._own = context.config.names
         #: Addresses that were looked up lately, in two generations. When the first is full, it becomes the older one,
         #: and the former older one is dropped. An address in use returns to the first: no flood of others displaces it.
-        self._places: dict[str, Place] = {}
-        self._older: dict[str, Place] = {}
+        self._places: dict[str, ResolvedAddress] = {}
+        self._older: dict[str, ResolvedAddress] = {}
 
     @property
-    def remembered(self) -> Mapping[str, Place]:
+    def remembered(self) -> Mapping[str, ResolvedAddress]:
         """The remembered addresses, with their parts."""
         return {**self._older, **self._places}
 
@@ -104,7 +104,7 @@ class Lookup:
         """Forget all remembered addresses: each of them may keep a page of memory that is otherwise free."""
         self._places, self._older = {}, {}
 
-    def place(self, address: str) -> Place:
+    def place(self, address: str) -> ResolvedAddress:
         """Return the parts of an address, after aliases.
 
         Raises: RefusedError: the address is invalid.
@@ -118,7 +118,7 @@ class Lookup:
                 self._places[address] = place
         return place
 
-    def _place(self, address: str) -> Place:
+    def _place(self, address: str) -> ResolvedAddress:
         context = self._context
         while True:
             fault = refusal(address)
@@ -127,13 +127,13 @@ class Lookup:
             name, container = split(address)
             config = context.nodes.config(name)
             if config.alias is None or not (container is None or container in self._own):
-                return Place(name, container, config)
+                return ResolvedAddress(name, container, config)
             # This ends: a configuration with circles of aliases is refused.
             address = config.alias
 
     # --------------------------------------------------------------------------------------------------------- of links
 
-    def target(self, record: ConnectionRecord, attach: Attach, place: Place) -> Node | None:
+    def target(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> Node | None:
         """Return the node for the messages of a sender to an address.
 
         Returns: None: each message is resolved by itself, and goes to the router `place.container`.
@@ -156,7 +156,7 @@ class Lookup:
             return None
         return context.routes.ingress(self.source(record, attach, place))
 
-    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> LocalNode:
+    def source(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> LocalNode:
         """Return the node for a receiver of an address. The caller checks the receiver's rights.
 
         Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
@@ -171,12 +171,12 @@ class Lookup:
             if place.is_reserved:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
             return self._use(tenant, place, place.address)
-        node = self._elsewhere.node(tenant, place.name, container)
+        node = self._remote_nodes.node(tenant, place.name, container)
         if node is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
         return node
 
-    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> LocalNode:
+    def _local(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> LocalNode:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context, tenant = self._context, record.peer.tenant
         if place.is_reserved:
@@ -186,11 +186,11 @@ class Lookup:
             return node
         redirect = place.config.redirect
         if redirect is not None and follows(place.config, record, attach):
-            return self._elsewhere.led(tenant, place.name, redirect)
+            return self._remote_nodes.led(tenant, place.name, redirect)
         check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
 
-    def _use(self, tenant: str, place: Place, key: str) -> LocalNode:
+    def _use(self, tenant: str, place: ResolvedAddress, key: str) -> LocalNode:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         node = self._context.nodes.use(tenant, key)
@@ -226,9 +226,9 @@ class Lookup:
         tenant = incoming.connection.peer.tenant
         if self._is_here(place) and place.config.redirect is not None:
             return self._redirected(incoming, tenant, place), place.address
-        return self.way(tenant, place), place.address
+        return self.route(tenant, place), place.address
 
-    def way(self, tenant: str, place: Place) -> Node | None:
+    def route(self, tenant: str, place: ResolvedAddress) -> Node | None:
         """Return the node for a single message to an address; None: no receiver of it is known.
 
         Raises: RefusedError: as `target`; or there are too many remote nodes.
@@ -244,7 +244,7 @@ class Lookup:
                 return found
             if container in self._own:
                 return None
-            node = self._elsewhere.node(tenant, name, container)
+            node = self._remote_nodes.node(tenant, name, container)
             if node is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return context.routes.ingress(node)
@@ -261,22 +261,22 @@ class Lookup:
         place = self.place(address)
         try:
             if self._is_here(place) and place.config.redirect is not None:
-                return self._elsewhere.ingress(tenant, place.name), place.address
-            return self.way(tenant, place), place.address
+                return self._remote_nodes.ingress(tenant, place.name), place.address
+            return self.route(tenant, place), place.address
         except RefusedError:
             return None, place.address
 
-    def _is_here(self, place: Place) -> bool:
+    def _is_here(self, place: ResolvedAddress) -> bool:
         """Return whether this router serves an address itself, perhaps as one of several."""
         return place.container is None or place.container in self._own
 
-    def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Node:
+    def _redirected(self, incoming: IncomingLink, tenant: str, place: ResolvedAddress) -> Node:
         """Return the node of a redirected address. Raises: RefusedError: the client has to follow the redirect."""
         redirect = place.config.redirect
         assert redirect is not None
         if not follows(place.config, incoming.connection, incoming.endpoint.remote):
             check_here(place.config, place.name)
-        return self._context.routes.ingress(self._elsewhere.led(tenant, place.name, redirect))
+        return self._context.routes.ingress(self._remote_nodes.led(tenant, place.name, redirect))
 
     def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Node | None:
         """Return the node for a message that a transit lane has brought to its last router; None: it has none.
@@ -288,7 +288,7 @@ class Lookup:
         if not (container is None or container in self._own):
             context.no_path += 1
             return None
-        place = Place(name, container, context.nodes.config(name))
+        place = ResolvedAddress(name, container, context.nodes.config(name))
         if place.config.redirect is not None:
             return self._redirected(incoming, tenant, place)
         if not place.is_available:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from amqpmesh.policies.redirect import Following, Place, pattern_refusal
+from amqpmesh.policies.redirect import Following, PeerAddress, pattern_refusal
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.connections.dialer import Dialer
 from amqpmesh.router.client.connections.identity import ClientIdentity
@@ -159,7 +159,7 @@ def connect(
     return Connection(Dialer(places, client_identity, backoff=backoff, following=following))
 
 
-def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:
+def _places(urls: Sequence[str], hostname: str | None) -> list[PeerAddress]:
     """Return the places that the URLs name. Raises: CommandError: there is no URL, or one is invalid."""
     try:
         endpoints = [Endpoint.parse(each) for each in urls]
@@ -167,10 +167,10 @@ def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:
         raise CommandError(f"{', '.join(urls)}: {error}") from None
     if not endpoints:
         raise CommandError("no URL to connect to")
-    return [Place.named(each.host, each.port, secure=each.secure, hostname=hostname) for each in endpoints]
+    return [PeerAddress.named(each.host, each.port, secure=each.secure, hostname=hostname) for each in endpoints]
 
 
-def _following(places: Sequence[Place], redirects: Sequence[str]) -> Following:
+def _following(places: Sequence[PeerAddress], redirects: Sequence[str]) -> Following:
     """Return the rules for following redirects. Raises: CommandError: the patterns are no hosts."""
     if isinstance(redirects, str):
         raise CommandError(f"{redirects!r} is one host: give a list of them")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from amqpmesh.policies.redirect import Place, Redirect, pattern_refusal
+from amqpmesh.policies.redirect import PeerAddress, Redirect, pattern_refusal
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import DEFAULT_PORTS
@@ -59,13 +59,13 @@ class RedirectConfig(PlaceConfig):
         return self.follow == "router"
 
     @property
-    def there(self) -> Place:
+    def there(self) -> PeerAddress:
         """The place that the router connects to, if it follows the redirect."""
         host = self.network_host or self.hostname
         assert host is not None, "a rule demands one"
         secure = self.scheme == "amqps" if self.scheme is not None else self.port == DEFAULT_PORTS["amqps"]
         hostname = self.hostname or host
-        return Place(
+        return PeerAddress(
             network_host=host,
             port=self.port or DEFAULT_PORTS["amqps" if secure else "amqp"],
             secure=secure,

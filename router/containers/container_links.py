@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, LinkDetached
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.containers.on_demand import Places
+    from amqpmesh.router.containers.on_demand import OnDemandConnections
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Node
@@ -63,9 +63,9 @@ S = ContainerLinkState
 class Containers:
     """The container links of a router."""
 
-    def __init__(self, context: Context, places: Places) -> None:
+    def __init__(self, context: Context, on_demand: OnDemandConnections) -> None:
         self._context = context
-        self._places = places
+        self._on_demand = on_demand
         #: All links: those of the configuration first, in its order.
         self._all: dict[ContainerLink, None] = {}
         self._by_connector: dict[str, dict[ContainerLink, None]] = {}
@@ -158,7 +158,7 @@ class Containers:
         if not those:
             self._by_connector.pop(each.connector, None)
         if each.stop is not None and each.connector != onward:
-            self._places.leave(each.connector, each)
+            self._on_demand.leave(each.connector, each)
 
     def _end_session(self, each: ContainerLink) -> None:
         session, each.session = each.session, None
@@ -407,8 +407,8 @@ class Containers:
         assert record is not None, "a peer has said so"
         redirect = redirect_of(error)
         try:
-            stop = self._places.next_stop(each.home, each.stop, record, each.node, redirect)
-            connector = self._places.use(stop.place, each, home=each.home)
+            stop = self._on_demand.next_stop(each.home, each.stop, record, each.node, redirect)
+            connector = self._on_demand.use(stop.place, each, home=each.home)
         except NotFollowedError as refusal:
             return str(refusal)
         came_from = each.connector

@@ -12,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.redirect import Following, NotFollowedError, Place, Stop
+from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress, Stop
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.config.consistency import free_name
@@ -38,7 +38,7 @@ class OnDemandConnection:
     #: The name that the certificate must have; None: the host of the URL.
     certified: str | None
     #: The place; None: a server of a domain, which DNS names.
-    place: Place | None
+    place: PeerAddress | None
     #: The configured connector whose credentials are shown; None: none are shown.
     origin: str | None = None
     #: True if only redirects of peers have named the place.
@@ -48,7 +48,7 @@ class OnDemandConnection:
     left_at: float | None = None
 
 
-class Places:
+class OnDemandConnections:
     """The on-demand connections of a router, by the names of their connectors."""
 
     def __init__(self, context: Context) -> None:
@@ -63,7 +63,7 @@ class Places:
     def __len__(self) -> int:
         return len(self._there)
 
-    def use(self, place: Place, user: object, *, home: str | None = None) -> str:
+    def use(self, place: PeerAddress, user: object, *, home: str | None = None) -> str:
         """Provide a connection to a place until `user` leaves it (`leave`).
 
         Args: home: the connector whose redirects lead to the place; None: the configuration names it. With `home`, only
@@ -188,7 +188,7 @@ class Places:
             **limits,  # type: ignore[arg-type]  # numbers
         )
 
-    def _place_of(self, record: ConnectionRecord) -> Place:
+    def _place_of(self, record: ConnectionRecord) -> PeerAddress:
         """Return the place of a connection that this router opened: a redirect may leave parts of it unchanged."""
         config = record.connector
         assert config is not None, "the router has opened it"
@@ -199,7 +199,7 @@ class Places:
         secure = found.secure or record.tls is not None
         port = found.port if isinstance(found, Endpoint) else DEFAULT_PORTS["amqps" if secure else "amqp"]
         hostname = config.hostname or found.host
-        return Place(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
+        return PeerAddress(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
 
 
 def _make_room(there: OnDemandConnection, user: object) -> bool:
@@ -213,7 +213,7 @@ def _make_room(there: OnDemandConnection, user: object) -> bool:
     return any(each.let_go() for _, each in sorted(idle, key=itemgetter(0)))
 
 
-def _may_show(connector: ConnectorConfig, place: Place) -> bool:
+def _may_show(connector: ConnectorConfig, place: PeerAddress) -> bool:
     """Return whether a connector's credentials may be shown at a place.
 
     The connector's policy must allow the hosts, and a connector with TLS demands TLS of the place.

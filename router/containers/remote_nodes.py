@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
-from amqpmesh.policies.redirect import Following, NotFollowedError, Place
+from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.config.consistency import free_name
 from amqpmesh.router.containers.container_link import ContainerLink
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.config.redirect import RedirectConfig
     from amqpmesh.router.containers.container_links import Containers
-    from amqpmesh.router.containers.on_demand import Places
+    from amqpmesh.router.containers.on_demand import OnDemandConnections
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.node import LocalNode, Node
 
@@ -58,16 +58,18 @@ class RemoteNode(RemoteSide):
         "_idle_since",
         "_links",
         "_look_at",
-        "_places",
+        "_on_demand",
         "connector",
         "local",
         "node",
     )
 
-    def __init__(self, context: Context, containers: Containers, places: Places, local: LocalNode, node: str) -> None:
+    def __init__(
+        self, context: Context, containers: Containers, on_demand: OnDemandConnections, local: LocalNode, node: str
+    ) -> None:
         self._context = context
         self._containers = containers
-        self._places = places
+        self._on_demand = on_demand
         self.local = local
         self.node = node
         self.connector = ""
@@ -103,7 +105,7 @@ class RemoteNode(RemoteSide):
         if not local.is_idle:
             return False
         context.nodes.remove(local)
-        self._places.leave(self.connector, self)
+        self._on_demand.leave(self.connector, self)
         return True
 
     def has(self, link: object) -> bool:
@@ -212,13 +214,13 @@ class RemoteNode(RemoteSide):
         return True
 
 
-class Elsewhere:
+class RemoteNodes:
     """The remote nodes of a router."""
 
-    def __init__(self, context: Context, containers: Containers, places: Places) -> None:
+    def __init__(self, context: Context, containers: Containers, on_demand: OnDemandConnections) -> None:
         self._context = context
         self._containers = containers
-        self._places = places
+        self._on_demand = on_demand
         self._domains = Following(allowed=context.config.elsewhere.domains)
         #: The addresses that other routers of the mesh reach through this one, with their distributions. They are the
         #: patterns without wildcards: which addresses match the others is not known. A multicast is none of them: it
@@ -265,17 +267,17 @@ class Elsewhere:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, whole, name, domain)
 
-    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> LocalNode:
+    def _use(self, tenant: str, name: str, node: str, there: PeerAddress | str) -> LocalNode:
         context = self._context
         local = context.nodes.use(tenant, name)
         context.touch(local)
         if local.remote is None:
-            far = RemoteNode(context, self._containers, self._places, local, node)
+            far = RemoteNode(context, self._containers, self._on_demand, local, node)
             try:
                 if isinstance(there, str):
-                    far.connector = self._places.use_domain(there, far)
+                    far.connector = self._on_demand.use_domain(there, far)
                 else:
-                    far.connector = self._places.use(there, far)
+                    far.connector = self._on_demand.use(there, far)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
             local.remote = far

@@ -31,7 +31,7 @@ MAX_ASIDE: Final = 100
 def send_on(context: Context, relay: Relay, node: Node) -> bool:
     """Send a delivery to receivers that can take it now. Returns: False: there was none."""
     if node.shares and not node.is_multicast:
-        share = _way(node, relay)
+        share = _ready_share(node, relay)
         if share is None:
             return False
         _give(context, relay, share)
@@ -81,7 +81,7 @@ def dispatch(context: Context, node: Node) -> None:
             assert relay.incoming is not None
             sender_gone(context, relay, relay.incoming)
             continue
-        if by_share and (share := _way(node, relay)) is not None:
+        if by_share and (share := _ready_share(node, relay)) is not None:
             unqueue(context, relay)
             _give(context, relay, share)
         elif not by_share and (links := _choose(context, node, relay)):
@@ -107,7 +107,7 @@ def _is_left(relay: Relay) -> bool:
     )
 
 
-def _way(node: Node, relay: Relay) -> CreditShare | None:
+def _ready_share(node: Node, relay: Relay) -> CreditShare | None:
     """Return the share of an ingress by which a delivery leaves now; None: it must wait."""
     ready = [each for each in node.shares if each.is_ready and not each.is_excluded(relay.excluded)]
     return next(iter(choose(node.config.distribution, ready)), None)
@@ -141,25 +141,25 @@ def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     return list(choose(node.config.distribution, ready))
 
 
-def _by_lane(context: Context, way: InternalNode, relay: Relay) -> list[OutgoingLink]:
+def _by_lane(context: Context, lane_node: InternalNode, relay: Relay) -> list[OutgoingLink]:
     """Return the link of a lane that takes a delivery now; none: it must wait.
 
     A delivery of more than one frame goes by a bulk link of the lane, so that no small one waits for it. Later
     deliveries of the same sender do not overtake it, though another link is free.
     """
     source = relay.source
-    behind = source.bulk.get(way) if isinstance(source, IncomingLink) else None
-    ready = [each for each in way.creditors if each.is_ready]
+    behind = source.bulk.get(lane_node) if isinstance(source, IncomingLink) else None
+    ready = [each for each in lane_node.creditors if each.is_ready]
     if behind is not None:
         ready = [each for each in ready if behind.outgoing is each]
-    elif any(not _is_one_frame(relay, each) for each in way.outgoing):
+    elif any(not _is_one_frame(relay, each) for each in lane_node.outgoing):
         ready = [each for each in ready if each.bulk]
-        if not ready and all(each.busy or each.endpoint.session.is_closed for each in way.outgoing if each.bulk):
-            context.routes.need_bulk(way)
+        if not ready and all(each.busy or each.endpoint.session.is_closed for each in lane_node.outgoing if each.bulk):
+            context.routes.need_bulk(lane_node)
     elif len(ready) > 1:
         ready.sort(key=lambda each: each.bulk)
     if not ready:
-        for each in way.creditors:
+        for each in lane_node.creditors:
             each.stall()
     return ready[:1]
 

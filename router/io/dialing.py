@@ -15,7 +15,7 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.redirect import Place
+    from amqpmesh.policies.redirect import PeerAddress
     from amqpmesh.router.amqp.errors import AmqpMeshError
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
@@ -64,7 +64,7 @@ async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     return stream
 
 
-async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: Place) -> trio.abc.Stream:
+async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: PeerAddress) -> trio.abc.Stream:
     """Return the stream inside TLS, as its client (§5.2).
 
     Raises: BrokenResourceError: the handshake failed. PermanentError: the server's certificate is not valid for

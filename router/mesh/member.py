@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
-    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.topology.linkstate import Topology
@@ -80,7 +80,7 @@ class MeshMember:
     """A router's membership in the mesh."""
 
     def __init__(
-        self, context: Context, elsewhere: Elsewhere, topology: Topology, recognizer: Recognizer | None
+        self, context: Context, remote_nodes: RemoteNodes, topology: Topology, recognizer: Recognizer | None
     ) -> None:
         """Args: recognizer: None: each peer is accepted."""
         self._context = context
@@ -91,13 +91,13 @@ class MeshMember:
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
-        self.routes = Routes(context, elsewhere, topology, self.members, self.neighbours, self.advertise)
+        self.routes = Routes(context, remote_nodes, topology, self.members, self.neighbours, self.advertise)
         self.selection = RouteSelection(context, topology, self.members, self.routes)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
         self._watch_neighbours()
-        for name, distribution in elsewhere.single.items():
+        for name, distribution in remote_nodes.single.items():
             self.advertise("", name, Advert(distribution, consumers=1))
 
     # -------------------------------------------------------------------------------------------------- neighbours

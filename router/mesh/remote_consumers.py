@@ -17,7 +17,7 @@ from amqpmesh.router.model.lane import Lane, LaneKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import LocalNode
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class RemoteConsumers:
     """The lanes to remote consumers, by address. `Routes` attaches them."""
 
-    def __init__(self, context: Context, elsewhere: Elsewhere, topology: Topology) -> None:
+    def __init__(self, context: Context, remote_nodes: RemoteNodes, topology: Topology) -> None:
         self._context = context
-        self._elsewhere = elsewhere
+        self._remote_nodes = remote_nodes
         self._topology = topology
         self._own = context.config.names
         #: By (tenant, `name@THIS-ROUTER`): the lane to each router that has consumers of it.
@@ -74,7 +74,7 @@ class RemoteConsumers:
         context, (name, _) = self._context, split(address)
         node = self.local_node(tenant, address)
         if node is None:
-            node = self._elsewhere.followed(tenant, name) or context.nodes.use(tenant, local_key(context.id, name))
+            node = self._remote_nodes.followed(tenant, name) or context.nodes.use(tenant, local_key(context.id, name))
             context.touch(node)
         return node
 

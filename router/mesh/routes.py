@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.containers.remote_nodes import Elsewhere
+    from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
@@ -63,7 +63,7 @@ class Routes:
     def __init__(
         self,
         context: Context,
-        elsewhere: Elsewhere,
+        remote_nodes: RemoteNodes,
         topology: Topology,
         members: Members,
         neighbours: Mapping[ConnectionRecord, Neighbour],
@@ -71,7 +71,7 @@ class Routes:
     ) -> None:
         """Args: neighbours: those that are connected now, a view. advertise: as `MeshMember.advertise`."""
         self._context = context
-        self._elsewhere = elsewhere
+        self._remote_nodes = remote_nodes
         self._topology = topology
         self._neighbours = neighbours
         self._advertise = advertise
@@ -85,7 +85,7 @@ class Routes:
         self._postponed: dict[LocalNode | LaneNode, None] = {}
         self._is_reconciling = False
         self.ingresses = Ingresses(context, self.next_hops, members)
-        self.remote_consumers = RemoteConsumers(context, elsewhere, topology)
+        self.remote_consumers = RemoteConsumers(context, remote_nodes, topology)
         self.mismatches = DistributionMismatches(context, topology)
 
     def __len__(self) -> int:
@@ -284,7 +284,9 @@ class Routes:
             node = context.nodes.find(lane.tenant, lane.name)
             try:
                 if node is None or node.config.redirect is not None:
-                    node = self._elsewhere.ingress(lane.tenant, lane.name) or context.nodes.use(lane.tenant, lane.name)
+                    node = self._remote_nodes.ingress(lane.tenant, lane.name) or context.nodes.use(
+                        lane.tenant, lane.name
+                    )
             except RefusedError as refusal:
                 endpoint.refuse(refusal.error)
                 return
@@ -466,9 +468,9 @@ class Routes:
         """Let a tree lead to the consumers that are attached here, or to the target of a redirect."""
         context = self._context
         here: Node | None = context.nodes.find(lane.tenant, lane.name)
-        if lane.far != context.id and not lane.tenant and lane.name in self._elsewhere.single:
+        if lane.far != context.id and not lane.tenant and lane.name in self._remote_nodes.single:
             try:
-                here = self._elsewhere.ingress(lane.tenant, lane.name)
+                here = self._remote_nodes.ingress(lane.tenant, lane.name)
             except RefusedError:  # too many nodes are in use there
                 here = None
         elif here is not None and (here.remote is not None or not here.outgoing):

@@ -111,17 +111,17 @@ class IncomingLink:
         source = endpoint.remote.source if endpoint.remote is not None else None
         flow_state.selective = isinstance(source, Source) and bool(source.outcomes)
 
-    def begin_bulk(self, way: Node, leg: kernel.Leg) -> None:
-        """Note that a large relay leaves by a bulk link of the node `way`."""
+    def begin_bulk(self, node: Node, leg: kernel.Leg) -> None:
+        """Note that a large relay leaves by a bulk link of the node `node`."""
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
-        self.bulk[way] = leg
+        self.bulk[node] = leg
         self.endpoint.flow_state.behind = True
 
-    def end_bulk(self, way: Node, leg: kernel.Leg) -> None:
+    def end_bulk(self, node: Node, leg: kernel.Leg) -> None:
         """Note that no more frames of a large relay will be written: later deliveries need not wait for it any more."""
-        if self.bulk.get(way) is leg:
-            del self.bulk[way]
+        if self.bulk.get(node) is leg:
+            del self.bulk[node]
             self.endpoint.flow_state.behind = bool(self.bulk)
 
     @property

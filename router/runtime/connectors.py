@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
+from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, Stop
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
@@ -292,9 +292,9 @@ class Connector:
                 )
         return Ended(why, was_open=record.engine.remote is not None, redirected_to=redirected_to)
 
-    def _place(self, endpoint: Endpoint, name: str) -> Place:
+    def _place(self, endpoint: Endpoint, name: str) -> PeerAddress:
         """Return a place that the configuration names. Args: name: the name that its certificate must have."""
-        return Place(
+        return PeerAddress(
             network_host=endpoint.host,
             port=endpoint.port,
             secure=endpoint.secure,
@@ -302,7 +302,7 @@ class Connector:
             certified=name,
         )
 
-    def _is_named(self, place: Place) -> bool:
+    def _is_named(self, place: PeerAddress) -> bool:
         """Return True if the configuration names a place that a redirect has led to."""
         named = (each for each in self.config.places if isinstance(each, Endpoint))
         return any(place.is_same(self._place(each, self._certified or each.host)) for each in named)
@@ -329,7 +329,7 @@ class Connector:
         self._stood_by = True
 
 
-def _endpoint(place: Place) -> Endpoint:
+def _endpoint(place: PeerAddress) -> Endpoint:
     return Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
 
 

@@ -46,7 +46,7 @@ class Membership:
             max_origins=self._config.origins, **{name: getattr(self._config, name) for name in _SETTINGS}
         )
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
-        return MeshMember(core.context, core.elsewhere, topology, self.recognizer)
+        return MeshMember(core.context, core.remote_nodes, topology, self.recognizer)
 
     def reload(self, mesh: MeshMember, now: float) -> None:
         """Read the files again, if there are any: a new certificate, other authorities, a newer list of revocations.

@@ -164,8 +164,8 @@ class Router(LinkFactory):
                 bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
-            core.places.on_connect = self._on_demand.connect
-            core.places.on_disconnect = self._on_demand.disconnect
+            core.on_demand.on_connect = self._on_demand.connect
+            core.on_demand.on_disconnect = self._on_demand.disconnect
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             telemetry = self._record(core)

@@ -111,7 +111,7 @@ class Damage:
     """The unreadable parts of a segment."""
 
     blocks: int = 0
-    """Places without an undamaged block, a torn end included."""
+    """OnDemandConnections without an undamaged block, a torn end included."""
     octets: int = 0
     """Octets skipped."""
     torn: bool = False

@@ -10,13 +10,13 @@ from amqpmesh.policies.redirect import (
     MAX_REDIRECTS,
     Following,
     NotFollowedError,
-    Place,
+    PeerAddress,
     Redirect,
     Stop,
     pattern_refusal,
 )
 
-HERE = Place.named("a.example", 5671, secure=True)
+HERE = PeerAddress.named("a.example", 5671, secure=True)
 START = Stop(HERE, "orders")
 ANY = Following(allowed=("*",))
 
@@ -26,21 +26,21 @@ ANY = Following(allowed=("*",))
     [
         (
             Redirect(hostname="b.example", network_host="127.0.0.1", port=5672, address="there"),
-            Place(network_host="127.0.0.1", port=5672, secure=True, hostname="b.example", certified="b.example"),
+            PeerAddress(network_host="127.0.0.1", port=5672, secure=True, hostname="b.example", certified="b.example"),
             "there",
         ),
-        (Redirect(hostname="b.example"), Place.named("b.example", 5671, secure=True), "orders"),
+        (Redirect(hostname="b.example"), PeerAddress.named("b.example", 5671, secure=True), "orders"),
         (
             Redirect(network_host="b.example"),
-            Place(network_host="b.example", port=5671, secure=True, hostname="a.example", certified="a.example"),
+            PeerAddress(network_host="b.example", port=5671, secure=True, hostname="a.example", certified="a.example"),
             "orders",
         ),
-        (Redirect(port=5672), Place.named("a.example", 5672, secure=True), "orders"),
+        (Redirect(port=5672), PeerAddress.named("a.example", 5672, secure=True), "orders"),
         (Redirect(address="there"), HERE, "there"),
     ],
     ids=["all", "hostname", "network-host", "port", "address"],
 )
-def test_what_a_redirect_does_not_say_stays_as_it_is(redirect: Redirect, place: Place, address: str) -> None:
+def test_what_a_redirect_does_not_say_stays_as_it_is(redirect: Redirect, place: PeerAddress, address: str) -> None:
     found = ANY.follow(START, redirect)
     assert (found.place, found.address) == (place, address)
     assert found.is_redirected
@@ -48,12 +48,12 @@ def test_what_a_redirect_does_not_say_stays_as_it_is(redirect: Redirect, place: 
 
 
 def test_the_host_that_is_wanted_may_be_another_than_the_one_to_connect_to() -> None:
-    place = Place.named("a.example", 5671, secure=True, hostname="tenant")
+    place = PeerAddress.named("a.example", 5671, secure=True, hostname="tenant")
     assert (place.hostname, place.certified) == ("tenant", "a.example")
     moved = place.moved(Redirect(network_host="b.example"))
     assert (moved.hostname, moved.certified) == ("tenant", "a.example")
     assert (str(moved), moved.described) == ("amqps://b.example:5671", "amqps://b.example:5671 as tenant")
-    assert Place.named("::1", 5672, secure=False).described == "amqp://[::1]:5672"
+    assert PeerAddress.named("::1", 5672, secure=False).described == "amqp://[::1]:5672"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ followings = st.builds(
 def test_whoever_follows_ends_in_few_steps_nowhere_but_where_it_may_and_never_without_tls(
     following: Following, secure: bool, row: list[Redirect]
 ) -> None:
-    start = stop = Stop(Place.named("a.example", 5672, secure=secure))
+    start = stop = Stop(PeerAddress.named("a.example", 5672, secure=secure))
     met = [(start.place, start.address)]
     for redirect in row:
         try:

@@ -200,7 +200,7 @@ class SimulatedConnection:
         for pipe in self._pipes.values():
             pipe.lose()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let octets that were held up move on."""
         for pipe in self._pipes.values():
             pipe.held()

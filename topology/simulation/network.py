@@ -115,7 +115,7 @@ class Network:
         self._groups = {host: number for number, group in enumerate(groups) for host in group}
         for connection in held:
             if connection.carries():
-                connection.go_on()
+                connection.resume()
         self._healed.set()
         self._healed = trio.Event()
 

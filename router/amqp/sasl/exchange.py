@@ -3,7 +3,7 @@
 The connection handles protocol headers and framing. It sends the frame bodies that `start` and `receive` return, passes
 the bodies of the peer's frames to `receive`, and checks `done`. A failed authentication is an outcome. A peer that
 breaks the standard causes a `ProtocolError`, and another with each frame after that. If `work` is set, a password is to
-be checked or hashed: the caller does the work, then calls `go_on`.
+be checked or hashed: the caller does the work, then calls `resume`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +212,7 @@ class SaslServer(_Exchange[ClientFrame]):
         """
         return self._answer(partial(self._converse, self._read(body)))
 
-    def go_on(self) -> list[bytes]:
+    def resume(self) -> list[bytes]:
         """Go on after `work`. Returns: the frame bodies to answer with."""
         self.work = None
         return self._answer(partial(self._tell, b""))
@@ -329,7 +329,7 @@ class SaslClient(_Exchange[ServerFrame]):
             case SaslOutcome():
                 return self._answer(partial(self._finish, frame))
 
-    def go_on(self) -> list[bytes]:
+    def resume(self) -> list[bytes]:
         """Go on after `work`. Returns: the frame bodies to answer with."""
         self.work = None
         return self._answer(partial(self._respond, b""))

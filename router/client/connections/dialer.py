@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import trio
 
-from amqpmesh.policies.redirect import Following, NotFollowedError, Place, Redirect, Stop
+from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress, Redirect, Stop
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
     CommandError,
@@ -34,7 +34,7 @@ class Dialer(LinkManager):
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[PeerAddress],
         client_identity: ClientIdentity,
         *,
         backoff: Backoff | None,
@@ -171,7 +171,7 @@ class Dialer(LinkManager):
         found = self.following.follow(stop or Stop(self._stop.place, address), redirect)
         return self.dialer_for(found.place), found
 
-    def dialer_for(self, place: Place) -> Dialer:
+    def dialer_for(self, place: PeerAddress) -> Dialer:
         """Return the dialer for a place; make one if there is none. Raises: NotFollowedError: none can be made."""
         if self.client_connection is not None and place.is_same(self._stop.place):
             return self
@@ -297,7 +297,7 @@ class RedirectDialer(Dialer):
     Attributes: `place`. `gone`: set when all of it has ended. `scope`: the cancel scope of its task.
     """
 
-    def __init__(self, first: Dialer, place: Place) -> None:
+    def __init__(self, first: Dialer, place: PeerAddress) -> None:
         super().__init__([place], first.client_identity, backoff=None, following=first.following)
         self._first = first
         self.place = place
@@ -335,7 +335,7 @@ class RedirectDialer(Dialer):
         """Attach a detached link again after a pause, as the first connection does."""
         self._first.attach_later(link, losses)
 
-    def dialer_for(self, place: Place) -> Dialer:
+    def dialer_for(self, place: PeerAddress) -> Dialer:
         """Return the dialer for a place, as the first connection does."""
         return self._first.dialer_for(place)
 

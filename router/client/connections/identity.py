@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from amqpmesh.policies.redirect import Place
+from amqpmesh.policies.redirect import PeerAddress
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.connection_settings import ConnectionSettings
@@ -33,7 +33,7 @@ class ClientIdentity:
 
     id: str
     #: The places that the program named. A redirect has led to any other.
-    places: Sequence[Place]
+    places: Sequence[PeerAddress]
     mechanisms: Sequence[str] | None
     user: str | None
     password: str | None = field(repr=False)
@@ -48,7 +48,7 @@ class ClientIdentity:
 
     async def serve(
         self,
-        place: Place,
+        place: PeerAddress,
         *,
         began: Callable[[ConnectionTasks], None],
         opened: Callable[[ClientConnection], None],
@@ -93,7 +93,7 @@ class ClientIdentity:
         finally:
             await trio.aclose_forcefully(stream)
 
-    def sasl(self, place: Place) -> SaslClient | None:
+    def sasl(self, place: PeerAddress) -> SaslClient | None:
         """Return the SASL exchange for this place. Raises: CommandError: there are no credentials for any mechanism."""
         mechanisms = self.mechanisms
         if mechanisms is None:
@@ -121,7 +121,7 @@ class ClientIdentity:
             defers=True,
         )
 
-    def _refusal_of_plain(self, place: Place) -> str | None:
+    def _refusal_of_plain(self, place: PeerAddress) -> str | None:
         """Return the reason for not sending the password there; None: it may be sent."""
         if not any(each.is_same(place) for each in self.places):
             return None if place.secure and self._verifies else WITHHELD

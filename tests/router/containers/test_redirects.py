@@ -41,12 +41,12 @@ class Led(Network):
         def connect(config: ConnectorConfig, _certified: str | None) -> None:
             self.made[config.name] = replace(config, idle_time_out=0.0)
 
-        self.core.places.on_connect = connect
+        self.core.on_demand.on_connect = connect
 
         def disconnect(name: str) -> None:
             del self.made[name]
 
-        self.core.places.on_disconnect = disconnect
+        self.core.on_demand.on_disconnect = disconnect
 
     def there(self, name: str = OTHER_PORT, **settings: object) -> Broker:
         """Open the connection of a connector that the router has made for a redirect."""
@@ -224,6 +224,6 @@ def test_credentials_of_a_connector_go_to_its_own_hosts() -> None:
     Broker(n, connector=HOME, refuses={"queue": redirect(port=5673)})
     assert (n.made[OTHER_PORT].user, n.made[OTHER_PORT].password) == ("me", home.password)
     # The peer has named the place. So no password goes there without TLS, even if the broker there offers PLAIN.
-    assert n.core.places.is_redirected(OTHER_PORT)
-    assert not n.core.places.is_redirected(HOME.name)
+    assert n.core.on_demand.is_redirected(OTHER_PORT)
+    assert not n.core.on_demand.is_redirected(HOME.name)
     n.leave()

@@ -56,12 +56,12 @@ class Far(Network):
             self.wanted[config.name] = replace(config, idle_time_out=0.0)
             self.certified[config.name] = certified
 
-        self.core.places.on_connect = connect
+        self.core.on_demand.on_connect = connect
 
         def disconnect(name: str) -> None:
             del self.wanted[name]
 
-        self.core.places.on_disconnect = disconnect
+        self.core.on_demand.on_disconnect = disconnect
 
     def broker(self, name: str = PLACE, **settings: object) -> Broker:
         """Open the connection of a connector that the router has made."""
@@ -337,7 +337,7 @@ def test_other_routers_are_not_refused_but_wait_for_a_place_that_refuses() -> No
     world = World("AB", [("A", "B")], invoices)
     router = world["A"]
     made: list[ConnectorConfig] = []
-    router.core.places.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
+    router.core.on_demand.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
     client = world["B"].client()
     link = client.sender("invoices@A")
     world.advance(0.1)
@@ -549,7 +549,7 @@ def test_other_routers_wait_for_places_that_are_too_many() -> None:
     world = World("AB", [("A", "B")], invoices, receipts, elsewhere=ElsewhereConfig(places=1, idle=1.0))
     router = world["A"]
     made: dict[str, ConnectorConfig] = {}
-    router.core.places.on_connect = lambda config, _: made.update({config.name: replace(config, idle_time_out=0.0)})
+    router.core.on_demand.on_connect = lambda config, _: made.update({config.name: replace(config, idle_time_out=0.0)})
     client = world["B"].client()
     first = client.sender("invoices@A")
     world.advance(0.5)
@@ -701,7 +701,7 @@ def test_credentials_are_shown_where_their_connector_lets_them(
     assert made.places == (Endpoint("amqps" if redirect.scheme else "amqp", "10.0.0.2", 5672),)
     assert (made.user, made.password) == (("me", SECRET) if shown else (None, None))
     # The configuration names the place, not a peer.
-    assert not n.core.places.is_redirected(made.name)
+    assert not n.core.on_demand.is_redirected(made.name)
     n.leave()
 
 

@@ -25,7 +25,7 @@ def wait(window: SharedWindow, i: CreditSink, to: str, count: int = 1) -> Portio
     return portion
 
 
-def go_on(window: SharedWindow, i: CreditSink, count: int) -> None:
+def resume(window: SharedWindow, i: CreditSink, count: int) -> None:
     """So many messages come for another address, and leave."""
     for _ in range(count):
         window.received(i, 0.0)
@@ -51,9 +51,9 @@ def test_what_waits_for_the_only_address_holds_all_of_the_window() -> None:
 def test_an_address_that_takes_nothing_holds_nothing_while_others_go_on() -> None:
     window, i = begun(64)
     wait(window, i, "q", 40)
-    go_on(window, i, 15)
+    resume(window, i, 15)
     assert window.held(i) == 40
-    go_on(window, i, 1)
+    resume(window, i, 1)
     assert window.held(i) == 0
     assert granted(window, i) == 64
     assert not window.is_full("q", 41)
@@ -64,7 +64,7 @@ def test_an_address_whose_receivers_are_slow_holds_a_part_while_others_go_on() -
     window, i = begun(64)
     portion = wait(window, i, "q", 40)
     for waiting in range(39, 19, -1):
-        go_on(window, i, 16)
+        resume(window, i, 16)
         window.end(i, portion, "q", left=True)
         assert (portion.waiting, window.held(i)) == (waiting, 16)
 
@@ -72,7 +72,7 @@ def test_an_address_whose_receivers_are_slow_holds_a_part_while_others_go_on() -
 def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again() -> None:
     window, i = begun(64)
     portion = wait(window, i, "q", 40)
-    go_on(window, i, 16)
+    resume(window, i, 16)
     for most in (16, 32, 64):
         window.end(i, portion, "q", left=True)
         assert portion.most == most, "others went on before the first of them alone"
@@ -83,7 +83,7 @@ def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again()
 def test_what_holds_nothing_of_the_window_is_bounded_although_its_address_takes_some_again() -> None:
     window, i = begun(64)
     portion = wait(window, i, "q", 40)
-    go_on(window, i, 16)
+    resume(window, i, 16)
     window.end(i, portion, "q", left=True)
     window.end(i, portion, "q", left=True)
     assert (portion.waiting, portion.most) == (38, 32)
@@ -97,7 +97,7 @@ def test_one_that_has_waited_in_vain_shows_that_no_more_than_a_part_need_to_wait
     window.give_up(portion)
     assert portion.most == 64, "nobody else goes on: its sender is to wait"
     window.end(i, portion, "q", left=True)
-    go_on(window, i, 16)
+    resume(window, i, 16)
     assert (portion.most, window.is_full("q", 500)) == (16, False)
     window.give_up(portion)
     window.end(i, portion, "q", left=False)
@@ -116,7 +116,7 @@ def test_what_leaves_by_a_lane_is_none_of_the_others_for_its_own_address() -> No
     for _ in range(9):
         window.end(i, lane, "another", left=True)
     assert there.most == 64
-    go_on(window, i, 7)
+    resume(window, i, 7)
     assert there.most == 0
 
 
@@ -125,10 +125,10 @@ def test_one_address_does_not_hold_all_of_a_small_window(size: int) -> None:
     window, i = begun(size)
     wait(window, i, "q")
     assert granted(window, i) > 0
-    go_on(window, i, 1)
+    resume(window, i, 1)
     assert granted(window, i) == size
     wait(window, i, "q")
-    go_on(window, i, 1)
+    resume(window, i, 1)
     assert granted(window, i) == size
 
 

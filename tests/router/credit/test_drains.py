@@ -122,7 +122,7 @@ def test_a_copy_receivers_drain_is_answered_when_its_copies_are_sent() -> None:
     assert out.backlog
     receiver.flow(5, drain=True)
     network.run()
-    producer.go_on(big, b"end")
+    producer.resume(big, b"end")
     network.advance(5)
     assert receiver.credit == 0, f"holds {receiver.credit}, drain never answered"
 

@@ -34,7 +34,7 @@ class Scene:
 
     def part(self) -> int:
         """One more frame. Returns: how many the router lets follow."""
-        self.producer.go_on(self.delivery, PART, more=True)
+        self.producer.resume(self.delivery, PART, more=True)
         self.network.run()
         return window(self.large.session)
 
@@ -81,7 +81,7 @@ def test_however_narrow_it_is_a_large_message_comes_whole(narrow: int) -> None:
     for _ in range(3 * WIDE):
         scene.pass_small()
         assert scene.part() >= 1
-    scene.producer.go_on(scene.delivery, PART, more=False)
+    scene.producer.resume(scene.delivery, PART, more=False)
     scene.network.run()
     (large,) = (each for each in scene.consumer.take() if each.link is scene.arriving)
     assert large.payload == PART * (1 + 3 * WIDE + 1)
@@ -89,7 +89,7 @@ def test_however_narrow_it_is_a_large_message_comes_whole(narrow: int) -> None:
 
 def test_what_is_small_keeps_all_of_it_though_something_large_came_before() -> None:
     scene = Scene()
-    scene.producer.go_on(scene.delivery, PART, more=False)
+    scene.producer.resume(scene.delivery, PART, more=False)
     own = scene.producer.sender("small", session=scene.large.session)
     for _ in range(5 * WIDE):
         scene.producer.send(own, message(), settled=True)
@@ -102,7 +102,7 @@ def test_what_waits_for_one_receiver_does_not_stop_those_of_others(narrow: int) 
     """As far as there is room in the wide window, also for what comes after the last small message."""
     scene = Scene(narrow)
     network, producer = scene.network, scene.producer
-    scene.producer.go_on(scene.delivery, PART, more=False)
+    scene.producer.resume(scene.delivery, PART, more=False)
     network.run()
     stalled = network.client(max_frame_size=8192, window=1)
     stalled.receiver("stalled", credit=5)
@@ -111,14 +111,14 @@ def test_what_waits_for_one_receiver_does_not_stop_those_of_others(narrow: int) 
     held = producer.send(stopped, PART, more=True)
     for _ in range(2 * NARROW):
         scene.pass_small()
-        producer.go_on(held, PART, more=True)
+        producer.resume(held, PART, more=True)
         network.run()
     scene.consumer.take()
     for _ in range(5 * WIDE):
         scene.pass_small()
         assert window(scene.large.session) > 0
         another = producer.send(scene.large, PART, settled=True, more=True)
-        producer.go_on(another, PART, more=False)
+        producer.resume(another, PART, more=False)
         network.run()
         network.advance(0.01)
     network.advance(LONGER)

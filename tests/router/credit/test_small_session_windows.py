@@ -81,7 +81,7 @@ def test_while_something_is_held_it_does_not_grow() -> None:
     slow.stopped = True
     stopped = producer.sender("slow")
     held = producer.send(stopped, LARGE, more=True)
-    producer.go_on(held, LARGE, more=True)
+    producer.resume(held, LARGE, more=True)
     network.run()
     for _ in range(200):
         _pass(network, consumer, producer, link, 1, message())

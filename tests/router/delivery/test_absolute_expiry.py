@@ -127,7 +127,7 @@ def test_an_expiry_that_comes_with_a_later_frame_is_waited_for() -> None:
         payload = expiring(seconds, subject="s" * 200)
         sent = producer.send(link, payload[:100], more=True)
         assert consumer.arrivals == []
-        producer.go_on(sent, payload[100:])
+        producer.resume(sent, payload[100:])
         if seconds < 0:
             assert sent.said == [(EXPIRED, True)]
         else:

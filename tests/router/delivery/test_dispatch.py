@@ -339,12 +339,12 @@ def test_an_aborted_message_is_aborted_below_and_a_waiting_one_disappears() -> N
     receiver = consumer.receiver("q", credit=1)
     link = producer.sender("q")
     first = producer.send(link, message("x" * 100), more=True)
-    producer.go_on(first, aborted=True)
+    producer.resume(first, aborted=True)
     (arrival,) = consumer.arrivals
     assert arrival.delivery.aborted
     receiver.flow(0)
     second = producer.send(link, message("y" * 100), more=True)
-    producer.go_on(second, aborted=True)
+    producer.resume(second, aborted=True)
     receiver.flow(5)
     network.run()
     consumer.take(0)
@@ -359,12 +359,12 @@ def test_a_message_larger_than_the_receiver_takes_is_rejected() -> None:
     link = producer.sender("q")
     whole = producer.send(link, message("x" * 2000))
     cut = producer.send(link, message("y" * 500), more=True)
-    producer.go_on(cut, b"z" * 600, more=True)
+    producer.resume(cut, b"z" * 600, more=True)
     for sent in (whole, cut):
         assert isinstance(sent.outcome, Rejected)
         assert sent.outcome.error is not None
         assert sent.outcome.error.condition == "amqp:link:message-size-exceeded"
-    producer.go_on(cut, b"z")
+    producer.resume(cut, b"z")
     fits = producer.send(link)
     consumer.take(1)[0].accept()
     network.run()
@@ -474,7 +474,7 @@ def test_a_copy_receiver_without_credit_holds_up_nobody_and_sees_what_its_backlo
         producer.send(link, payload, settled=True)
     consumer.take(100)
     large = producer.send(link, message("y" * 300_000), more=True)
-    producer.go_on(large, b"rest")
+    producer.resume(large, b"rest")
     consumer.take(1)
     copies.flow(1000)
     network.run()
@@ -509,7 +509,7 @@ def test_a_head_in_more_frames_than_the_window_has_is_read_all_the_same() -> Non
     payload = annotations + message(header=False)
     sent = producer.send(producer.sender("q"), payload[:100], more=True)
     for at in range(100, len(payload), 1000):
-        producer.go_on(sent, payload[at : at + 1000], more=at + 1000 < len(payload))
+        producer.resume(sent, payload[at : at + 1000], more=at + 1000 < len(payload))
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
     network.leave()
@@ -585,8 +585,8 @@ def test_a_presettled_message_that_is_too_large_leaves_nothing() -> None:
     consumer.receiver("q", max_message_size=1000)
     link = producer.sender("q")
     large = producer.send(link, message("x" * 500), settled=True, more=True)
-    producer.go_on(large, b"y" * 2000, more=True)
-    producer.go_on(large, b"z")
+    producer.resume(large, b"y" * 2000, more=True)
+    producer.resume(large, b"z")
     assert network.core.context.in_flight == 0, network.core.context.in_flight
 
 

@@ -693,7 +693,7 @@ def test_a_receiver_is_sent_no_more_than_it_takes_in_several_frames(to: str | No
     sent = producer.send(link, payload[:2000], more=True)
     for at in range(2000, len(payload), 2000):
         if not sent.said:
-            producer.go_on(sent, payload[at : at + 2000], more=at + 2000 < len(payload))
+            producer.resume(sent, payload[at : at + 2000], more=at + 2000 < len(payload))
     (state, settled) = sent.said[-1]
     assert isinstance(state, Rejected)
     assert settled

@@ -161,7 +161,7 @@ class Dice:
     def steps(self, count: int, *, at_once: bool) -> list[tuple[Any, ...]]:
         """Return the steps of a history."""
         self.windows = (0, 1, 3) if at_once else (1000,)
-        kinds = ["send", "go_on", "say", "credit", "wait", "attach", "detach", "stop", "leave"]
+        kinds = ["send", "resume", "say", "credit", "wait", "attach", "detach", "stop", "leave"]
         weights = [40, 20, 40, 15, 5, 4, 100 * self.odd / 5, 100 * self.odd / 5, 100 * self.odd / 10]
         return [getattr(self, f"_{kind}")() for kind in self.random.choices(kinds, weights, k=count)]
 
@@ -194,8 +194,8 @@ class Dice:
             "reckless": rarely,
         }
 
-    def _go_on(self) -> tuple[Any, ...]:
-        return "go_on", self.usually(0, 1), self.random.choice([0, 0, 1, 2, 3])
+    def _resume(self) -> tuple[Any, ...]:
+        return "resume", self.usually(0, 1), self.random.choice([0, 0, 1, 2, 3])
 
     def _say(self) -> tuple[Any, ...]:
         usually, random = self.usually, self.random
@@ -362,7 +362,7 @@ class Bench:
             octets += b"".join(frames[: len(frames) - later])
         peer.write(bytes(octets), cuts)
 
-    def go_on(self, number: int, handle: int) -> None:
+    def resume(self, number: int, handle: int) -> None:
         way = self.peers[number].ways.get(handle)
         if way is not None and way.attached:
             self.peers[number].write(self._rest(number, handle))

@@ -344,7 +344,7 @@ def test_a_foreign_format_message_begun_empty_survives_its_consumers_death() -> 
     sent = producer.send(link, b"", more=True, message_format=7)  # goes to a, which has got no frame of it
     b.receiver("q")
     a.lose()  # IndexError: deque index out of range
-    producer.go_on(sent, b"rest")
+    producer.resume(sent, b"rest")
     (arrival,) = b.take(1)
     assert bytes(arrival.payload) == b"rest"
 

@@ -139,12 +139,12 @@ class History:
             choice = self.random.random()
             if choice < 0.3:
                 self.sent.pop(sent, None)
-                self.senders[link].go_on(sent, aborted=True)
+                self.senders[link].resume(sent, aborted=True)
             elif choice < 0.5:
                 self.sent.pop(sent, None)
-                self.senders[link].go_on(sent, b"rest", settled=True)
+                self.senders[link].resume(sent, b"rest", settled=True)
             else:
-                self.senders[link].go_on(sent, b"rest")
+                self.senders[link].resume(sent, b"rest")
 
     def dispose(self) -> None:
         """Let a receiver decide a delivery."""
@@ -237,7 +237,7 @@ class History:
             if link not in self.senders:
                 continue
             if self._room(self.senders[link]) > 0 and link.is_attached:
-                self.senders[link].go_on(sent, aborted=True)
+                self.senders[link].resume(sent, aborted=True)
             else:
                 client = self.senders[link]
                 client.lose()

@@ -126,7 +126,7 @@ def test_settled_on_a_later_frame_makes_the_rest_presettled(make: Make) -> None:
     consumer, producer = network.client(), network.client()
     consumer.receiver("q")
     sent = producer.send(producer.sender("q"), message("x" * 50), more=True)
-    producer.go_on(sent, b"tail", settled=True)
+    producer.resume(sent, b"tail", settled=True)
     (arrival,) = consumer.take(1)
     assert arrival.delivery.remote_settled
     assert network.relays == 0
@@ -275,7 +275,7 @@ def test_a_consumer_that_vanishes_in_the_middle_of_a_message_fails_it_at_once(ma
     sent = producer.send(link, message("x" * 100), more=True)
     consumer.lose()
     assert sent.said == [(Modified(delivery_failed=True), True)]
-    producer.go_on(sent, b"y" * 100)
+    producer.resume(sent, b"y" * 100)
     other = network.client()
     other.receiver("q")
     again = producer.send(link)
@@ -372,7 +372,7 @@ def test_an_outcome_in_the_middle_of_a_message_ends_it_on_both_sides(make: Make)
     arrival.dispose(OUTCOMES["rejected"], settled=True)
     network.run()
     assert sent.said == [(OUTCOMES["rejected"], True)]
-    producer.go_on(sent, b"y" * 100)
+    producer.resume(sent, b"y" * 100)
     assert arrival.delivery.aborted
     next_one = producer.send(link)
     consumer.take(1)[0].accept()
@@ -455,7 +455,7 @@ def test_settled_by_the_sender_midway_then_accepted_leaves_nothing() -> None:
     network.run()
     consumer.arrivals[0].dispose(Accepted(), settled=False)
     network.run()
-    producer.go_on(large, b"end")
+    producer.resume(large, b"end")
     network.run()
     assert network.core.context.in_flight == 0, network.core.context.in_flight
 

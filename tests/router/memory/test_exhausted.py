@@ -424,7 +424,7 @@ def test_of_those_that_hold_twice_the_memory_the_largest_that_does_not_read_is_c
     assert network.core.context.budget.used < MIB
     network.run()
     assert sent.outcome == Modified(delivery_failed=True)
-    producer.go_on(sent, b"rest")
+    producer.resume(sent, b"rest")
     again = producer.send(other)
     consumer.take(1)[0].accept()
     network.run()
@@ -476,7 +476,7 @@ def test_what_waits_at_a_node_goes_back_at_twice_the_memory() -> None:
     assert [sent.outcome for sent in sents] == [Released()] * 2
     assert network.core.context.budget.used < MIB
     for client, sent in zip((one, two), sents, strict=True):
-        client.go_on(sent, b"rest")
+        client.resume(sent, b"rest")
     network.leave()
 
 
@@ -486,7 +486,7 @@ def test_a_multicast_that_one_receiver_does_not_read_is_aborted_at_twice_the_mem
     consumer.receiver("q", credit=10)
     sent = producer.send(producer.sender("q"), message("x" * 3_000_000), more=True)
     assert network.core.context.budget.used < MIB
-    producer.go_on(sent, b"rest")
+    producer.resume(sent, b"rest")
     assert sent.outcome == Modified(delivery_failed=True)
     reader.stopped = False
     network.run()
@@ -537,7 +537,7 @@ def test_what_a_connection_held_is_gone_with_it() -> None:
     assert network.core.context.budget.used > 700_000
     reader.lose()
     assert reader.record.account.used == network.core.context.budget.used == 0
-    producer.go_on(sent, b"rest")
+    producer.resume(sent, b"rest")
     network.leave()
 
 

@@ -19,7 +19,7 @@ from tests.support.worlds.network import OUTCOMES, Client, Sent, message
 
 LINE = [("A", "B"), ("B", "C")]
 PLACES = ["A", "B", "C"]
-"""Places of receivers for a sender at A: the same router, the next one, and the one after that."""
+"""OnDemandConnections of receivers for a sender at A: the same router, the next one, and the one after that."""
 
 AGAIN = AddressConfig(pattern="q", redeliver=True, attempts=3)
 MORTAL = AddressConfig(pattern="q", redeliver=True, attempts=2, dead_letter="dead")

@@ -190,7 +190,7 @@ def test_a_large_message_goes_through_and_small_ones_of_others_pass_it() -> None
     other.take(1)[0].accept()
     mesh.run()
     assert passing.said
-    producer.go_on(sent, payload[200_000:])
+    producer.resume(sent, payload[200_000:])
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
     arrival.accept()

@@ -149,7 +149,7 @@ def test_a_multicast_goes_to_the_place_that_a_redirect_leads_a_router_to() -> No
     there = RedirectConfig(hostname="b.example", network_host="10.0.0.2", port=5672, address="there", follow="router")
     mesh = World("AB", FORK[:1], own={"A": NEWS, "B": AddressConfig(pattern="news/x", redirect=there)})
     made: list[ConnectorConfig] = []
-    mesh["B"].core.places.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
+    mesh["B"].core.on_demand.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
     here, producer = receiver(mesh, "A"), mesh["A"].client()
     link = producer.sender("news/x")
     mesh.advance(0.5)

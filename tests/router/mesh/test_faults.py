@@ -90,7 +90,7 @@ def test_a_lane_that_was_replaced_goes_though_what_was_to_leave_by_it_never_did(
     mesh.advance(5.0)
     assert lane.gone
     assert sent.said == [(Released(), True)]
-    producer.go_on(sent, b"the rest")
+    producer.resume(sent, b"the rest")
     mesh.leave()
 
 
@@ -111,7 +111,7 @@ def test_a_slow_reader_of_what_is_large_stops_no_other_address_and_no_neighbour(
         window = producer.session.flow_state.remote_incoming_window
         if window * 4000 < 200_000:
             break
-        producer.go_on(sent, payload[at : at + 200_000], more=not whole)
+        producer.resume(sent, payload[at : at + 200_000], more=not whole)
         if whole:
             break
     for _ in range(30):
@@ -154,7 +154,7 @@ def test_a_slow_reader_of_what_is_large_stops_nothing_of_forty_other_addresses(
     for at in range(1000, len(payload), 200_000):
         if producer.session.flow_state.remote_incoming_window * 4000 < 200_000:
             break
-        producer.go_on(sent, payload[at : at + 200_000], more=True)
+        producer.resume(sent, payload[at : at + 200_000], more=True)
     mesh.advance(1.0)
     links = links or [other.sender(each) for each in names]
     mesh.advance(0.2)

@@ -84,7 +84,7 @@ def test_what_is_too_large_for_the_first_router_ends_its_sender_s_link_there_and
     sent = producer.send(link, payload[:40_000], more=True)
     (arrival,) = consumer.arrivals
     assert len(arrival.payload) == 40_000, "what has come is sent on"
-    producer.go_on(sent, payload[40_000:])
+    producer.resume(sent, payload[40_000:])
     error = producer.detached[link]
     assert error is not None
     assert error.condition == LinkCondition.MESSAGE_SIZE_EXCEEDED
@@ -200,12 +200,12 @@ def test_the_first_frames_of_a_message_arrive_before_its_last_is_sent_and_an_abo
         (arrival,) = consumer.arrivals
         assert bytes(arrival.payload) == payload[:40_000]
         if aborted:
-            producer.go_on(sent, aborted=True)
+            producer.resume(sent, aborted=True)
             assert arrival.delivery.aborted
             assert sent.said == []
             consumer.arrivals.clear()
         else:
-            producer.go_on(sent, payload[40_000:])
+            producer.resume(sent, payload[40_000:])
             (whole,) = consumer.take(1)
             assert bytes(whole.payload) == payload
             whole.accept()
@@ -228,7 +228,7 @@ def test_an_outcome_in_the_middle_of_a_message_is_heard_at_once_and_the_link_goe
     arrival.dispose(OUTCOMES["rejected"], settled=True)
     mesh.run()
     assert sent.said == [(OUTCOMES["rejected"], True)]
-    producer.go_on(sent, payload[40_000:])
+    producer.resume(sent, payload[40_000:])
     consumer.arrivals.clear()
     after = producer.send(link, payload)
     consumer.take(1)[0].accept()
@@ -248,7 +248,7 @@ def test_a_router_on_the_way_that_dies_in_the_middle_of_a_message_aborts_it_belo
     mesh.kill("B")
     assert sent.said == [(FAILED, True)]
     assert arrival.delivery.aborted
-    producer.go_on(sent, payload[40_000:])
+    producer.resume(sent, payload[40_000:])
     assert link.is_attached
     mesh.leave()
 
@@ -287,7 +287,7 @@ def test_how_far_a_receiver_has_come_counts_the_sections_that_its_sender_has_sen
     # If a router has rewritten or removed a section of the head, an offset within the head means nothing.
     is_rewritten = annotations == "forged" or (annotations == "none" and address is None)
     assert sent.outcome == Received(section_number=0, section_offset=0 if is_rewritten else 5)
-    producer.go_on(sent, payload[20_000:])
+    producer.resume(sent, payload[20_000:])
     consumer.take(1)[0].accept()
     mesh.run()
     assert sent.said[-1] == (Accepted(), True)

@@ -173,7 +173,7 @@ def test_a_large_message_reaches_who_receives_elsewhere_and_small_ones_pass_it()
     other.take(1)[0].accept()
     mesh.run()
     assert hello.outcome == Accepted()
-    producer.go_on(sent, payload[200_000:])
+    producer.resume(sent, payload[200_000:])
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
     arrival.accept()

@@ -334,7 +334,7 @@ def test_what_waits_and_is_settled_with_its_last_frame_gives_its_sender_credit_a
     for number in range(40):
         payload = message(number, to=mailbox.address)
         sent = traffic.client.send(link, payload[:-1], more=True)
-        traffic.client.go_on(sent, payload[-1:], settled=True)
+        traffic.client.resume(sent, payload[-1:], settled=True)
     while mailbox.take():
         traffic.mesh.run()
     assert len(mailbox.came) == 40

@@ -97,7 +97,7 @@ def test_deliveries_of_several_frames_are_recorded_once_with_all_of_their_octets
     for _ in range(2):
         sent = client.send(sender, message(b"x" * 3000), more=True)
         network.now += 1.0
-        client.go_on(sent, b"y" * 5000)
+        client.resume(sent, b"y" * 5000)
         settle(consumer)
     size = len(message(b"x" * 3000)) + 5000
     assert [(each["size"], each["outcome"], each["in_router"]) for each in records.hops] == [
@@ -158,7 +158,7 @@ def test_what_waited_before_its_first_frame_left_was_here_all_that_time() -> Non
     receiver.flow(5)
     network.run()
     network.now += 2.0
-    client.go_on(sent, b"the rest")
+    client.resume(sent, b"the rest")
     network.now += 0.5
     settle(consumer)
     last = records.hops[-1]
@@ -171,8 +171,8 @@ def test_what_is_settled_by_any_of_its_frames_was_settled_by_its_sender(settled:
     _network, records, client, consumer, sender = pair()
     client.send(sender)
     sent = client.send(sender, settled=settled[0], more=True)
-    client.go_on(sent, b"more", more=True, settled=settled[1])
-    client.go_on(sent, b"the rest", settled=settled[2])
+    client.resume(sent, b"more", more=True, settled=settled[1])
+    client.resume(sent, b"the rest", settled=settled[2])
     settle(consumer)
     (flags,) = [each["flags"] for each in records.hops if each["size"] > len(message())]
     assert flags & Flag.SETTLED
@@ -320,7 +320,7 @@ def test_a_condition_is_found_in_any_encoding(state: bytes) -> None:
 def test_an_aborted_delivery_is_recorded_as_such() -> None:
     _network, records, client, _consumer, sender = pair()
     sent = client.send(sender, message("begin"), more=True)
-    client.go_on(sent, aborted=True)
+    client.resume(sent, aborted=True)
     assert [(each["outcome"], each["outgoing"]) for each in records.hops] == [(Outcome.ABORTED, records.number("r0"))]
 
 

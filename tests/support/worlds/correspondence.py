@@ -203,12 +203,12 @@ class Correspondence:
             client, choice = letter.client, self.random.random()
             if choice < 0.3:
                 letter.aborted = True
-                client.go_on(letter.sent, aborted=True)
+                client.resume(letter.sent, aborted=True)
             else:
                 letter.whole = True
                 settles = choice < 0.5 and self._mode(link) is not SenderSettleMode.UNSETTLED
                 letter.forgotten = letter.forgotten or settles
-                client.go_on(letter.sent, b"rest", settled=settles)
+                client.resume(letter.sent, b"rest", settled=settles)
 
     def answer(self) -> None:
         """Answer the messages that ask for it, by an anonymous sender."""

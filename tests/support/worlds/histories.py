@@ -158,7 +158,7 @@ class History(Correspondence):
             if letter.client not in self.clients:
                 continue  # it was lost with another link of its own
             if link.is_attached and self._room(letter.client) > 0:
-                letter.client.go_on(letter.sent, aborted=True)
+                letter.client.resume(letter.sent, aborted=True)
             elif letter.client in self.clients:  # links of it are not attached any more: more than one may be so
                 self.clients.pop(letter.client)
                 letter.client.lose()

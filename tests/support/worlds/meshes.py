@@ -33,7 +33,7 @@ class Node(Network):
         super().__init__(*addresses, router=router, **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
-        self.core.mesh = MeshMember(self.core.context, self.core.elsewhere, topology, None)
+        self.core.mesh = MeshMember(self.core.context, self.core.remote_nodes, topology, None)
 
     @property
     def mesh(self) -> MeshMember:

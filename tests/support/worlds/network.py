@@ -187,10 +187,10 @@ class Client:
         """Send a message, or with `more` the first part of one."""
         delivery = link.delivery(next(self._tags).to_bytes(4, "big"), message_format=message_format, settled=settled)
         sent = self.sent[delivery] = Sent(link, delivery)
-        self.go_on(sent, message() if payload is None else payload, more=more, state=state)
+        self.resume(sent, message() if payload is None else payload, more=more, state=state)
         return sent
 
-    def go_on(
+    def resume(
         self,
         sent: Sent,
         payload: bytes = b"",
