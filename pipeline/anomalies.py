@@ -180,10 +180,11 @@ def _of_waits(events: DataFrame, window: int) -> DataFrame:
 
 
 def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
-    """Judge each series: the columns of `SERIES` except the last; `found`, its episodes; and `seen`, all its windows,
-    if it has an episode.
+    """Judge each series. The first and the last window are left out, since they are incomplete.
 
-    The first and the last window are left out: they are not whole. Args: all_series: as `series` returns them.
+    Args: all_series: as `series` returns them.
+    Returns: the columns of `SERIES` except the last; `found`, the episodes of a series; and `seen`, all its windows, if
+        it has an episode.
     """
     by_series = all_series.groupBy(*_NAMED).agg(F.min("at").alias("first"))
     (ends,) = all_series.agg(F.min("at"), F.max("at")).collect()

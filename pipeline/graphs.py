@@ -70,9 +70,10 @@ def graph(records: Iterable[Record]) -> Graph:
 
 
 def recorded(edges: DataFrame, hops: DataFrame) -> Graph:
-    """Return the graph when it carried the last of some traffic, by each router's own clock.
+    """Return the graph as it was when it carried the last deliveries of some traffic.
 
-    It is the graph of the traffic, not the rest of it after routers were stopped.
+    The records of a router count up to its last hop record, by its own clock. Later ones do not: they would show what
+    is left of the graph after routers were stopped.
     Args: edges: the table of that name. hops: the table of that name, or its rows of a time.
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so

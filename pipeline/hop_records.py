@@ -28,10 +28,10 @@ OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 """The outcomes by their numbers in hop records."""
 
 NO_LINK: Final = -1
-"""Stands for a row: there is no link."""
+"""A value in place of a row: there is no link."""
 
 UNKNOWN: Final = -2
-"""Stands for a row: no record explains the number."""
+"""A value in place of a row: no record explains the link's number."""
 
 
 class Links:

@@ -19,8 +19,7 @@ class Job:
     """A job: a module of this room with its name, whose function `job` takes a `Work` and returns a `Done`.
 
     Args: name: its name, and its result's directory. answers: its question, in a line. title: its heading in the
-        report; empty:
-        its name. needs: jobs whose results it reads. module: if it is not in this room.
+        report; empty: its name. needs: jobs whose results it reads. module: its module, if it is not in this room.
     """
 
     name: str

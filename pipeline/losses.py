@@ -371,7 +371,7 @@ def _no_credit(events: DataFrame) -> DataFrame:
 
 
 def _growing(counts: DataFrame) -> DataFrame:
-    """Receivers that take more than they settle. Args: counts: those of links to clients."""
+    """Find receivers that take more than they settle. Args: counts: those of links to clients."""
     one = Window.partitionBy("router", "epoch", "number", "link", "peer", "address", "tenant")
     told = counts.where("direction = 'outgoing' and unsettled is not null and time is not null")
     before = told.withColumn("before", F.lag("unsettled").over(one.orderBy("time", "deliveries")))

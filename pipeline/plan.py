@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HARM: Final = 0.1
-"""The share by which the busiest link may be used more in a failure than in the same failure now, if that is above the
-greatest use now without a failure.
+"""A failure is worse after the changes if the busiest link is then used more than with the present costs, by more than
+this share. Uses up to the greatest one now, without a failure, do not count.
 """
 
 TRIES: Final = 3

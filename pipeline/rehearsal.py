@@ -199,7 +199,7 @@ class _Sending:
         self._progress = trio.Event()
 
     async def arrived(self, lanes: int) -> None:
-        """Wait until all is sent on so many lanes; of endless flows, the first message."""
+        """Wait until all messages were sent on a number of lanes; for endless flows, until the first message was."""
         while len(self._arrived) < lanes:
             self._progress = trio.Event()
             await self._progress.wait()

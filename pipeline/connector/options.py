@@ -258,8 +258,11 @@ class Options:
     """The options of one read or write: `options["credit"]` is the value, parsed, or the default."""
 
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
-        """Raises: CommandError: an option that there is not, or that this use has not; a value that it cannot have;
-        one that is missing; two that contradict each other."""
+        """Read the given options.
+
+        Raises: CommandError: an option is unknown, is not for this use, has an invalid value, or is missing; or two
+            options contradict each other.
+        """
         self._values: dict[str, Any] = {option.name: option.default for option in TABLE if option.use & use}
         for name, text in given.items():
             if name.lower() in SPARKS_OWN:
