@@ -20,7 +20,7 @@ DOORS = ("__init__.py", "__main__.py")
 SKIPPED = {"amqpmesh", "build", "dist", "node_modules", "__pycache__"}  # the face links to the rooms
 READ = {".md", ".pxd", ".py", ".toml"}
 # The changelog quotes former names, and the rules and their tests quote the retired words.
-QUOTING = {"CHANGELOG.md", ".ci/house.toml", "tests/ci/test_house.py"}
+QUOTING = {"CHANGELOG.md", ".ci/house.py", ".ci/house.toml", "tests/ci/test_house.py"}
 QUESTION = re.compile(
     r'^[ \t]*[rR]?"""'
     r"(What|Whatever|Who|Whom|Whose|Whoever|Whether|Where|Wherever|Which|When|Whenever|Why|How|However)\b",

@@ -251,7 +251,7 @@ TABLE: Final = (
 BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-"""What Spark hands on of its own options."""
+"""Options of Spark itself that it hands on."""
 
 
 class Options:
@@ -309,7 +309,7 @@ _USES: Final = {Use.STREAM: "reading streams", Use.BATCH: "batch reads", Use.WRI
 
 
 _WORDS: Final = {Use.ANY: "all", Use.READ: "all that reads"}
-"""What people read in the place of a list."""
+"""Words for readers in place of a list."""
 
 
 def _described(use: Use) -> str:
@@ -324,7 +324,7 @@ def _unknown(name: str) -> str:
 
 
 def documented() -> str:
-    """The table for people, in Markdown."""
+    """Return the table of the options for the documentation, in Markdown."""
     rows = ["| option | of | without it | |", "|---|---|---|---|"]
     for option in TABLE:
         without = "it is an error" if option.required else option.stands_for or f"`{_shown(option.default)}`"

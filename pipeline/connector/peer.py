@@ -1,4 +1,4 @@
-"""Which peer the connector talks to, and as whom, by its options."""
+"""The peer of the connector and its identity there, by the options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
 def connection(options: Options, task: str) -> Connection:
-    """A connection as the options say, to be entered by `async with`; it comes back when it is lost.
+    """Return a connection with these options, for `async with`; it reconnects when it is lost.
 
     Args: task: what it is for; it stands in our container-id, so that others see who it is.
     Raises: CommandError: the options make no sense, or a file is not what it should be.
@@ -48,7 +48,7 @@ def connection(options: Options, task: str) -> Connection:
 
 
 def _password(file: Path | None) -> str | None:
-    """The first line. Raises: CommandError: it cannot be read, or is not UTF-8."""
+    """Return the first line. Raises: CommandError: it cannot be read, or is not UTF-8."""
     if file is None:
         return None
     try:

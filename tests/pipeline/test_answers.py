@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BACK = 1_000_000 - STAY - CROSSING
-"""What an outcome takes over a link there: it passes each router a millisecond after the one behind."""
+"""The time of an outcome over a link there. It passes each router a millisecond after the router behind."""
 
 
 @pytest.mark.slow  # all jobs one after the other

@@ -40,7 +40,7 @@ sys.exit(main())
 
 
 def halved(numbers: DataFrame) -> DataFrame:
-    """What becomes of numbers on the executors, and on which."""
+    """Halve numbers on the executors, and add the executor's name."""
 
     def halve(batches: Iterator[pandas.DataFrame]) -> Iterator[pandas.DataFrame]:
         for batch in batches:

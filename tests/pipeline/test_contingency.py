@@ -84,7 +84,7 @@ def test_flows_that_had_no_way_before_are_counted_and_left_out() -> None:
 
 
 def far(graph: networkx.DiGraph, flows: list[Flow]) -> float:
-    """What their ways cost, times messages."""
+    """Return the cost of all paths, each times its messages."""
     return sum(
         each.messages * networkx.shortest_path_length(graph, each.ingress, each.egress, "weight") for each in flows
     )
@@ -187,7 +187,7 @@ def test_an_edge_that_costs_nothing_is_none() -> None:
 
 
 def seen_by_chance(seed: int) -> list[Record]:
-    """What A, B and C have recorded of five routers: changes, and the graph as a whole."""
+    """Return records of A, B and C about five routers: changes, and the whole graph."""
     chance = random.Random(seed)
     pairs = [(one, other) for one in "ABCDE" for other in "ABCDE" if one < other]
     seen = []

@@ -28,7 +28,7 @@ def both(*links: tuple[str, str, int]) -> Edges:
 def found(
     edges: Edges, flows: Flows, effort: Effort = THOROUGH, known: dict[tuple[str, str], float] | None = None
 ) -> Proposal:
-    """The proposal, with uses as amounts, if no capacity is known."""
+    """Return the proposal, with uses as amounts, if no capacity is known."""
     traffic = Traffic(Network.of(edges), flows)
     if known is None:
         return search(traffic, np.ones(len(traffic.load)), effort)
@@ -36,7 +36,7 @@ def found(
 
 
 def most(edges: Edges, flows: Flows) -> float:
-    """What networkx finds that the most loaded link carries."""
+    """Return the load of the most loaded link, as networkx finds it."""
     return max(expected(edges, flows)[0].values(), default=0.0)
 
 

@@ -31,7 +31,7 @@ def moment(ns: int) -> datetime:
 
 
 def expected(known: Known, delivery: Delivery) -> list[dict[str, Any]]:
-    """The rows of one that all its routers have recorded."""
+    """Return the rows of a delivery that all its routers have recorded."""
     rows = []
     longest = max(map(len, delivery.ways))
     answered = not delivery.settled and delivery.outcome is not Outcome.NONE

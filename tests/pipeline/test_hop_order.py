@@ -25,8 +25,8 @@ LEFT = 18
 
 
 def passage(where: str, hop: int, key: bytes = b"k", *, time: int = 0) -> dict[str, Any]:
-    """A record. Args: where: `came>router>went`; routers are large letters, clients small ones; went: empty for none.
-    hop: its distance from the ingress router.
+    """Return a record. Args: where: `came>router>went`; routers are large letters, clients small
+    ones; went: empty for none. hop: its distance from the ingress router.
     """
     came, router, went = where.split(">")
     return {

@@ -64,7 +64,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
 
 
 def record(place: Path, router: str = "A", count: int = 10, **settings: Any) -> Recorder:
-    """A recorder that has some hop records in its segment."""
+    """Return a recorder with some hop records in its segment."""
     recorder = Recorder(place, router, **settings)
     recorder.link("in", peer="shop")
     add(recorder, count)

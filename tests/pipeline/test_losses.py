@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class World:
-    """What a mesh of A and B has recorded."""
+    """The records of a mesh of A and B."""
 
     def __init__(self) -> None:
         self.attempts: list[Row] = []
@@ -135,10 +135,10 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Foun
     world.pass_on(2, **refused, condition="shop:sold-out", receiver="other")
     world.pass_on(3, **refused, egress=None, receiver=None, ingress="A", condition=None)
     world.pass_on(10, address="refused")
-    world.pass_on(6, address="given back", outcome="released", first_key=b"never taken")
-    world.pass_on(1, address="given back", outcome="released", first_key=b"taken in the end")
-    world.pass_on(1, address="given back", attempt=2, first_key=b"taken in the end")
-    world.pass_on(1, address="given back", outcome="rejected", copy=True)
+    world.pass_on(6, address="returned", outcome="released", first_key=b"never taken")
+    world.pass_on(1, address="returned", outcome="released", first_key=b"taken in the end")
+    world.pass_on(1, address="returned", attempt=2, first_key=b"taken in the end")
+    world.pass_on(1, address="returned", outcome="rejected", copy=True)
     world.pass_on(3, address="half done", outcome="modified")
     world.pass_on(2, address="cut off", outcome="modified", hops=[heard("A", "modified"), heard("B", "accepted")])
     world.pass_on(2, address="loop", path=["A", "B", "A", "B"])
@@ -184,7 +184,7 @@ def test_what_went_wrong_is_found_and_nothing_else(found: Found) -> None:
         ("expired", "gone", 2, 8),
         ("modified", "half done", 3, 3),
         ("modified", "cut off", 2, 2),
-        ("released", "given back", 6, 8),
+        ("released", "returned", 6, 8),
         ("aborted", "gone", 1, 8),
         ("loop", "loop", 2, 2),
         ("repeated", "poison", 1, 3),
@@ -222,7 +222,7 @@ def test_an_outcome_that_is_not_accepted_is_found_by_address_and_receiver_and_co
         "2 of 8 deliveries to gone by A expired on their way",
         "3 of 3 deliveries to half done ended as modified by receiver at B",
         "2 of 2 deliveries to cut off ended as modified at A",
-        "6 of 8 deliveries to given back were released by receiver at B",
+        "6 of 8 deliveries to returned were released by receiver at B",
         "1 of 8 deliveries to gone by A were aborted by their senders",
     ]
     sold_out = next(row for row in found.findings if row["condition"] == "shop:sold-out")
@@ -279,7 +279,7 @@ def test_nulls_and_nonsense_are_no_trouble(spark: SparkSession, tmp_path: Path) 
 def judged(
     spark: SparkSession, hops: Iterable[Row], segments: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Where passages went without a record: of those that are evidence, and of those that are not."""
+    """Return the places without a record, by attempts that are evidence and by those that are not."""
     way = Way(START, "A", (1,))
     attempts = frame(spark, [{**way.row(0, {}), "key": row["key"], "complete": False} for row in hops])
     both = without_record(

@@ -151,7 +151,7 @@ def test_what_can_be_drawn_without_crossing_links_is(links: list[tuple[str, str]
 
 
 def crosses(a: Point, b: Point, c: Point, d: Point) -> bool:
-    """Whether the line from a to b and that from c to d have a point in common."""
+    """Return True if the line from a to b crosses the line from c to d."""
     try:
         along = np.linalg.solve(np.column_stack((b - a, c - d)), c - a)
     except np.linalg.LinAlgError:  # they are parallel

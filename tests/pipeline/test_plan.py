@@ -28,7 +28,7 @@ FLOWS = [Flow("", "orders", "A", "C", 20.0, 2000.0), Flow("", "news", "B", "C", 
 
 
 def of(seed: int, harm: float) -> tuple[Graph, list[Flow], Proposed]:
-    """What is proposed for a graph by chance."""
+    """Return the proposal for a random graph."""
     chance = random.Random(seed)
     graph = Graph(grid(chance, 8, 14))
     flows = [Flow("", f"a{at}", *flow, flow[2] * 100) for at, flow in enumerate(flows_of(chance, 8, 14))]

@@ -55,7 +55,7 @@ def test_a_plan_of_another_mesh_does_not_pass() -> None:
 
 def test_what_routers_do_otherwise_than_was_predicted_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     async def put_nothing(*_: object) -> None:
-        """A cost that is not changed."""
+        """Return a cost that is not changed."""
 
     monkeypatch.setattr(rehearsal, "set_cost", put_nothing)
     found = rehearsal.rehearsal(Graph(SQUARE), FLOWS, [Change("A", "B", 1, 9)])

@@ -53,7 +53,7 @@ OWN = 30
 
 
 def test_of_nothing_there_is_a_report_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    """What was recorded of nothing: all tables are there, without a row."""
+    """All tables exist, without a row."""
     for name, columns in TABLES.items():
         (tmp_path / name).mkdir(parents=True)
         pq.write_table(arrow_schema(columns).empty_table(), tmp_path / name / "0.parquet")

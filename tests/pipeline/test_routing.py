@@ -16,7 +16,7 @@ Flows = list[tuple[str, str, float]]
 
 
 def grid(chance: random.Random, routers: int, links: int) -> Edges:
-    """A connected graph whose costs differ by direction, with many paths of equal cost."""
+    """Return a connected graph whose costs differ by direction, with many paths of equal cost."""
     edges: Edges = {}
     ids = [f"R{each}" for each in range(routers)]
     pairs = [(ids[each], ids[chance.randrange(each)]) for each in range(1, routers)]
@@ -27,7 +27,7 @@ def grid(chance: random.Random, routers: int, links: int) -> Edges:
 
 
 def expected(edges: Edges, flows: Flows) -> tuple[dict[tuple[str, str], float], Flows]:
-    """The load of each edge, and the flows that have no way, found with networkx one by one."""
+    """Return the load of each edge, and the flows without a path, found with networkx one by one."""
     graph = networkx.DiGraph()
     graph.add_weighted_edges_from((a, b, cost) for (a, b), cost in edges.items())
     load: dict[tuple[str, str], float] = defaultdict(float)

@@ -37,7 +37,7 @@ NAME = Name("A", BEGAN, 1)
 
 
 def converted(data: bytes, name: Name | None = NAME) -> tuple[dict[str, list[dict[str, Any]]], Account]:
-    """The rows by table, and the account."""
+    """Return the rows by table, and the account."""
     account = Account(name)
     rows: dict[str, list[dict[str, Any]]] = {"hops": [], "events": [], "counts": [], "edges": []}
     for table, batch in convert(data, account):
@@ -331,7 +331,7 @@ def test_a_thousand_damaged_places_are_told_in_a_hundred_and_one() -> None:
 
 
 def sample(recorder: Recorder) -> bytes:
-    """Some of everything, 300 hop records among it."""
+    """Return records of every kind, with 300 hop records."""
     recorder.link("in")
     recorder.link("lane", "outgoing", "B", lane=True)
     recorder.put(Kind.EDGE, [{"time": 2, "origin": "A", "neighbour": "B", "cost": 1, "whole": True}])

@@ -65,7 +65,7 @@ async def send(mesh: Mesh, address: str, ingress: str, egress: str, count: int) 
 
 
 async def known(mesh: Mesh) -> None:
-    """The flows, each by itself: orders has two receivers at one router, and who is cheapest takes all."""
+    """Return the flows one by one: orders has two receivers at one router, and the cheapest takes all."""
     for address, ingress, egress, _, count in FLOWS:
         await send(mesh, address, ingress, egress, count)
     await trio.sleep(1.0)  # then routers leave, and the graph is another one

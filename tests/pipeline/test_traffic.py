@@ -74,7 +74,7 @@ class Bench:
         number: int = 1,
         since: int | None = None,
     ) -> None:
-        """Looks at the counters of a link: when, deliveries, octets; and when the look before them was."""
+        """Add a reading of a link's counters: its time, deliveries, octets, and the time of the reading before."""
         rest = dict.fromkeys(("presettled", "accepted", "rejected", "released", "modified", "unsettled", "credit"), 0)
         told = {"number": number, "link": f"{direction}-{peer}", "direction": direction, "peer": peer, **rest}
         told["from_router"] = peer in self.known.routers

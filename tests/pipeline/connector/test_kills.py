@@ -48,7 +48,7 @@ CUT = 1200
 
 @contextmanager
 def streaming(url: str, folder: Path, master: str, env: Mapping[str, str] = ENVIRONMENT) -> Iterator[int]:
-    """A program that streams to a sink. Yields: the process id of its Java."""
+    """Run a program that streams to a sink. Yields: the process id of its Java."""
     command = [sys.executable, "-c", PROGRAM, url, str(folder), master]
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -67,7 +67,7 @@ def served() -> Iterator[Served]:
 
 
 def agree(sender: Persistent, folder: Path) -> None:
-    """What the sender was told is accepted is in the sink."""
+    """Assert that the sink has every message that was accepted for the sender."""
     accepted = set(sender.accepted)
     assert accepted <= in_sink(folder / "sink").keys()
 
@@ -133,7 +133,7 @@ def is_receiver(link: LinkStatistics) -> bool:
 
 
 def executors(of: Cluster) -> list[int]:
-    """The processes that the cluster's workers have started."""
+    """Return the processes that the cluster's workers have started."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:

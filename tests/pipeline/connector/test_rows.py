@@ -21,7 +21,7 @@ PAST = 2**62
 
 
 def read(*payloads: bytes, body: BodyFormat = BodyFormat.BINARY, form: int = 0, **options: Any) -> list[dict[str, Any]]:
-    """The rows of these messages, all columns, as Python has them."""
+    """Return the rows of these messages as Python values, with all columns."""
     tags = [b"%d" % number for number in range(len(payloads))]
     carried = pa.record_batch([list(payloads), tags, [form] * len(payloads)], schema=CARRIED)
     made = batch(carried, Shape(ALL, body, **options), epoch="e", first=40)

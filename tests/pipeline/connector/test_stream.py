@@ -47,7 +47,7 @@ class Query:
         self.start: dict[str, Any] = self.reader.initialOffset()
 
     def more(self, limit: ReadMaxRows = MANY) -> dict[str, Any]:
-        """The next end, as soon as there is one."""
+        """Wait for the next end, and return it."""
         began = time.monotonic()
         while True:
             end = self.reader.latestOffset(self.start, limit)
@@ -66,7 +66,7 @@ class Query:
         assert report["seq"] == count
 
     def rows(self, end: dict[str, Any]) -> list[dict[str, Any]]:
-        """What executors would read."""
+        """Return the rows that executors would read."""
         fresh = pickle.loads(pickle.dumps(AmqpStreamReader(self.reader._options, self.reader._shape)))
         return [
             row
@@ -79,7 +79,7 @@ class Query:
         return [row["body"] for row in self.rows(end)]
 
     def next(self, end: dict[str, Any]) -> None:
-        """The batch is in the commit log, and no `commit` came yet."""
+        """Put the batch into the commit log, before `commit` comes."""
         self.start = end
 
 

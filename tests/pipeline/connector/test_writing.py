@@ -33,7 +33,7 @@ def table(**columns: list[Any]) -> pa.RecordBatch:
 
 
 def write(served: Served, *batches: pa.RecordBatch, **options: str) -> Any:
-    """What became of the rows."""
+    """Write the rows, and return their outcomes."""
     given = {"url": served.url, "address": "q", "body": "string", "retryPause": "0.05", **options}
     return AmqpBatchWriter(Options(given, Use.WRITE)).write(iter(batches)).tally
 

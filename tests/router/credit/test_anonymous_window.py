@@ -12,7 +12,7 @@ from amqpmesh.router.credit.sinks import CreditSink
 
 
 def granted(window: SharedWindow, i: CreditSink) -> int:
-    """What its sender may send now."""
+    """Return how many deliveries the sender may send now."""
     window.grants(0.0)
     return i.granted
 
@@ -43,7 +43,7 @@ def test_what_waits_for_the_only_address_holds_all_of_the_window() -> None:
     window, i = begun(64)
     portion = wait(window, i, "q", 64)
     assert granted(window, i) == 0
-    assert not window.is_full("q", 1), "its sender waits, and nothing is given back"
+    assert not window.is_full("q", 1), "its sender waits, and nothing is refused"
     window.end(i, portion, "q", left=True)
     assert granted(window, i) == 1
 

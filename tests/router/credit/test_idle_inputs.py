@@ -42,7 +42,7 @@ def test_an_idle_input_that_does_not_answer_is_lowered_after_the_reclaim_time() 
 def test_an_idle_input_that_may_be_lowered_is_at_once() -> None:
     pool, _, idle, busy = starving(lowers=True)
     assert pass_time(pool, 1.02) == {idle: [Flow(2, echo=True)]}
-    assert not idle.draining, "a drain would go on to whoever sends to it"
+    assert not idle.draining, "a drain would go on to all that send to it"
     pool.flow_received(idle, 0, 2, 0, 1.03)
     assert flows(pool, 1.03) == {busy: Flow(98)}
 

@@ -44,7 +44,7 @@ class Scene:
 
 
 def window(session: Session) -> int:
-    """How many transfers the router lets the client send now."""
+    """Return how many transfers the client may send now."""
     return session.flow_state.remote_incoming_window
 
 

@@ -14,7 +14,7 @@ LARGE = message("x" * 5000)
 
 
 def _scene(**limits: int) -> tuple[Network, Client, Client, Sender]:
-    """A producer and a consumer of "q", which takes all that comes, and the producer's link."""
+    """Return a producer, a consumer of "q" that takes everything, and the producer's link."""
     network = Network()
     network.listener = replace(network.listener, session_window=8, max_frame_size=16_384, **limits)
     consumer, producer = network.client(max_frame_size=16_384, window=10_000), network.client()
@@ -30,7 +30,7 @@ def _pass(network: Network, consumer: Client, producer: Client, link: Sender, co
 
 
 def _window(session: Session) -> int:
-    """How many transfers the router lets the client send now."""
+    """Return how many transfers the client may send now."""
     return session.flow_state.remote_incoming_window
 
 

@@ -133,7 +133,7 @@ class Wire:
         return moved
 
     def closed(self) -> bool:
-        """True if both ends are closed, or one end is closed and the other has noticed it."""
+        """Return True if both ends are closed, or one end is closed and the other has noticed it."""
         finished = [record.engine.finished for _, record in self.ends]
         return all(finished) or (any(finished) and not (self.frozen or self._on_way))
 

@@ -169,7 +169,7 @@ def test_a_job_that_fails_ends_with_1_and_a_line(
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch, job: str) -> list[list[str]]:
-    """Whatever is wanted, the only job is the one that counts, and its report a file; of each, what it was given."""
+    """Replace all jobs by one that counts, and its report by a file. Returns: the arguments of each call."""
     given = []
 
     def report(work: Work, accounts: Sequence[Account]) -> Path:
