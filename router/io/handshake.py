@@ -42,8 +42,7 @@ async def secure(
     """Start TLS on a stream, as the server.
 
     Args: host: the client's address. logins: logs a failed handshake. mesh: the peer must be a router of the mesh.
-        read:
-        octets of the client's TLS that were read already.
+        read: octets of the client's TLS that were read already.
     Returns: None if the handshake failed or took too long, which was logged.
     """
     secured: SecuredStream

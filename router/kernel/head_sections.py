@@ -279,8 +279,8 @@ def _passes_as_it_is(fields: HeaderFields, data: bytes, at: int, end: int, drops
     """Return whether the head sections of a message of format 0 are regular and may leave unchanged.
 
     A ttl leaves unchanged, too: no time has passed.
-    Args: fields: are read from the header, if there is one. drops: delivery annotations do not pass. whole: the message
-        ends at `end`.
+    Args: fields: filled in from the header, if there is one. drops: delivery annotations do not pass. whole: the
+        message ends at `end`.
     """
     last = 0
     while end - at >= 4:

@@ -111,9 +111,7 @@ class SegmentFiles:
         self._hops += count
 
     def forget(self, numbers: list[int]) -> None:
-        """Note that links are gone: later segments, to which no record of theirs can belong, do not explain their
-        numbers.
-        """
+        """Forget links that are gone. Later segments cannot have records of them, and do not explain their numbers."""
         self._ended.update(numbers)
 
     def close(self, now: int) -> None:
