@@ -55,7 +55,7 @@ lint: .venv/test
 	@$(STAGE) lint sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python .ci/house.py && $(BIN)/codespell'
 
 format: .venv/test
-	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/python .ci/house.py --tidy
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 types: .venv/test
 	@$(STAGE) types sh -c '$(BIN)/mypy && $(BIN)/mypy examples/*.py'

@@ -1,15 +1,14 @@
 """Checks of the house that ruff does not know: sizes, names of files, the form of docstrings, retired words.
 
-`python .ci/house.py [--tidy] [ROOT]` prints a line for each fault and exits with 1 if there is any. `house.toml` holds
-the figures and the words of the rules. `exceptions.txt` lists what still breaks a rule: the rule, and a path, a name of
-files, or a word. A line that is no longer needed is a fault, too, and `--tidy` removes it.
+`python .ci/house.py [ROOT]` prints a line for each fault and exits with 1 if there is any. `house.toml` holds the
+figures and the words of the rules.
 """
 
 import os
 import re
 import sys
 import tomllib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -104,8 +103,8 @@ def words(texts: dict[str, str], retired: dict[str, str], phrases: dict[str, str
                 yield Fault("phrase", path, f"line {line}: not {old!r} but {phrases[old]!r}")
 
 
-def check(root: Path, tidy: bool) -> int:
-    """Print the faults that no exception covers, and the number of exceptions of each rule; return the exit status."""
+def check(root: Path) -> int:
+    """Print the faults, and return the exit status."""
     rules = tomllib.loads((root / ".ci/house.toml").read_text(encoding="utf-8"))
     texts = files(root)
     faults = [
@@ -114,24 +113,10 @@ def check(root: Path, tidy: bool) -> int:
         *docstrings(texts),
         *words(texts, rules["words"], rules["phrases"]),
     ]
-    listed = root / ".ci/exceptions.txt"
-    exceptions = [tuple(line.split(" ", 1)) for line in listed.read_text().splitlines()] if listed.exists() else []
-    needed = {(fault.rule, fault.subject) for fault in faults}
-    shown = [fault for fault in faults if (fault.rule, fault.subject) not in exceptions]
-    unneeded = [each for each in exceptions if each not in needed]
-    if tidy and unneeded:
-        exceptions = [each for each in exceptions if each in needed]
-        listed.write_text("".join(f"{rule} {subject}\n" for rule, subject in exceptions))
-    elif unneeded:
-        shown += [Fault(*each, "holds its rule now: `make format` removes the exception") for each in unneeded]
-    for fault in shown:
+    for fault in faults:
         print(f"{fault.rule}: {fault.subject}: {fault.text}")
-    if exceptions:
-        left = Counter(rule for rule, _ in exceptions)
-        print("exceptions that remain:", ", ".join(f"{rule} {count}" for rule, count in sorted(left.items())))
-    return 1 if shown else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    arguments = [each for each in sys.argv[1:] if each != "--tidy"]
-    sys.exit(check(Path(arguments[0] if arguments else "."), "--tidy" in sys.argv))
+    sys.exit(check(Path(sys.argv[1] if len(sys.argv) > 1 else ".")))

@@ -38,11 +38,12 @@ class Portion:
 
 
 class SharedWindow(FixedCredit):
-    """The window of one anonymous sender.
+    """The window of one anonymous sender, shared by the addresses and lanes of its messages (`Portion`).
 
-    A portion may hold all of the window at first. It is limited once as many messages as one part of the window have
-    left for other addresses, and none for its own: then it holds nothing, or one part if a message has left for it
-    before. Each message that leaves for it before so many others doubles what it may hold.
+    At first, the messages for one address may use up the whole window. The limit of an address falls when messages
+    for other addresses overtake it: once as many of them as one part of the window have left, and none of its own. The
+    limit is then one part of the window, or nothing if no message for the address has ever left. It doubles with each
+    message for the address that leaves before so many others.
 
     Args: window: deliveries granted and waiting. A window below `PARTS` counts waiting messages as if it were that
         large, or one address could hold all of it.

@@ -57,8 +57,8 @@ class Pool(CreditAccounts):
 
     Args: max_credit: the most that one sink is granted, deliveries.
         starve_time: how long a sink waits without credit before other sinks are asked to return what they do not use
-            or hold beyond a share; and how long the demand may be below the granted credit before limits are lowered:
-            it is for a moment whenever the buffers of a connection are full.
+            or hold beyond a share; and how long the demand may be below the granted credit before limits are lowered.
+            The demand falls for a moment whenever the buffers of a connection are full.
         reclaim_time: how long a peer may take to confirm that it returned credit. Then the pool assumes that it did:
             many clients answer neither drain nor echo.
         drain_time: how long a consumer's drain waits for the sinks.
