@@ -11,6 +11,7 @@ from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PasswordConfig, RouterConfig
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.core import Core
+from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.statistics.common import ConnectionDirection
 
@@ -94,8 +95,8 @@ def test_the_open_goes_out_at_once_and_both_ends_know_each_other(caplog: pytest.
 
 def test_statistics_tell_who_opened_a_connection() -> None:
     two = Two()
-    (out,) = two.near.statistics().connections
-    (come,) = two.far.statistics().connections
+    (out,) = snapshot(two.near).connections
+    (come,) = snapshot(two.far).connections
     assert (out.direction, out.role, out.listener, out.connector) == (
         ConnectionDirection.OUT,
         "container",
@@ -184,4 +185,4 @@ def test_a_router_that_ends_closes_what_it_has_opened() -> None:
     assert two.come.closed is not None
     assert two.come.closed.error == ERROR
     two.near.receive_eof(two.out, two.now)
-    assert two.near.statistics().is_empty
+    assert snapshot(two.near).is_empty
