@@ -50,7 +50,7 @@ def _named(*jobs: Job) -> Mapping[str, Job]:
 
 JOBS: Final = _named(
     Job("ingest", "what routers have recorded, as tables", title="What was recorded"),
-    Job("deliveries", "which way each delivery took, and how it ended", ("ingest",), title="How deliveries ended"),
+    Job("deliveries", "which path each delivery took, and how it ended", ("ingest",), title="How deliveries ended"),
     Job(
         "traffic",
         "who sends how much to whom, and what each link carries",
@@ -65,11 +65,11 @@ JOBS: Final = _named(
     ),
     Job(
         "losses",
-        "which deliveries were lost or not accepted, went round or were tried too often, and who is slow",
+        "which deliveries were lost, not accepted, looped or redelivered too often, and which consumers are slow",
         ("deliveries",),
         title="What went wrong",
     ),
-    Job("anomalies", "when the mesh was not as its own history says", ("deliveries",), title="What was not as usual"),
+    Job("anomalies", "when the mesh differed from its own history", ("deliveries",), title="What was not as usual"),
     Job(
         "contingency",
         "what breaks if a link or a router fails",
@@ -78,7 +78,7 @@ JOBS: Final = _named(
     ),
     Job(
         "plan",
-        "which other costs of links would have the most used one used less",
+        "which link costs would relieve the busiest link",
         ("ingest", "traffic"),
         title="Other costs of links",
     ),
