@@ -202,9 +202,11 @@ def _by_name(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
 def _compared(
     before: Mapping[tuple[str, str], Row], after: Mapping[tuple[str, str], Row], most: float, harm: float
 ) -> list[Row]:
-    """Return rows of the table `failures`.
+    """Return the rows of the table `failures`: each failure before and after a change of costs.
 
-    Args: after: of some failures. most: the use of the busiest link before, without failures.
+    Args: before: the rows of all failures with the present costs. after: the rows of the failures to compare, with the
+        changed costs. most: the use of the busiest link with the present costs and without a failure. harm: the part
+        by which the change may raise the use of the busiest link during a failure without making that failure worse.
     """
     rows: list[Row] = []
     for name in sorted(after):

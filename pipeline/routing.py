@@ -209,7 +209,7 @@ def repaired(network: Network, distances: Amounts, ways: Numbers, gone: Numbers)
 class Traffic:
     """Traffic between routers on a graph, and the edges that it uses.
 
-    Args: flows: from, to, and amount; routers missing from the graph count as unreachable.
+    Args: flows: from, to, and amount. A flow from or to a router that the graph does not have is ignored.
     """
 
     def __init__(self, network: Network, flows: Sequence[tuple[str, str, float]]) -> None:

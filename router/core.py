@@ -414,10 +414,10 @@ class Core:
         self.logins.tell_left_out()
         finish_batch(self.context)
 
-    def passed(self) -> tuple[int, int]:
-        """Return how many connections and links are gone, and how many there are.
+    def count_gone_and_present(self) -> tuple[int, int]:
+        """Return two counts of connections and links together: those that no longer exist, and those that exist.
 
-        A lost connection keeps its links until they have ended, and its engine keeps theirs until it is closed.
+        A lost connection exists until all its links have ended. Its links are counted at its engine.
         """
         records = {**self.context.connections, **self.context.leaving}
         there = len(records) + sum(

@@ -97,12 +97,12 @@ class Unsigned:
             raise UntrustedError("signed in an unsigned mesh")
 
     def learn(self, certificate: bytes) -> Certified:
-        """Refuse a certificate; see `Verifier`."""
+        """Raise UntrustedError: an unsigned mesh has no certificates. See `Verifier`."""
         raise UntrustedError("certificate in an unsigned mesh")
 
     def forget(self, key_id: bytes) -> None:
         """Do nothing; see `Verifier`."""
 
     def revoke(self, revocations: bytes) -> Revoked:
-        """Refuse a list of revocations; see `Verifier`."""
+        """Raise UntrustedError: an unsigned mesh has no lists of revocations. See `Verifier`."""
         raise UntrustedError("revocations in an unsigned mesh")

@@ -69,7 +69,7 @@ class Sending:
         self._failure: AmqpMeshError | None = None
 
     async def run(self, batches: Iterator[list[Letter]]) -> Tally:
-        """Send all rows, as `send`."""
+        """Connect if there are rows, and send them. Returns, Raises: as the function `send`."""
         first = await trio.to_thread.run_sync(next, batches, None)
         if first is None:
             return self._tally  # no rows, no connection

@@ -229,7 +229,10 @@ class Session:
     # ------------------------------------------------------------------------------------------------------ receiving
 
     def begun(self, begin: Begin, channel: int) -> tuple[Event, ...]:
-        """Take the peer's `begin`: an answer or the first. Args: channel: the peer's, which is free."""
+        """Take the peer's `begin`: it answers ours, or it begins a session of the peer's.
+
+        Args: channel: the channel that the peer sends on; no other session of the peer uses it.
+        """
         self.remote = begin
         self.incoming_channel = channel
         if self._ended_channel != -1:

@@ -62,7 +62,7 @@ class Traffic:
 
     @property
     def on_their_way(self) -> int:
-        """Messages without an outcome."""
+        """Messages that were sent, or wait to be sent again, and are neither accepted nor rejected yet."""
         return self._next - self.accepted - self.rejected
 
     @property
@@ -87,7 +87,7 @@ class Traffic:
         self._wake.set()
 
     async def send(self, sender: Sender) -> None:
-        """Send until all are accepted. Raises: as `Sender.transfer`."""
+        """Send until each message is accepted or rejected. Raises: as `Sender.transfer`."""
         end = link_of(sender)
         batch_ends = 0.0
         while not self.is_over:

@@ -73,7 +73,7 @@ class OnDemandConnections:
         Raises: NotFollowedError: there are too many places, or too many users of this one; or the host is invalid.
         """
         there = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
-        connectors = self._believed(home)
+        connectors = self._usable_connectors(home)
         for connector in connectors:
             same = (connector.hostname or there.host) == place.hostname and connector.places[0].host == place.certified
             if connector.places == (there,) and same:
@@ -164,8 +164,13 @@ class OnDemandConnections:
         """Return the configured connectors to containers."""
         return [each for each in self._context.config.connectors if not each.is_mesh]
 
-    def _believed(self, home: str | None) -> list[ConnectorConfig]:
-        """Return the configured connectors that may be used where redirects of `home` lead; None: all of them."""
+    def _usable_connectors(self, home: str | None) -> list[ConnectorConfig]:
+        """Return the configured connectors whose connection or credentials may be used for a place.
+
+        Args: home: the connector whose redirects lead to the place. Only this connector may be used; if it was made on
+            demand, only the configured one that it has its credentials from. None: the configuration names the place,
+            so all connectors may be used.
+        """
         there = self._there.get(home) if home is not None else None
         name = home if there is None else there.origin
         return [each for each in self._connectors() if home is None or each.name == name]

@@ -228,9 +228,9 @@ class RemoteNodes:
         self.single: Mapping[str, Distribution] = dict(self._find_single())
 
     def led(self, tenant: str, name: str, redirect: RedirectConfig) -> LocalNode:
-        """Return the node of an address whose redirect this router follows.
+        """Return the node of an address whose redirect this router follows. Args: redirect: of the address.
 
-        Raises: RefusedError: there are too many places, or too many nodes at this one.
+        Raises: RefusedError: the router uses too many containers on demand, or too many nodes of this container.
         """
         return self._use(tenant, name, redirect.place.address or name, redirect.there)
 
@@ -243,7 +243,7 @@ class RemoteNodes:
                 yield config.pattern, config.distribution
 
     def followed(self, tenant: str, name: str) -> LocalNode | None:
-        """Return the node of an address whose redirect this router follows; None: it follows none.
+        """Return the node of an address; None: the address has no redirect that this router follows.
 
         Raises: RefusedError: as `led`.
         """

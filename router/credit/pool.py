@@ -353,9 +353,12 @@ class Pool(CreditAccounts):
         return (len(line) - large) * self._share() + (large and large * self._share(large=True))
 
     def _ask_back(self, sink: CreditSink, count: int, now: float) -> int:
-        """Take credit back from a sink: by a lower limit if it `lowers` or never drains, otherwise all by a drain.
+        """Take unused credit back from a sink, by a drain or by a lower limit.
 
-        Returns: how much the sink is to return.
+        A drain takes all credit back, whatever the `count`. The limit of a sink that `lowers`, or that cannot drain, is
+        lowered by `count`.
+
+        Returns: the deliveries of credit that become free for other sinks. After a drain the sink itself needs one.
         """
         if sink.drains and not sink.lowers:
             sink._answer_by = now + self._settings.reclaim_time

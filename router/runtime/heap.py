@@ -53,7 +53,7 @@ class RouterMemory:
 
     def has_garbage(self) -> bool:
         """Return True if since the last True more connections and links were closed than exist now."""
-        gone, there = self._core.passed()
+        gone, there = self._core.count_gone_and_present()
         if gone - self._gone <= max(there, MIN_CLOSED):
             return False
         self._gone = gone
