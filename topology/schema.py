@@ -239,7 +239,7 @@ def derived(*, init: Literal[False] = False) -> Any:
 
 
 class Body:
-    """The common base of bodies."""
+    """The base of the bodies of all messages and records: a body has a title, a description and items."""
 
     TITLE: ClassVar[str]
     WORDS: ClassVar[str]

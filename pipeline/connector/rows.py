@@ -59,8 +59,8 @@ def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch
     return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
 
 
-class Came:
-    """Some deliveries during their conversion to rows."""
+class Conversion:
+    """The conversion of received deliveries to rows."""
 
     def __init__(self, carried: pa.RecordBatch, epoch: str, first: int) -> None:
         """Args: carried: as `CARRIED`. epoch, first: the position of the first one in its stream."""
@@ -97,12 +97,12 @@ class Came:
 def batch(carried: pa.RecordBatch, shape: Shape, *, epoch: str, first: int) -> pa.RecordBatch:
     """Return the rows of deliveries, in their order; no content raises an error.
 
-    Args: carried, epoch, first: as of `Came`.
+    Args: carried, epoch, first: as of `Conversion`.
     """
-    came = Came(carried, epoch, first)
+    conversion = Conversion(carried, epoch, first)
     made: dict[str, pa.Array] = {}
     for name in sorted(shape.names, key=_LAST.__contains__):
-        made[name] = _MAKERS[name](came, shape)
+        made[name] = _MAKERS[name](conversion, shape)
     return pa.RecordBatch.from_arrays(
         [made[name] for name in shape.names], schema=arrow_schema(shape.body, list(shape.names))
     )
@@ -111,11 +111,11 @@ def batch(carried: pa.RecordBatch, shape: Shape, *, epoch: str, first: int) -> p
 # --------------------------------------------------------------------------------------------------------------- bodies
 
 
-def _body_octets(came: Came, row: int) -> bytes:
+def _body_octets(conversion: Conversion, row: int) -> bytes:
     """Return the content of one or several data sections."""
-    payload = came.octets[row]
+    payload = conversion.octets[row]
     parts = []
-    for _, at in came.sections.bodies(row):
+    for _, at in conversion.sections.bodies(row):
         if payload[at] not in (0xA0, 0xB0):
             raise MisfitError("a data section is no binary")
         parts.append(payload[at + _head(payload[at]) : skip(payload, at, len(payload))])
@@ -127,19 +127,19 @@ def _head(code: int) -> int:
     return 2 if code == 0xA0 else 5
 
 
-def _value(came: Came, row: int) -> Any:
+def _value(conversion: Conversion, row: int) -> Any:
     """Return the value of an amqp-value, or the elements of one or several amqp-sequences."""
-    payload = came.octets[row]
+    payload = conversion.octets[row]
     refuse_values(payload, MAX_VALUES)
-    bodies = came.sections.bodies(row)
-    if came.sections.kinds[row] == VALUE:
+    bodies = conversion.sections.bodies(row)
+    if conversion.sections.kinds[row] == VALUE:
         return section(AmqpValue, payload, bodies[0][0]).value
     return [each for at, _ in bodies for each in section(AmqpSequence, payload, at).value]
 
 
-def _content(came: Came, row: int) -> Any:
+def _content(conversion: Conversion, row: int) -> Any:
     """Return the octets of data sections, or the value of any other body."""
-    return _body_octets(came, row) if came.sections.kinds[row] == DATA else _value(came, row)
+    return _body_octets(conversion, row) if conversion.sections.kinds[row] == DATA else _value(conversion, row)
 
 
 def _text(octets: bytes) -> str:
@@ -149,26 +149,26 @@ def _text(octets: bytes) -> str:
         raise MisfitError(f"not UTF-8: {error}") from None
 
 
-def _binary(came: Came, row: int) -> bytes | None:
-    value = _content(came, row)
+def _binary(conversion: Conversion, row: int) -> bytes | None:
+    value = _content(conversion, row)
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return str.encode(value)
-    raise MisfitError(f"{_told(came, row, value)} is no octets")
+    raise MisfitError(f"{_told(conversion, row, value)} is no octets")
 
 
-def _string(came: Came, row: int) -> str | None:
-    if came.sections.kinds[row] == DATA:
-        return _text(_body_octets(came, row))
-    value = _value(came, row)
+def _string(conversion: Conversion, row: int) -> str | None:
+    if conversion.sections.kinds[row] == DATA:
+        return _text(_body_octets(conversion, row))
+    value = _value(conversion, row)
     if value is None or isinstance(value, str):
         return None if value is None else str.__str__(value)
-    raise MisfitError(f"{_told(came, row, value)} is no text")
+    raise MisfitError(f"{_told(conversion, row, value)} is no text")
 
 
-def _json(came: Came, row: int) -> str:
-    value = _content(came, row)
+def _json(conversion: Conversion, row: int) -> str:
+    value = _content(conversion, row)
     if type(value) not in (str, Symbol, bytes):
         return to_json(value)
     # Senders put JSON in text and in octets. Text that is not JSON is an error in both: converted to a JSON string, it
@@ -181,10 +181,10 @@ def _json(came: Came, row: int) -> str:
     return text
 
 
-def _msgpack(came: Came, row: int) -> str:
-    octets = _content(came, row)
+def _msgpack(conversion: Conversion, row: int) -> str:
+    octets = _content(conversion, row)
     if not isinstance(octets, bytes):
-        raise MisfitError(f"{_told(came, row, octets)} is no msgpack, which stands in octets")
+        raise MisfitError(f"{_told(conversion, row, octets)} is no msgpack, which stands in octets")
     try:
         value = msgpack.unpackb(octets, strict_map_key=False)
     except Exception as error:  # msgpack raises a dozen kinds of errors
@@ -192,13 +192,13 @@ def _msgpack(came: Came, row: int) -> str:
     return to_json(value)
 
 
-def _told(came: Came, row: int, value: Any) -> str:
-    if came.sections.kinds[row] == SEQUENCE:
+def _told(conversion: Conversion, row: int, value: Any) -> str:
+    if conversion.sections.kinds[row] == SEQUENCE:
         return "an amqp-sequence"
     return f"an amqp-value of type {to_text(value)[0]}"
 
 
-_FORMATS: Final[Mapping[BodyFormat, Callable[[Came, int], Any]]] = {
+_FORMATS: Final[Mapping[BodyFormat, Callable[[Conversion, int], Any]]] = {
     BodyFormat.BINARY: _binary,
     BodyFormat.STRING: _string,
     BodyFormat.JSON: _json,
@@ -206,27 +206,30 @@ _FORMATS: Final[Mapping[BodyFormat, Callable[[Came, int], Any]]] = {
 }
 
 
-def _bodies(came: Came, shape: Shape) -> pa.Array:
-    if shape.body in (BodyFormat.BINARY, BodyFormat.STRING) and (contents := came.sections.contents()) is not None:
+def _bodies(conversion: Conversion, shape: Shape) -> pa.Array:
+    if (
+        shape.body in (BodyFormat.BINARY, BodyFormat.STRING)
+        and (contents := conversion.sections.contents()) is not None
+    ):
         if shape.body is BodyFormat.BINARY:
             return contents
         with suppress(pa.ArrowInvalid):  # not all are UTF-8
             return contents.cast(pa.string())
-    read, kinds = _FORMATS[shape.body], came.sections.kinds.tolist()
-    values = [came.tried(row, "body", read, came, row) if kind else None for row, kind in enumerate(kinds)]
+    read, kinds = _FORMATS[shape.body], conversion.sections.kinds.tolist()
+    values = [conversion.tried(row, "body", read, conversion, row) if kind else None for row, kind in enumerate(kinds)]
     return pa.array(values, pa.binary() if shape.body is BodyFormat.BINARY else pa.string())
 
 
-def _body_types(came: Came, shape: Shape) -> pa.Array:
-    kinds = came.sections.kinds
-    if len(came) and (kinds == DATA).all():
-        return pa.array(repeat("data", len(came)), pa.string())
-    return pa.array([_body_type(came, row, kind) for row, kind in enumerate(kinds.tolist())], pa.string())
+def _body_types(conversion: Conversion, shape: Shape) -> pa.Array:
+    kinds = conversion.sections.kinds
+    if len(conversion) and (kinds == DATA).all():
+        return pa.array(repeat("data", len(conversion)), pa.string())
+    return pa.array([_body_type(conversion, row, kind) for row, kind in enumerate(kinds.tolist())], pa.string())
 
 
-def _body_type(came: Came, row: int, kind: int) -> str | None:
+def _body_type(conversion: Conversion, row: int, kind: int) -> str | None:
     if kind == VALUE:
-        value = came.tried(row, "body", lambda: to_text(_value(came, row))[0])
+        value = conversion.tried(row, "body", lambda: to_text(_value(conversion, row))[0])
         return None if value is None else str(value)
     return {DATA: "data", SEQUENCE: "amqp-sequence"}.get(kind)
 
@@ -234,31 +237,31 @@ def _body_type(came: Came, row: int, kind: int) -> str | None:
 # ------------------------------------------------------------------------------------------------------- other sections
 
 
-def _decoded(came: Came, kind: type[Any], code: int, name: str) -> dict[int, Any]:
+def _decoded(conversion: Conversion, kind: type[Any], code: int, name: str) -> dict[int, Any]:
     """Return a decoded section of the messages that have it, by row."""
 
     def read(payload: bytes, at: int) -> Any:
         refuse_values(payload, MAX_VALUES)
         return section(kind, payload, at)
 
-    places = came.sections.heads.get(code, ())
-    decoded = {row: came.tried(row, name, read, came.octets[row], at) for row, at in places}
+    places = conversion.sections.heads.get(code, ())
+    decoded = {row: conversion.tried(row, name, read, conversion.octets[row], at) for row, at in places}
     return {row: each for row, each in decoded.items() if each is not None}
 
 
-def _headers(came: Came, shape: Shape) -> pa.Array:
-    return _structs(len(came), HEADER, _decoded(came, Header, 0x70, "header"), {})
+def _headers(conversion: Conversion, shape: Shape) -> pa.Array:
+    return _structs(len(conversion), HEADER, _decoded(conversion, Header, 0x70, "header"), {})
 
 
-def _properties(came: Came, shape: Shape) -> pa.Array:
-    decoded = _decoded(came, Properties, 0x73, "properties")
+def _properties(conversion: Conversion, shape: Shape) -> pa.Array:
+    decoded = _decoded(conversion, Properties, 0x73, "properties")
     for row, properties in decoded.items():
         for name in ("absolute_expiry_time", "creation_time"):
             time = getattr(properties, name)
             if time is not None and not _EARLIEST <= time <= _LATEST:
                 why = f"{int(time)} ms since 1970 is not in the years 1 to 9999"
-                came.errors.setdefault(row, f"properties.{name}: {why}")
-    return _structs(len(came), PROPERTIES, decoded, _PROPERTY)
+                conversion.errors.setdefault(row, f"properties.{name}: {why}")
+    return _structs(len(conversion), PROPERTIES, decoded, _PROPERTY)
 
 
 _LATEST: Final = 253_402_300_799_999
@@ -310,17 +313,17 @@ def _pairs(values: list[Any]) -> pa.Array:
     return pa.StructArray.from_arrays([names, texts], fields=list(VALUES.item_type), mask=mask)
 
 
-def _maps(kind: type[Any], code: int, name: str) -> Callable[[Came, Shape], pa.Array]:
-    def make(came: Came, shape: Shape) -> pa.Array:
-        decoded = _decoded(came, kind, code, name)
-        tried = {row: came.tried(row, name, _entries, each.value) for row, each in decoded.items()}
+def _maps(kind: type[Any], code: int, name: str) -> Callable[[Conversion, Shape], pa.Array]:
+    def make(conversion: Conversion, shape: Shape) -> pa.Array:
+        decoded = _decoded(conversion, kind, code, name)
+        tried = {row: conversion.tried(row, name, _entries, each.value) for row, each in decoded.items()}
         maps = {row: entries for row, entries in tried.items() if entries is not None}
         if not maps:
-            return pa.nulls(len(came), VALUES)
+            return pa.nulls(len(conversion), VALUES)
         starts: list[int | None] = []
         keys: list[str] = []
         values: list[tuple[str, str | None]] = []
-        for row in range(len(came)):
+        for row in range(len(conversion)):
             entries = maps.get(row)
             starts.append(None if entries is None else len(keys))
             if entries:
@@ -355,16 +358,16 @@ def _sparse(count: int, values: Mapping[int, Any], kind: pa.DataType) -> pa.Arra
     return pa.array([values.get(row) for row in range(count)], kind)
 
 
-def _payloads(came: Came, shape: Shape) -> pa.Array:
+def _payloads(conversion: Conversion, shape: Shape) -> pa.Array:
     if shape.keep is KeepPayload.ALWAYS:
-        return came.payloads
-    return _sparse(len(came), {row: came.octets[row] for row in came.errors}, pa.binary())
+        return conversion.payloads
+    return _sparse(len(conversion), {row: conversion.octets[row] for row in conversion.errors}, pa.binary())
 
 
 _LAST: Final = frozenset({"error", "payload"})
 """Columns made after all others: they depend on the errors of those."""
 
-_MAKERS: Final[dict[str, Callable[[Came, Shape], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[Conversion, Shape], pa.Array]]] = {
     "body": _bodies,
     "body_type": _body_types,
     "header": _headers,
@@ -373,10 +376,12 @@ _MAKERS: Final[dict[str, Callable[[Came, Shape], pa.Array]]] = {
     "properties": _properties,
     "application_properties": _maps(ApplicationProperties, 0x74, "application_properties"),
     "footer": _maps(Footer, 0x78, "footer"),
-    "message_format": lambda came, shape: came.carried.column(2),
-    "delivery_tag": lambda came, shape: came.carried.column(1),
-    "epoch": lambda came, shape: pa.array(repeat(came.epoch, len(came)), pa.string()),
-    "sequence": lambda came, shape: pa.array(np.arange(came.first, came.first + len(came)), pa.int64()),
-    "error": lambda came, shape: _sparse(len(came), came.errors, pa.string()),
+    "message_format": lambda conversion, shape: conversion.carried.column(2),
+    "delivery_tag": lambda conversion, shape: conversion.carried.column(1),
+    "epoch": lambda conversion, shape: pa.array(repeat(conversion.epoch, len(conversion)), pa.string()),
+    "sequence": lambda conversion, shape: pa.array(
+        np.arange(conversion.first, conversion.first + len(conversion)), pa.int64()
+    ),
+    "error": lambda conversion, shape: _sparse(len(conversion), conversion.errors, pa.string()),
     "payload": _payloads,
 }

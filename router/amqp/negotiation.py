@@ -107,7 +107,7 @@ class Negotiation:
         return self._after_sasl(self.sasl.receive(body))
 
     def sasl_worked(self) -> Progress:
-        """Go on after the work of the SASL exchange."""
+        """Go on with the SASL exchange after its work (`work`, such as the check of a password) is done."""
         assert self.sasl is not None
         return self._after_sasl(self.sasl.resume())
 

@@ -66,7 +66,7 @@ class Listener:
         return self.config.name
 
     def statistics(self, cost: int) -> ListenerStatistics:
-        """Return its state. Args: cost: the cost of sending over its connections."""
+        """Return the state of the listener. Args: cost: the cost of sending over the listener's connections."""
         return ListenerStatistics(
             name=self.name,
             url=self.url,
