@@ -36,43 +36,44 @@ TOP: Final = 10
 """Rows of the table in the summary."""
 
 _SERIES: Final = (
-    Column("measure", pa.string(), "`messages`, `p50`, `p95`, `failures`, `octets`, or `waits`"),
-    Column("address", pa.string(), "where the deliveries go; null: it is about a link", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
-    Column("router", pa.string(), "the router that sends, or waits; null: all", "", True),
+    Column("measure", pa.string(), "`messages`, `p50`, `p95`, `failures`, `octets` or `waits`"),
+    Column("address", pa.string(), "the address of the deliveries; null if the series is about a link", "", True),
+    Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True),
+    Column("router", pa.string(), "the router that sends, or waits for credit; null for all routers", "", True),
     Column("peer", pa.string(), "the router at the other end of the link", "", True),
 )
 
 SERIES: Final = (
     *_SERIES,
-    Column("windows", pa.int64(), "that have a value"),
-    Column("judged", pa.int64(), "of these, those that had history enough"),
-    Column("is_short", pa.bool_(), "none had: nothing is said of it"),
-    Column("episodes", pa.int64(), "in which it differed"),
+    Column("windows", pa.int64(), "windows with a value"),
+    Column("judged", pa.int64(), "windows that had enough history to be judged"),
+    Column("is_short", pa.bool_(), "true if no window had enough history: the series was not judged"),
+    Column("episodes", pa.int64(), "the number of its episodes"),
 )
 
 EPISODES: Final = (
-    Column("episode", pa.int64(), "its rank, from 1: by `score`"),
-    Column("incident", pa.int64(), "the same for all that overlap in time; that of the worst is 1"),
+    Column("episode", pa.int64(), "the rank of the episode, from 1, by the size of `score`"),
+    Column("incident", pa.int64(), "the number of the incident: the episodes that overlap in time; 1 is the worst"),
     *_SERIES,
-    Column("begin_time", pa.int64(), "of its first window", "ns since 1970"),
-    Column("end_time", pa.int64(), "the end of its last window", "ns since 1970"),
-    Column("peak_time", pa.int64(), "of the window that differs most", "ns since 1970"),
-    Column("value", pa.float64(), "what it showed then: messages, octets, ns, or a share"),
-    Column("usual", pa.float64(), "what was expected then"),
-    Column("score", pa.float64(), "by how much it differs then, in what chance alone would not; negative: it is less"),
-    Column("sentence", pa.string(), "the same for people"),
+    Column("begin_time", pa.int64(), "when its first window begins", "ns since 1970"),
+    Column("end_time", pa.int64(), "when its last window ends", "ns since 1970"),
+    Column("peak_time", pa.int64(), "when the window with the largest deviation begins", "ns since 1970"),
+    Column("value", pa.float64(), "the value in that window: messages, octets, ns, or a share"),
+    Column("usual", pa.float64(), "the expected value of that window"),
+    Column(
+        "score", pa.float64(), "the deviation, in multiples of the least that counts; negative below the expectation"
+    ),
+    Column("sentence", pa.string(), "the episode in words"),
 )
 
 WINDOWS: Final = (
     *_SERIES,
     Column("time", pa.int64(), "when the window begins", "ns since 1970"),
-    Column("value", pa.float64(), "messages, octets, ns, or a share; null: too little was seen", "", True),
-    Column("usual", pa.float64(), "what was expected; null: not judged", "", True),
-    Column("low", pa.float64(), "what is below differs; null: not judged", "", True),
-    Column("high", pa.float64(), "what is above does", "", True),
+    Column("value", pa.float64(), "messages, octets, ns, or a share; null if there was too little data", "", True),
+    Column("usual", pa.float64(), "the expected value; null if the window was not judged", "", True),
+    Column("low", pa.float64(), "a lower value is an anomaly; null if the window was not judged", "", True),
+    Column("high", pa.float64(), "a higher value is an anomaly; null if the window was not judged", "", True),
 )
-
 TABLES: Final = {"episodes": EPISODES, "series": SERIES, "windows": WINDOWS}
 """The tables of `anomalies`, with their columns."""
 

@@ -38,16 +38,17 @@ delivery can reach the next router before its last frame has left this one.
 """
 
 CLOCKS: Final = (
-    Column("window_start", pa.int64(), "the estimate is of the middle of this window", "ns since 1970"),
-    Column("window_ns", pa.int64(), "how long that is", "ns"),
-    Column("router", pa.string(), "whose clock"),
-    Column("against", pa.string(), "compared with whose"),
-    Column("is_reference", pa.bool_(), "all clocks are corrected by that one's; else it is a neighbour"),
-    Column("offset_ns", pa.int64(), "how far `router` is ahead of `against`; null: unknown", "ns", True),
-    Column("error_ns", pa.int64(), "that is wrong by so much at most", "ns", True),
-    Column("problem", pa.string(), "why it is unknown: `one way`, `inconsistent`", "", True),
+    Column("window_start", pa.int64(), "when the window begins; the estimate is for its middle", "ns since 1970"),
+    Column("window_ns", pa.int64(), "the length of the window", "ns"),
+    Column("router", pa.string(), "the router whose clock is estimated"),
+    Column("against", pa.string(), "the router with whose clock it is compared"),
+    Column(
+        "is_reference", pa.bool_(), "true if `against` is the reference for all corrections; false if it is a neighbour"
+    ),
+    Column("offset_ns", pa.int64(), "how far the clock of `router` is ahead; null if unknown", "ns", True),
+    Column("error_ns", pa.int64(), "the largest possible error of `offset_ns`", "ns", True),
+    Column("problem", pa.string(), "the reason for an unknown offset: `one way` or `inconsistent`", "", True),
 )
-
 STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(here, hops[i + 1] as there))"
 """Pairs of neighbours on the path of a delivery."""
 

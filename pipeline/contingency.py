@@ -41,27 +41,33 @@ SHOWN: Final = 10
 """Failures in the summary."""
 
 FAILURES: Final = (
-    Column("rank", pa.int64(), "the worst is 1: it cuts off most addresses; of equals, it loses most messages"),
+    Column("rank", pa.int64(), "1 is the worst: it cuts off most addresses and, among equals, loses most messages"),
     Column("kind", pa.string(), "`link`, `router` or `pair`"),
-    Column("elements", pa.list_(pa.string()), "what fails: a router, or the two of a link, `A - B`"),
-    Column("failure", pa.string(), "the same for people"),
-    Column("addresses_cut_off", pa.int64(), "addresses that somebody sends to, and can reach no receiver of any more"),
-    Column("addresses", pa.list_(pa.string()), f"their names, {NAMED} at most"),
-    Column("lost_messages", pa.float64(), "of the recorded ones, those that have no way to where they were received"),
-    Column("lost_bytes", pa.float64(), "of their payload", "octets"),
-    Column("elsewhere_messages", pa.float64(), "of `lost_messages`, those whose address has receivers elsewhere"),
-    Column("own_messages", pa.float64(), "those that were sent at a router that fails; they are not lost"),
-    Column("moved_messages", pa.float64(), "those that arrive by ways that cost more"),
+    Column("elements", pa.list_(pa.string()), "the failed routers, `A`, and links, `A - B`"),
+    Column("failure", pa.string(), "the failed elements in words"),
+    Column("addresses_cut_off", pa.int64(), "addresses with a sender that can no longer reach any receiver"),
+    Column("addresses", pa.list_(pa.string()), f"the names of these addresses, at most {NAMED}"),
+    Column("lost_messages", pa.float64(), "recorded messages that have no path to the router that received them"),
+    Column("lost_bytes", pa.float64(), "the payload of these messages", "octets"),
+    Column(
+        "elsewhere_messages", pa.float64(), "of `lost_messages`, those whose address has another reachable receiver"
+    ),
+    Column("own_messages", pa.float64(), "messages sent at a failed router; they are not counted as lost"),
+    Column("moved_messages", pa.float64(), "messages that arrive on a path with a higher cost"),
     Column(
         "stretch",
         pa.float64(),
-        "what the ways of those that arrive cost, each as often as it is used, of what they did",
+        "the average path cost of the messages that arrive, divided by that without the failure",
     ),
     Column(
-        "most_loaded", pa.string(), "the direction of a link that carries most then; null: none carries any", "", True
+        "most_loaded",
+        pa.string(),
+        "the direction of a link with the highest load; null if no link carries any",
+        "",
+        True,
     ),
-    Column("most_loaded_bytes", pa.float64(), "what it carries of the recorded traffic", "octets"),
-    Column("use", pa.float64(), "of the most that any carries before"),
+    Column("most_loaded_bytes", pa.float64(), "the load of that direction, from the recorded traffic", "octets"),
+    Column("use", pa.float64(), "that load, divided by the highest load without the failure"),
 )
 """The columns of the table `contingency`."""
 

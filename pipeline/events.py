@@ -58,46 +58,49 @@ def _declared(fields: Iterable[Field]) -> tuple[Column, ...]:
 
 
 _SOURCE: Final = (
-    Column("epoch", pa.int64(), "when that life of the router began", "ms since 1970"),
-    Column("segment", pa.int64(), "the number of the segment in that life"),
+    Column("epoch", pa.int64(), "when this life of the router began", "ms since 1970"),
+    Column("segment", pa.int64(), "the number of the segment in this life"),
 )
-
 _COPY: Final = pa.struct(
     [pa.field("path", pa.string()), pa.field("octets", pa.int64()), pa.field("modified", pa.int64())]
 )
 
 SEGMENTS: Final = (
-    Column("name", pa.string(), "the segment's, without a suffix"),
-    Column("router", pa.string(), "the router's id"),
+    Column("name", pa.string(), "the name of the segment, without a suffix"),
+    Column("router", pa.string(), "the id of the router"),
     *_SOURCE,
-    Column("version", pa.int64(), "of what routers declare, as it was written", "", True),
-    Column("time", pa.int64(), "when it was begun; if it does not say, that life of the router", "ns since 1970"),
+    Column("version", pa.int64(), "the version of the telemetry schema", "", True),
+    Column("time", pa.int64(), "when the segment was started or, if unknown, the router's life began", "ns since 1970"),
     Column("sample", pa.int64(), "the share of delivery keys that are recorded", "2**-32", True),
     Column("path", pa.string(), "the file that was converted"),
-    Column("copies", pa.list_(_COPY), "all files that were looked at, that one first: path, octets, when modified"),
-    Column("octets", pa.int64(), "of the file", "octets"),
-    Column("whole", pa.bool_(), "it is closed, says so itself, and nothing of it is damaged"),
-    Column("hops", pa.int64(), "rows of it in `hops`"),
-    Column("events", pa.int64(), "rows of it in `events`"),
-    Column("counts", pa.int64(), "rows of it in `counts`"),
-    Column("edges", pa.int64(), "rows of it in `edges`"),
-    Column("quarantined", pa.int64(), "rows of it in `quarantine`"),
-    Column("first_hop", pa.int64(), "the number of its first hop record in that life of the router", "", True),
-    Column("next_hop", pa.int64(), "the number behind its last one", "", True),
+    Column(
+        "copies", pa.list_(_COPY), "all files of the segment, the converted one first, with size and time of change"
+    ),
+    Column("octets", pa.int64(), "the size of the converted file", "octets"),
+    Column("whole", pa.bool_(), "true if the segment has an end record that matches its content, and no damage"),
+    Column("hops", pa.int64(), "its rows in `hops`"),
+    Column("events", pa.int64(), "its rows in `events`"),
+    Column("counts", pa.int64(), "its rows in `counts`"),
+    Column("edges", pa.int64(), "its rows in `edges`"),
+    Column("quarantined", pa.int64(), "its rows in `quarantine`"),
+    Column("first_hop", pa.int64(), "the number of its first hop record in this life of the router", "", True),
+    Column("next_hop", pa.int64(), "the number of its last hop record, plus 1", "", True),
     Column("first_time", pa.int64(), "the earliest `time` of its hop records", "ns since 1970", True),
-    Column("last_time", pa.int64(), "the latest", "ns since 1970", True),
-    Column("dropped", pa.int64(), "hop records lost in that life until then", "", True),
+    Column("last_time", pa.int64(), "the latest `time` of its hop records", "ns since 1970", True),
+    Column(
+        "dropped", pa.int64(), "hop records that this life of the router had lost when the segment was closed", "", True
+    ),
 )
 
 QUARANTINE: Final = (
-    Column("segment", pa.string(), "the segment's name, or the file's"),
-    Column("path", pa.string(), "where it was found", "", True),
-    Column("router", pa.string(), "who has written it", "", True),
-    Column("problem", pa.string(), "what is wrong (`Problem`)"),
-    Column("at", pa.int64(), "where in the file", "octets", True),
-    Column("octets", pa.int64(), "how much of the file is concerned", "octets", True),
-    Column("records", pa.int64(), "how many records are concerned, if that is known", "", True),
-    Column("sentence", pa.string(), "the same for people"),
+    Column("segment", pa.string(), "the name of the segment, or of the file"),
+    Column("path", pa.string(), "the path of the file", "", True),
+    Column("router", pa.string(), "the router that wrote the segment", "", True),
+    Column("problem", pa.string(), "the kind of problem, such as `torn` or `damaged`"),
+    Column("at", pa.int64(), "the offset of the problem in the file", "octets", True),
+    Column("octets", pa.int64(), "the size of the affected part of the file", "octets", True),
+    Column("records", pa.int64(), "the number of affected records, if known", "", True),
+    Column("sentence", pa.string(), "the problem in words"),
 )
 
 

@@ -46,73 +46,93 @@ TOP: Final = 10
 
 
 def _stated(what: str, prefix: str = "") -> tuple[Column, ...]:
+    words = {**{name: name for name in PERCENTILES}, "max": "maximum"}
     return tuple(
-        Column(f"{prefix}{name}_ns", pa.int64(), f"{name} of {what}", _NS, True) for name in (*PERCENTILES, "max")
+        Column(f"{prefix}{name}_ns", pa.int64(), f"{word} of {what}", _NS, True) for name, word in words.items()
     )
 
 
+_TENANT: Final = Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True)
+
+_ERROR: Final = Column(
+    "error_ns",
+    pa.int64(),
+    "the largest error of these times because of the clocks; null if unknown for some",
+    _NS,
+    True,
+)
+
 ADDRESSES: Final = (
-    Column("address", pa.string(), "where they go", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
-    Column("deliveries", pa.int64(), "that left the mesh and whose first and last router are known"),
-    Column("unknown", pa.int64(), "of these, those whose two clocks could not be compared: taken as they are"),
-    Column("negative", pa.int64(), "of these, those that take less than nothing, corrected"),
-    *_stated("the time from the first frame coming to the last one leaving the mesh, corrected"),
-    Column("error_ns", pa.int64(), "of each of these at most, from the clocks; null: some are unknown", _NS, True),
-    Column("answered", pa.int64(), "deliveries whose outcome has passed the first router"),
-    *_stated("the time from the first frame coming to the outcome passing, by one clock", "outcome_"),
+    Column("address", pa.string(), "the address of the deliveries", "", True),
+    _TENANT,
+    Column("deliveries", pa.int64(), "deliveries that left the mesh, with known ingress and egress routers"),
+    Column("unknown", pa.int64(), "of these, deliveries between clocks that could not be compared; not corrected"),
+    Column("negative", pa.int64(), "of these, deliveries whose time is negative after the correction"),
+    *_stated("the time from the first frame's arrival to the last frame's departure from the mesh, corrected"),
+    _ERROR,
+    Column("answered", pa.int64(), "deliveries whose outcome passed the ingress router"),
+    *_stated("the time from the first frame's arrival until the outcome passed, by the ingress clock", "outcome_"),
 )
 
 HOPS: Final = (
     Column("router", pa.string(), "the router"),
-    Column("deliveries", pa.int64(), "that left it"),
-    *_stated("the time from the first frame coming to the last one leaving, by its own clock"),
-    Column("answered", pa.int64(), "deliveries that left it and whose outcome has passed it"),
-    *_stated("the time from the last frame leaving to the outcome passing, by its own clock", "outcome_"),
+    Column("deliveries", pa.int64(), "deliveries that left the router"),
+    *_stated("the time from the first frame's arrival to the last frame's departure, by the router's clock"),
+    Column("answered", pa.int64(), "deliveries that left the router and whose outcome passed it"),
+    *_stated("the time from the last frame's departure until the outcome passed, by the router's clock", "outcome_"),
 )
 
 LINKS: Final = (
     Column("from_router", pa.string(), "the router that sends"),
-    Column("to_router", pa.string(), "the router that receives; null: a client does", "", True),
+    Column("to_router", pa.string(), "the router that receives; null if a client receives", "", True),
     Column("receiver", pa.string(), "the container-id of that client", "", True),
     Column("link", pa.string(), "the name of the link to that client", "", True),
-    Column("deliveries", pa.int64(), "that passed"),
+    Column("deliveries", pa.int64(), "deliveries over the link"),
     Column(
         "unknown",
         pa.int64(),
-        "of these, those whose two clocks could not be compared: taken as they are; null: to a client",
+        "of these, deliveries between clocks that could not be compared; not corrected; null for a client",
         "",
         True,
     ),
     Column(
-        "negative", pa.int64(), "of these, those that take less than nothing, corrected; null: to a client", "", True
+        "negative",
+        pa.int64(),
+        "of these, deliveries whose time is negative after the correction; null for a client",
+        "",
+        True,
     ),
-    *_stated("the time from the last frame leaving one router to the first one coming to the other, corrected"),
-    Column("error_ns", pa.int64(), "of each of these at most, from the clocks; null: some are unknown", _NS, True),
-    Column("answered", pa.int64(), "deliveries whose outcome has come back"),
+    *_stated("the time from the last frame's departure to the first frame's arrival at the other router, corrected"),
+    _ERROR,
+    Column("answered", pa.int64(), "deliveries whose outcome came back"),
     *_stated(
-        "the time there and back, with nothing of what passed at the other router; to a client: until its outcome",
+        "the time there and back, without the time at the other router; for a client, the time until its outcome",
         "round_trip_",
     ),
 )
 
 SHARES: Final = (
-    Column("address", pa.string(), "where they go", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("address", pa.string(), "the address of the deliveries", "", True),
+    _TENANT,
     Column(
         "part",
         pa.string(),
-        "`router`: within one; `link`: from one to the next; `receiver`: until its outcome; "
+        "`router`: inside a router; `link`: from a router to the next; `receiver`: until the receiver's outcome; "
         "`return`: the outcome's way back over a link; "
-        "`lost`: until a router said how it ended, as the next one or the receiver did not",
+        "`lost`: until a router ended the delivery, because the next router or the receiver was gone",
     ),
-    Column("from_router", pa.string(), "where; of a link, the router that sends"),
-    Column("to_router", pa.string(), "the router that receives; of links only", "", True),
-    Column("deliveries", pa.int64(), "that are in it"),
-    Column("total_ns", pa.int64(), "the time that they spent there in all; null: more than fits", _NS, True),
-    Column("share", pa.float64(), "of all time of this address; all parts are 1 together", "", True),
+    Column("from_router", pa.string(), "the router; for a link, the router that sends"),
+    Column("to_router", pa.string(), "for a link, the router that receives", "", True),
+    Column("deliveries", pa.int64(), "deliveries with this part"),
+    Column("total_ns", pa.int64(), "the sum of their times in this part; null if too large for the type", _NS, True),
+    Column(
+        "share",
+        pa.float64(),
+        "the part's share of all time of the address; the shares of an address add up to 1",
+        "",
+        True,
+    ),
 )
-
 TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links": LINKS, "shares": SHARES}
 """The tables of `latency`, with their columns."""
 

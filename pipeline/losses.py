@@ -130,45 +130,49 @@ _SENTENCES: Final[Mapping[Loss, str]] = {
 """The sentence of each kind, with values of the finding; a part in brackets is left out if its value is unknown."""
 
 _PLACE: Final = (
-    Column("kind", pa.string(), "what was found (`Loss`)"),
-    Column("address", pa.string(), "where the deliveries go", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
-    Column("router", pa.string(), "the router where it was found", "", True),
-    Column("next_router", pa.string(), "the router where they went next, or left the mesh", "", True),
-    Column("receiver", pa.string(), "the container-id of the client where they go", "", True),
-    Column("link", pa.string(), "the name of the link to that", "", True),
-    Column("condition", pa.string(), "of the error that they were rejected with", "", True),
+    Column("kind", pa.string(), "the kind of finding, such as `broken`"),
+    Column("address", pa.string(), "the address of the deliveries", "", True),
+    Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True),
+    Column("router", pa.string(), "the router where the problem was found", "", True),
+    Column("next_router", pa.string(), "for `broken`, the router that has no record of the deliveries", "", True),
+    Column("receiver", pa.string(), "the container-id of the receiving client", "", True),
+    Column("link", pa.string(), "the name of the link to that client", "", True),
+    Column("condition", pa.string(), "the error condition, if there is one", "", True),
 )
 
-_OF: Final = Column("of", pa.int64(), "deliveries among which they were found; null: they are about a link", "", True)
+_OF: Final = Column(
+    "of", pa.int64(), "the number of deliveries that were examined; null if the finding is about a link", "", True
+)
 
 FINDINGS: Final = (
-    Column("finding", pa.int64(), "its number, from 1"),
+    Column("finding", pa.int64(), "the number of the finding, from 1"),
     *_PLACE,
-    Column("found", pa.int64(), "rows that show it"),
+    Column("found", pa.int64(), "the number of rows that show the problem"),
     _OF,
-    Column("worst", pa.int64(), "the largest `value` of them", "", True),
-    Column("first_time", pa.int64(), "of the earliest of them", "ns since 1970", True),
-    Column("last_time", pa.int64(), "of the latest", "ns since 1970", True),
-    Column("sentence", pa.string(), "the same for people"),
-    Column("left_out", pa.int64(), "how many of them are not in `evidence`"),
+    Column("worst", pa.int64(), "the largest `value` of these rows", "", True),
+    Column("first_time", pa.int64(), "the earliest `time` of these rows", "ns since 1970", True),
+    Column("last_time", pa.int64(), "the latest `time` of these rows", "ns since 1970", True),
+    Column("sentence", pa.string(), "the finding in words"),
+    Column("left_out", pa.int64(), "the number of these rows that are not in `evidence`"),
 )
 
 SHOWN: Final = (
     Column("finding", pa.int64(), "the number of the finding"),
-    Column("kind", pa.string(), "what was found (`Loss`)"),
-    Column("key", pa.binary(), "the delivery key; null: it is about a link", "", True),
-    Column("time", pa.int64(), "when the delivery had come, or the router told of the link", "ns since 1970", True),
-    Column("path", pa.list_(pa.string()), "the routers that have recorded the delivery, in order", "", True),
+    Column("kind", pa.string(), "the kind of finding, such as `broken`"),
+    Column("key", pa.binary(), "the delivery key; null if the finding is about a link", "", True),
+    Column(
+        "time", pa.int64(), "when the delivery arrived, or when the router recorded the link", "ns since 1970", True
+    ),
+    Column("path", pa.list_(pa.string()), "the routers that recorded the delivery, in the order of its path", "", True),
     Column(
         "value",
         pa.int64(),
-        "`repeated`, `storm`: tries; `slow`: ns until the outcome; `no credit`: ns without; `growing`: unsettled",
+        "`repeated`, `storm`: attempts; `slow`: ns until the outcome; `no credit`: ns without credit; `growing`: "
+        "unsettled deliveries",
         "",
         True,
     ),
 )
-
 TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN}
 """The tables of `losses`, with their columns."""
 

@@ -44,34 +44,33 @@ FILE: Final = "plan.json"
 _SAME: Final = 1e-9
 """The relative difference up to which amounts are equal."""
 
-_USE: Final = "of its capacity; without one, of the most that any link carries before"
-
 CHANGES: Final = (
-    Column("number", pa.int64(), "its place in the order in which they are made, from 1 on"),
+    Column("number", pa.int64(), "the position in the order of the changes, from 1"),
     Column("router", pa.string(), "the router that sends"),
-    Column("neighbour", pa.string(), "where to"),
-    Column("cost_before", pa.int64(), "what sending costs"),
-    Column("cost_after", pa.int64(), "what it is to cost"),
-    Column("bytes_before", pa.float64(), "of the recorded traffic, what goes that way", "octets"),
-    Column("bytes_after", pa.float64(), "what will", "octets"),
-    Column("use_before", pa.float64(), _USE),
-    Column("use_after", pa.float64(), "of the same"),
+    Column("neighbour", pa.string(), "the router that receives"),
+    Column("cost_before", pa.int64(), "the present cost of this direction"),
+    Column("cost_after", pa.int64(), "the planned cost of this direction"),
+    Column("bytes_before", pa.float64(), "the recorded traffic that this direction carries", "octets"),
+    Column("bytes_after", pa.float64(), "the part of the recorded traffic that it will carry", "octets"),
+    Column("use_before", pa.float64(), "`bytes_before`, divided by the capacity"),
+    Column("use_after", pa.float64(), "`bytes_after`, divided by the capacity"),
 )
 
 LINKS: Final = CHANGES[1:]
 
 FAILURES: Final = (
     Column("kind", pa.string(), "`link` or `router`"),
-    Column("failure", pa.string(), "what fails: a router, or the two of a link, `A - B`"),
-    Column("most_loaded_before", pa.string(), "the direction that is used most then; null: none is used", "", True),
-    Column("most_loaded_after", pa.string(), "the same with the changes", "", True),
-    Column("use_before", pa.float64(), "of that direction: " + _USE + ", and nothing fails"),
-    Column("use_after", pa.float64(), "of the same"),
-    Column("lost_before", pa.float64(), "messages that have no way to where they were received"),
-    Column("lost_after", pa.float64(), "the same with the changes"),
-    Column("worse", pa.bool_(), "it is used more by more than is allowed; a plan that was accepted has none"),
+    Column("failure", pa.string(), "the failed router, `A`, or link, `A - B`"),
+    Column(
+        "most_loaded_before", pa.string(), "the direction with the highest use; null if no link carries any", "", True
+    ),
+    Column("most_loaded_after", pa.string(), "the same with the planned costs", "", True),
+    Column("use_before", pa.float64(), "the use of `most_loaded_before`"),
+    Column("use_after", pa.float64(), "the use of `most_loaded_after`"),
+    Column("lost_before", pa.float64(), "messages without a path to the router that received them"),
+    Column("lost_after", pa.float64(), "the same with the planned costs"),
+    Column("worse", pa.bool_(), "true if the plan makes this failure worse than allowed; false in every proposed plan"),
 )
-
 TABLES: Final = {"plan/changes": CHANGES, "plan/links": LINKS, "plan/failures": FAILURES}
 
 Row = Mapping[str, Any]

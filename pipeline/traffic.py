@@ -52,45 +52,54 @@ class Windows:
 _SECOND: Final = 1_000_000_000
 _ALL: Final = 1 << 32
 
-_BASIS: Final = "`recorded`: exact, of all records; `scaled`: of a share of them, to what was counted"
+_BASIS: Final = "`recorded`: exact, from all records; `scaled`: from a sample of records, scaled to the counters"
 
 MATRIX: Final = (
     Column("window_start", pa.timestamp("us", "UTC"), "when the window begins"),
-    Column("ingress", pa.string(), "the router where messages entered; null: unknown", "", True),
-    Column("egress", pa.string(), "the router that they left from; null: none, or unknown", "", True),
-    Column("address", pa.string(), "where they go; null: unknown", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
-    Column("messages", pa.float64(), "attempts to deliver, each way of a multicast one"),
-    Column("bytes", pa.float64(), "of their payload", "octets"),
-    Column("records", pa.int64(), "rows of `deliveries/attempts` behind that"),
-    Column("basis", pa.string(), _BASIS + "; `counted`: they entered, and no record tells more"),
+    Column("ingress", pa.string(), "the router where messages entered the mesh; null if unknown", "", True),
+    Column(
+        "egress", pa.string(), "the router where they left the mesh; null if they did not leave, or unknown", "", True
+    ),
+    Column("address", pa.string(), "the address of the messages; null if unknown", "", True),
+    Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True),
+    Column("messages", pa.float64(), "attempts to deliver; a multicast delivery counts once for each path"),
+    Column("bytes", pa.float64(), "the payload of these messages", "octets"),
+    Column("records", pa.int64(), "the rows of `deliveries/attempts` that the figures are made from"),
+    Column("basis", pa.string(), _BASIS + "; `counted`: from counters alone, without any record"),
 )
 
 TALKERS: Final = (
     Column("role", pa.string(), "`sender` or `receiver`"),
-    Column("peer", pa.string(), "its container-id"),
-    Column("router", pa.string(), "where it is"),
-    Column("address", pa.string(), "where its messages go; null: unknown", "", True),
-    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
-    Column("messages", pa.float64(), "attempts to deliver, of a multicast one each way"),
-    Column("bytes", pa.float64(), "of their payload", "octets"),
+    Column("peer", pa.string(), "the container-id of the client"),
+    Column("router", pa.string(), "the router that the client is connected to"),
+    Column("address", pa.string(), "the address of the messages; null if unknown", "", True),
+    Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True),
+    Column("messages", pa.float64(), "attempts to deliver; a multicast delivery counts once for each path"),
+    Column("bytes", pa.float64(), "the payload of these messages", "octets"),
     Column("basis", pa.string(), _BASIS),
 )
 
 LINKS: Final = (
     Column("window_start", pa.timestamp("us", "UTC"), "when the window begins"),
     Column("router", pa.string(), "the router that sends"),
-    Column("peer", pa.string(), "its neighbour"),
-    Column("messages", pa.float64(), "deliveries that left by any lane between them, in this direction"),
-    Column("bytes", pa.float64(), "of their payload", "octets"),
-    Column("messages_per_second", pa.float64(), "of the window"),
-    Column("bytes_per_second", pa.float64(), "of the window", "octets"),
-    Column("use", pa.float64(), "of its capacity; without one, of the most that any link carried, in bytes"),
-    Column("relative", pa.bool_(), "its capacity is not known"),
-    Column("basis", pa.string(), "`recorded`: exact, of all records; `counted`: exact, but spread evenly over the time "
-           "between two counts; `scaled`: of a share of the records, by that share"),
-)  # fmt: skip
-
+    Column("peer", pa.string(), "the router that receives"),
+    Column("messages", pa.float64(), "deliveries in this direction, over all lanes between the two routers"),
+    Column("bytes", pa.float64(), "the payload of these deliveries", "octets"),
+    Column("messages_per_second", pa.float64(), "the average rate in the window"),
+    Column("bytes_per_second", pa.float64(), "the average rate in the window", "octets per second"),
+    Column(
+        "use",
+        pa.float64(),
+        "the share of the link's capacity or, without a known capacity, of the largest `bytes_per_second` in the table",
+    ),
+    Column("relative", pa.bool_(), "true if the capacity of the link is unknown"),
+    Column(
+        "basis",
+        pa.string(),
+        "`recorded`: exact, from all records; `counted`: from counters, exact in total, spread evenly over the time "
+        "between two readings; `scaled`: from a sample of records, divided by the share of the sample",
+    ),
+)
 CAPACITY: Final = "router string, peer string, messages_per_second double, bytes_per_second double"
 """The columns of links' capacities, in one direction; either figure may be null."""
 

@@ -159,65 +159,97 @@ class Outcome(IntEnum):
 
 
 HOP: Final = (
-    Field("router", Type.STRING, "the router that recorded it"),
-    Field("time", Type.TIME, "when its first frame had come", "ns since 1970"),
+    Field("router", Type.STRING, "the router that recorded the delivery"),
+    Field("time", Type.TIME, "when the first frame of the delivery arrived", "ns since 1970"),
     Field(
         "key",
         Type.BINARY,
-        "the delivery key: the ingress router's number (8 octets), its epoch (6), a counter (6), the same at every hop",
+        "the delivery key, the same at every hop: the ingress router's number (8 octets), its epoch (6), a counter (6)",
     ),
-    Field("first_key", Type.BINARY, "the key of its first try; known where it began its way", optional=True),
+    Field(
+        "first_key",
+        Type.BINARY,
+        "the delivery key of the message's first attempt; null except at the ingress router",
+        optional=True,
+    ),
     Field(
         "hops_left",
         Type.INTEGER,
-        "how many hops it might still make when it came; where it began its way, when it left; 0: it has not left for "
-        "another router, and came from none",
+        "the hops that the delivery may still make: on arrival from a router, or at the ingress router on departure; 0 "
+        "also if it neither came from a router nor left for one",
     ),
-    Field("began", Type.BOOLEAN, "it began its way through the mesh here"),
-    Field("attempt", Type.INTEGER, "the number of the try, from 1; known where it began its way", optional=True),
-    Field("address", Type.STRING, "where it goes", optional=True),
-    Field("tenant", Type.STRING, "whose address that is; empty without tenants", optional=True),
-    Field("incoming_link", Type.STRING, "the name of the link that it came by", optional=True),
-    Field("incoming_peer", Type.STRING, "the container-id at the other end of that", optional=True),
-    Field("from_router", Type.BOOLEAN, "that is a router of the mesh", optional=True),
-    Field("outgoing_link", Type.STRING, "the name of the link that it left by; null: it has not left", optional=True),
-    Field("outgoing_peer", Type.STRING, "the container-id at the other end of that", optional=True),
-    Field("to_router", Type.BOOLEAN, "that is a router of the mesh", optional=True),
-    Field("outcome", Type.STRING, "how it ended here (`Outcome`), in small letters"),
+    Field("began", Type.BOOLEAN, "true at the ingress router, where the delivery entered the mesh"),
     Field(
-        "condition", Type.STRING, "of the error that it was rejected with; null: it was not, or without", optional=True
+        "attempt", Type.INTEGER, "the number of the attempt, from 1; null except at the ingress router", optional=True
     ),
-    Field("settled", Type.BOOLEAN, "it came settled: at most once"),
-    Field("copy", Type.BOOLEAN, "it went to a receiver of copies, whose outcome counts for nobody"),
-    Field("size", Type.INTEGER, "its payload, as it left or, if it has not, as it came", "octets"),
-    Field("in_router", Type.INTEGER, "from its first frame coming to its last one leaving", "ns", optional=True),
-    Field("outcome_after", Type.INTEGER, "from its first frame coming to its outcome passing", "ns", optional=True),
-    Field("priority", Type.INTEGER, "of its header; 4 without one"),
-    Field("delivery_count", Type.INTEGER, "of its header: tries that failed before it came here"),
+    Field("address", Type.STRING, "the address of the delivery", optional=True),
+    Field("tenant", Type.STRING, "the tenant of the address; empty without tenants", optional=True),
+    Field("incoming_link", Type.STRING, "the name of the link on which the delivery arrived", optional=True),
+    Field("incoming_peer", Type.STRING, "the container-id of the peer that sent it", optional=True),
+    Field("from_router", Type.BOOLEAN, "true if that peer is a router of the mesh", optional=True),
+    Field(
+        "outgoing_link",
+        Type.STRING,
+        "the name of the link on which the delivery left; null if it did not leave",
+        optional=True,
+    ),
+    Field("outgoing_peer", Type.STRING, "the container-id of the peer that it was sent to", optional=True),
+    Field("to_router", Type.BOOLEAN, "true if that peer is a router of the mesh", optional=True),
+    Field(
+        "outcome",
+        Type.STRING,
+        "the outcome at this router: `none`, `accepted`, `rejected`, `released`, `modified`, `aborted`, `expired` or "
+        "`undelivered`",
+    ),
+    Field(
+        "condition",
+        Type.STRING,
+        "the error condition of a rejection; null if there is none",
+        optional=True,
+    ),
+    Field("settled", Type.BOOLEAN, "true if the delivery arrived settled: it is delivered at most once"),
+    Field("copy", Type.BOOLEAN, "true if it went to a receiver of copies, whose outcome does not reach the sender"),
+    Field("size", Type.INTEGER, "the payload as sent or, if nothing was sent, as received", "octets"),
+    Field(
+        "in_router",
+        Type.INTEGER,
+        "the time from the first frame's arrival to the last frame's departure",
+        "ns",
+        optional=True,
+    ),
+    Field(
+        "outcome_after",
+        Type.INTEGER,
+        "the time from the first frame's arrival until the outcome passed",
+        "ns",
+        optional=True,
+    ),
+    Field("priority", Type.INTEGER, "the priority in the header; 4 without one"),
+    Field("delivery_count", Type.INTEGER, "the delivery-count in the header: attempts that failed before"),
 )
 """A delivery at one hop, as readers get it."""
 
 SEGMENT: Final = (
     Field("version", Type.INTEGER, "`VERSION`"),
-    Field("router", Type.STRING, "the router's id"),
-    Field("epoch", Type.INTEGER, "when this life of it began", "ms since 1970"),
+    Field("router", Type.STRING, "the id of the router"),
+    Field("epoch", Type.INTEGER, "when this life of the router began", "ms since 1970"),
     Field("segment", Type.INTEGER, "the number of the segment in this life, from 1"),
-    Field("time", Type.TIME, "when it was begun", "ns since 1970"),
+    Field("time", Type.TIME, "when the segment was started", "ns since 1970"),
     Field("sample", Type.INTEGER, "the share of delivery keys that are recorded", "2**-32"),
 )
 
 LINK: Final = (
-    Field("number", Type.INTEGER, "in hop records"),
-    Field("name", Type.STRING, "the link's name; of a condition, its text"),
+    Field("number", Type.INTEGER, "the number of the link in hop records"),
+    Field("name", Type.STRING, "the name of the link, or the text of a condition"),
     Field(
         "direction",
         Type.STRING,
-        "incoming, outgoing; or no link: address, that deliveries go to; condition, that they are rejected with",
+        "`incoming` or `outgoing`; `address`: the record explains an address; `condition`: it explains a condition",
     ),
-    Field("peer", Type.STRING, "the container-id at the other end; of the router's own links, its id", optional=True),
-    Field("from_router", Type.BOOLEAN, "that is a router of the mesh: it is a lane"),
-    Field("address", Type.STRING, "where its deliveries go; null: each says so itself", optional=True),
-    Field("tenant", Type.STRING, "whose address that is", optional=True),
+    Field("peer", Type.STRING, "the container-id of the peer; for the router's own links, its id", optional=True),
+    Field("from_router", Type.BOOLEAN, "true if the peer is a router of the mesh, so the link is a lane"),
+    Field("address", Type.STRING, "the address of the link; null if each delivery has its own", optional=True),
+    Field("tenant", Type.STRING, "the tenant of the address", optional=True),
 )
 
 
@@ -239,62 +271,72 @@ class Happening(StrEnum):
 
 
 EVENT: Final = (
-    Field("router", Type.STRING, "the router that recorded it"),
-    Field("time", Type.TIME, "when", "ns since 1970"),
-    Field("happening", Type.STRING, "what (`Happening`)"),
-    Field("link", Type.STRING, "the link's name"),
-    Field("direction", Type.STRING, "incoming or outgoing"),
-    Field("peer", Type.STRING, "the container-id at the other end", optional=True),
-    Field("address", Type.STRING, "its address", optional=True),
-    Field("tenant", Type.STRING, "whose address that is", optional=True),
-    Field("error", Type.STRING, "the condition that ended it", optional=True),
-    Field("waited", Type.INTEGER, "how long it had no credit", "ns", optional=True),
+    Field("router", Type.STRING, "the router that recorded the event"),
+    Field("time", Type.TIME, "when the event happened", "ns since 1970"),
+    Field(
+        "happening", Type.STRING, "the event: `up`, `down`, `stolen`, `redirected`, `refused`, or `credit` after a wait"
+    ),
+    Field("link", Type.STRING, "the name of the link"),
+    Field("direction", Type.STRING, "`incoming` or `outgoing`"),
+    Field("peer", Type.STRING, "the container-id of the peer", optional=True),
+    Field("address", Type.STRING, "the address of the link", optional=True),
+    Field("tenant", Type.STRING, "the tenant of the address", optional=True),
+    Field("error", Type.STRING, "the error condition of a refused or redirected attach", optional=True),
+    Field("waited", Type.INTEGER, "for `credit`, the time without credit", "ns", optional=True),
 )
 
 COUNTS: Final = (
-    Field("router", Type.STRING, "the router that recorded it"),
-    Field("time", Type.TIME, "when", "ns since 1970"),
+    Field("router", Type.STRING, "the router that recorded the counters"),
+    Field("time", Type.TIME, "when the router read the counters", "ns since 1970"),
     Field(
         "since",
         Type.TIME,
-        "the look before, since when something has come; null: this is the first",
+        "when the router read the counters the time before; null the first time",
         "ns since 1970",
         optional=True,
     ),
-    Field("number", Type.INTEGER, "of the link, within this life of the router"),
-    Field("link", Type.STRING, "the link's name"),
-    Field("direction", Type.STRING, "incoming or outgoing"),
-    Field("peer", Type.STRING, "the container-id at the other end", optional=True),
-    Field("from_router", Type.BOOLEAN, "that is a router of the mesh: it is a lane"),
-    Field("address", Type.STRING, "its address", optional=True),
-    Field("tenant", Type.STRING, "whose address that is", optional=True),
-    Field("deliveries", Type.INTEGER, "that began on it since it was attached"),
-    Field("octets", Type.INTEGER, "of their payload", "octets"),
-    Field("presettled", Type.INTEGER, "of the deliveries, those that were settled then"),
-    Field("accepted", Type.INTEGER, "of the others, those that ended so"),
-    Field("rejected", Type.INTEGER, "likewise"),
-    Field("released", Type.INTEGER, "likewise"),
-    Field("modified", Type.INTEGER, "likewise"),
-    Field("unsettled", Type.INTEGER, "that have not ended now"),
-    Field("credit", Type.INTEGER, "that there is now", "deliveries"),
+    Field("number", Type.INTEGER, "the number of the link in this life of the router"),
+    Field("link", Type.STRING, "the name of the link"),
+    Field("direction", Type.STRING, "`incoming` or `outgoing`"),
+    Field("peer", Type.STRING, "the container-id of the peer", optional=True),
+    Field("from_router", Type.BOOLEAN, "true if the peer is a router of the mesh, so the link is a lane"),
+    Field("address", Type.STRING, "the address of the link", optional=True),
+    Field("tenant", Type.STRING, "the tenant of the address", optional=True),
+    Field("deliveries", Type.INTEGER, "deliveries on the link since it was attached"),
+    Field("octets", Type.INTEGER, "the payload of these deliveries", "octets"),
+    Field("presettled", Type.INTEGER, "deliveries that were sent settled"),
+    Field("accepted", Type.INTEGER, "deliveries that were sent unsettled and accepted"),
+    Field("rejected", Type.INTEGER, "deliveries that were sent unsettled and rejected"),
+    Field("released", Type.INTEGER, "deliveries that were sent unsettled and released"),
+    Field("modified", Type.INTEGER, "deliveries that were sent unsettled and ended as modified"),
+    Field("unsettled", Type.INTEGER, "deliveries that are unsettled at this time"),
+    Field("credit", Type.INTEGER, "the credit of the link at this time", "deliveries"),
 )
 
 EDGE: Final = (
-    Field("router", Type.STRING, "the router that recorded it"),
-    Field("time", Type.TIME, "when it saw that", "ns since 1970"),
-    Field("origin", Type.STRING, "the router that the edge begins at"),
-    Field("neighbour", Type.STRING, "the one that it leads to; null: `origin` itself came or went", optional=True),
-    Field("cost", Type.INTEGER, "of the edge in this direction; null: it is gone", optional=True),
-    Field("whole", Type.BOOLEAN, "no change: the graph as it was when the segment was begun"),
+    Field("router", Type.STRING, "the router that recorded the change"),
+    Field("time", Type.TIME, "when that router saw the change", "ns since 1970"),
+    Field("origin", Type.STRING, "the router where the edge begins"),
+    Field(
+        "neighbour",
+        Type.STRING,
+        "the router where the edge ends; null if the row is about the router `origin` itself",
+        optional=True,
+    ),
+    Field("cost", Type.INTEGER, "the cost of the edge in this direction; null if the edge is gone", optional=True),
+    Field("whole", Type.BOOLEAN, "true if the row is part of a record of the whole graph; false if it is a change"),
 )
 
 END: Final = (
-    Field("time", Type.TIME, "when it was closed", "ns since 1970"),
-    Field("hops", Type.INTEGER, "hop records in it"),
-    Field("blocks", Type.INTEGER, "blocks in it before this one"),
-    Field("dropped", Type.INTEGER, "hop records that were lost in this life of the router: no room, or a full disk"),
+    Field("time", Type.TIME, "when the segment was closed", "ns since 1970"),
+    Field("hops", Type.INTEGER, "hop records in the segment"),
+    Field("blocks", Type.INTEGER, "blocks in the segment before this one"),
+    Field(
+        "dropped",
+        Type.INTEGER,
+        "hop records that this life of the router has lost: it had no room, or the disk was full",
+    ),
 )
-
 FIELDS: Final = {
     Kind.SEGMENT: SEGMENT,
     Kind.LINK: LINK,

@@ -72,9 +72,10 @@ def rendered(columns: Iterable[Column]) -> str:
     """Return the table that the page must show. After a change of a column, copy it from the failure."""
     rows = ["| column | type | meaning |", "|---|---|---|"]
     for column in columns:
+        what, semicolon, more = column.meaning.partition("; ")
         unit = f", in {column.unit}" if column.unit else ""
-        null = "; may be null" if column.optional else ""
-        rows.append(f"| `{column.name}` | {typed(column.type)} | {column.meaning}{unit}{null} |")
+        null = "; may be null" if column.optional and "null" not in more else ""
+        rows.append(f"| `{column.name}` | {typed(column.type)} | {what}{unit}{semicolon}{more}{null} |")
     return "\n".join(rows)
 
 
