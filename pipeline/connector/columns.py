@@ -69,10 +69,14 @@ class Column:
 
 
 TABLE: Final = (
-    Column("body", pa.binary(), "The body, as the option `body` says; `string` but for `binary`."),
+    Column(
+        "body", pa.binary(),
+        "The body, in the format of the option `body`. The type is `string` for every format except `binary`.",
+    ),
     Column(
         "body_type", pa.string(),
-        "What the body is on the wire: `data`, `amqp-sequence`, or of an amqp-value the AMQP type, such as `string`.",
+        "The kind of the body on the wire: `data`, `amqp-sequence`, or the AMQP type of an amqp-value, such as "
+        "`string`.",
         written=False,
     ),
     Column("header", HEADER, "The header (§3.2.1), with the standard's defaults; `ttl` in milliseconds."),
@@ -82,14 +86,20 @@ TABLE: Final = (
     Column("application_properties", VALUES, "The application properties (§3.2.5)."),
     Column("footer", VALUES, "The footer (§3.2.9)."),
     Column(
-        "message_format", pa.int64(), "The message-format: 0 of messages that have the sections above (§3.2.16).",
+        "message_format", pa.int64(), "The message-format; 0 for messages with the sections above (§3.2.16).",
         written=False,
     ),
-    Column("delivery_tag", pa.binary(), "The delivery-tag; a router gives each delivery a new one.", written=False),
-    Column("epoch", pa.string(), "Which life of the stream's reader received it.", written=False),
-    Column("sequence", pa.int64(), "Where it came in that life, from 0; of a batch read, in the task.", written=False),
-    Column("error", pa.string(), "Why a column is null that should not be; null: nothing is wrong.", written=False),
-    Column("payload", pa.binary(), "All octets of the message, where `error` is, or always, as the option says."),
+    Column("delivery_tag", pa.binary(), "The delivery-tag. A router gives each delivery a new one.", written=False),
+    Column("epoch", pa.string(), "The life of the stream's reader that received the message.", written=False),
+    Column(
+        "sequence", pa.int64(), "The position of the message in that life or, for a batch read, in the task; from 0.",
+        written=False,
+    ),
+    Column(
+        "error", pa.string(), "The reason why a part of the message could not be decoded; null if all parts were.",
+        written=False,
+    ),
+    Column("payload", pa.binary(), "All octets of the message; filled as the option `payload` says."),
 )  # fmt: skip
 
 BY_NAME: Final = {column.name: column for column in TABLE}
@@ -133,6 +143,6 @@ def _type(name: str, body: BodyFormat) -> pa.DataType:
 
 def documented() -> str:
     """Return the table for people, in Markdown."""
-    rows = ["| column | type | |", "|---|---|---|"]
+    rows = ["| column | type | meaning |", "|---|---|---|"]
     rows += [f"| `{column.name}` | `{_spark(column.arrow).simpleString()}` | {column.meaning} |" for column in TABLE]
     return "\n".join(rows) + "\n"

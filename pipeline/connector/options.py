@@ -134,116 +134,127 @@ MAX_BATCH_BYTES: Final = 100 * MIB
 
 TABLE: Final = (
     Option(
-        "url", Use.ANY, _urls, "`amqp://HOST[:PORT]`, or `amqps://` for TLS; several, with commas, are tried in turn.",
+        "url", Use.ANY, _urls,
+        "`amqp://HOST[:PORT]`, or `amqps://` for TLS. Several URLs, with commas, are tried in turn.",
         required=True,
     ),
     Option("address", Use.ANY, _text, "The address to receive from, or to send to.", required=True),
-    Option("user", Use.ANY, _text, "Who we are, by a password.", stands_for="nobody, or the certificate"),
+    Option("user", Use.ANY, _text, "The user name for a login with a password.", stands_for="none"),
     Option(
         "passwordFile", Use.ANY, _file,
-        "The password is this file's first line. It is read where the connection is made: on the driver's host by a "
-        "stream that is read, on the executors' hosts by all others. There is no option for the password itself: Spark "
-        "shows options in plans and logs.",
+        "A file whose first line is the password. There is no option for the password itself, because Spark shows "
+        "options in plans and logs.",
         stands_for="none",
     ),
     Option(
-        "mechanisms", Use.ANY, _names, "SASL mechanisms, with commas, the best liked first.",
+        "mechanisms", Use.ANY, _names, "SASL mechanisms, with commas, in the order of preference.",
         stands_for="SCRAM or PLAIN with a user, else EXTERNAL or ANONYMOUS",
     ),
-    Option("insecure", Use.ANY, _yes, "Without TLS, let another machine see the password.", default=False),
+    Option("insecure", Use.ANY, _yes, "Allow to send the password to another machine without TLS.", default=False),
     Option(
         "trust", Use.ANY, _file,
-        "PEM, the authorities to believe; a file where the connection is made, as those below.",
+        "A PEM file with trusted certificate authorities.",
         stands_for="the system's",
     ),
     Option(
-        "certificate", Use.ANY, _file, "PEM, shown to the peer; without `user` it says who we are.", stands_for="none"
+        "certificate", Use.ANY, _file,
+        "A PEM file with the client's certificate. Without `user`, it identifies the client.",
+        stands_for="none"
     ),
-    Option("key", Use.ANY, _file, "PEM, the certificate's key.", stands_for="in the file of the certificate"),
-    Option("hostname", Use.ANY, _text, "The virtual host that is wanted, in `open` and SASL.", stands_for="the URL's"),
     Option(
-        "redirects", Use.ANY, _names, "Hosts, with commas, that the peer may send us to beside the URL's.", default=(),
+        "key", Use.ANY, _file, "A PEM file with the key of the certificate.", stands_for="the file of `certificate`",
+    ),
+    Option("hostname", Use.ANY, _text, "The virtual host for `open` and SASL.", stands_for="the host of the URL"),
+    Option(
+        "redirects", Use.ANY, _names,
+        "Hosts, with commas, to which the peer may redirect, besides the host of the URL.",
+        default=(),
         stands_for="none",
     ),
     Option(
         "connectTimeout", Use.ANY, _seconds(0.1, 3600),
-        "Seconds until the first connection and its link are there; then the query or the job fails.", default=30.0,
+        "Seconds for the first connection and its link. After that, the query or the job fails.", default=30.0,
     ),
     Option(
         "reconnectTimeout", Use.ANY, _seconds(0.1, 86_400),
-        "Seconds that a lost connection, or link, may take to come back; then the query or the job fails.",
+        "Seconds for a lost connection or link to come back. After that, the query or the job fails.",
         default=300.0,
     ),
     Option(
         "body", Use.ANY, _one_of(BodyFormat),
-        "What the column `body` holds: `binary`, `string`, `json` or `msgpack`; see below.", default=BodyFormat.BINARY,
+        "The format of the column `body`: `binary`, `string`, `json` or `msgpack`; see [Bodies](#bodies).",
+        default=BodyFormat.BINARY,
     ),
     Option(
         "payload", Use.READ, _one_of(KeepPayload),
-        "When the column `payload` is filled: `errors`, where `error` is; or `always`.", default=KeepPayload.ERRORS,
+        "The rows whose column `payload` is filled: `errors`, those with an `error`; or `always`, all.",
+        default=KeepPayload.ERRORS,
     ),
     Option(
         "credit", Use.READ, _whole(1, MAX_CREDIT),
-        "Deliveries that may be here or on their way, and not accepted. Less than two batches slows a stream down: the "
-        "next one gathers while the last one is worked off.",
-        stands_for="two batches of `maxRowsPerBatch`; of a batch read, 1,000",
+        "The most deliveries that are here or on their way, and not accepted. Less than two batches slows a stream "
+        "down, because the next batch arrives while Spark processes the last one.",
+        stands_for="twice `maxRowsPerBatch`; 1000 for batch reads",
     ),
-    Option("maxRowsPerBatch", Use.STREAM, _whole(1, 10_000_000), "Rows of a micro-batch, at most.", default=100_000),
+    Option("maxRowsPerBatch", Use.STREAM, _whole(1, 10_000_000), "The most rows of a micro-batch.", default=100_000),
     Option(
         "maxBytesPerBatch", Use.STREAM, _whole(1, MAX_BATCH_BYTES),
-        "Octets of a micro-batch's messages, at most, but one message, however large. When twice as many are on the "
-        "driver's host and not accepted, the peer is given no more credit, and no window.",
+        "The most octets of a micro-batch's messages. A single larger message is a batch of its own. While twice as "
+        "many octets are on the driver's host and not accepted, the peer gets no credit and no window.",
         default=32 * MIB,
     ),
     Option(
         "maxMessageSize", Use.READ, _whole(1, MAX_BATCH_BYTES),
-        "Octets of a message; larger ones are refused by the peer.",
+        "The most octets of a message. The peer refuses larger messages.",
         default=16 * MIB,
     ),
     Option(
-        "partitions", Use.STREAM, _whole(1, 10_000), "Tasks that a micro-batch is cut into, at most.", default=2
+        "partitions", Use.STREAM, _whole(1, 10_000), "The most tasks of a micro-batch.", default=2
     ),
     Option(
         "quiet", Use.READ, _seconds(0.01, 3600),
-        "Seconds without a message after which nothing more is there: that ends a batch read, and a stream with "
-        "`availableNow`.", default=2.0,
+        "Seconds without a message that end a batch read, or a stream with `availableNow`.", default=2.0,
     ),
     Option(
         "longest", Use.READ, _seconds(0.01, 86_400 * 7),
-        "Seconds after which a batch read, or a stream with `availableNow`, takes no more, though messages still come.",
+        "Seconds after which a batch read, or a stream with `availableNow`, ends although messages still arrive.",
         default=3600.0,
     ),
     Option(
         "acquire", Use.BATCH, _one_of(Acquire),
-        "`browse`: leave the messages where they are (distribution mode copy, §3.5.7), as far as the peer can; "
-        "`accept`: take them, at most once from there on.", default=Acquire.BROWSE,
+        "`browse`: leave the messages at the peer (distribution mode copy, §3.5.7), if the peer can; `accept`: take "
+        "them, at most once from there on.", default=Acquire.BROWSE,
     ),
-    Option("maxRows", Use.BATCH, _whole(1, MAX_CREDIT), "Rows after which a batch read ends.", stands_for="no limit"),
+    Option(
+        "maxRows", Use.BATCH, _whole(1, MAX_CREDIT),
+        "The number of rows that ends a batch read.", stands_for="no limit",
+    ),
     Option(
         "deliveryKey", Use.WRITE, str,
-        "The application property with the key of each row, `QUERY/BATCH/PARTITION/ROW`; empty: none is added.",
+        "The application property for the key of each row, `QUERY/BATCH/PARTITION/ROW`; empty: no such property.",
         default="spark-delivery-key",
     ),
     Option(
         "attempts", Use.WRITE, _whole(1, 1000),
-        "How often a row is sent that is released, modified, or in doubt because its connection was lost.", default=5,
+        "The most times that a row is sent, if it is released, modified, or in doubt after a lost connection.",
+        default=5,
     ),
     Option(
         "retryPause", Use.WRITE, _seconds(0, 3600), "Seconds before such rows are sent again.", default=0.5
     ),
     Option(
-        "inFlight", Use.WRITE, _whole(1, 1_000_000), "Rows of a task that are sent and have no outcome yet, at most.",
+        "inFlight", Use.WRITE, _whole(1, 1_000_000), "The most rows of a task without an outcome.",
         default=1000,
     ),
     Option(
         "sendTimeout", Use.WRITE, _seconds(0.1, 86_400),
-        "Seconds without any outcome, while there is a connection, after which the task fails: nobody receives, or "
-        "nobody decides.", default=60.0,
+        "Seconds without progress, while connected, after which the task fails: no receiver gives credit, or no "
+        "outcome arrives.", default=60.0,
     ),
     Option(
         "deadLetterAddress", Use.WRITE, _text,
-        "Where rows go that are rejected, or still not accepted after all attempts.",
-        stands_for="nowhere: the task fails, and so does the batch",
+        "The address for rows that are rejected, or not accepted after all attempts.",
+        stands_for="none: the task fails, and so does the batch",
     ),
 )  # fmt: skip
 """Every option, by its name; Spark does not distinguish capitals."""
@@ -308,8 +319,8 @@ BATCH_CREDIT: Final = 1000
 _USES: Final = {Use.STREAM: "reading streams", Use.BATCH: "batch reads", Use.WRITE: "writing"}
 
 
-_WORDS: Final = {Use.ANY: "all", Use.READ: "all that reads"}
-"""Words for readers in place of a list."""
+_WORDS: Final = {Use.ANY: "all", Use.READ: "reading"}
+"""Short words for several uses."""
 
 
 def _described(use: Use) -> str:
@@ -325,9 +336,9 @@ def _unknown(name: str) -> str:
 
 def documented() -> str:
     """Return the table of the options for the documentation, in Markdown."""
-    rows = ["| option | of | without it | |", "|---|---|---|---|"]
+    rows = ["| option | used by | default | meaning |", "|---|---|---|---|"]
     for option in TABLE:
-        without = "it is an error" if option.required else option.stands_for or f"`{_shown(option.default)}`"
+        without = "required" if option.required else option.stands_for or f"`{_shown(option.default)}`"
         of = _WORDS.get(option.use) or _described(option.use)
         rows.append(f"| `{option.name}` | {of} | {without} | {option.meaning} |")
     return "\n".join(rows) + "\n"
