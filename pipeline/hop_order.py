@@ -1,9 +1,10 @@
 """The order of hop records with the same delivery key, found column by column for many keys at a time.
 
-The record of a delivery sent to another router is followed by that router's record, if that one came from here with one
-hop less left (after the ingress router: with as many). A delivery with one path is a chain. A multicast is a tree, and
-each path from its root to a leaf is a chain. With missing records, a key of one path is a chain all the same; in a tree
-the order is unknown, and the records behind the gap are a chain without a beginning.
+A router that sends a delivery to another one leaves a record, and so does the other router. The second record follows
+the first if it names the first router as the one that the delivery came from, and has one hop less left (behind the
+ingress router: the same number of hops). A delivery with one path is a chain. A multicast is a tree, and each path from
+its root to a leaf is a chain. If records of a single path are missing, the others are still one chain. In a tree,
+records behind a gap are a chain without a beginning, since the place of the gap is not known.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _router(table: pa.Table, place: Any) -> str:
 
 
 def _once(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
-    """Remove records of a passage that the record before has, too."""
+    """Remove records of the same passage as the record before them, and note the contradiction in `said`."""
     again = np.ones(max(0, table.num_rows - 1), bool)
     for name in SAME:
         if again.any():
@@ -138,7 +139,7 @@ def _flags(table: pa.Table, name: str) -> Numbers:
 
 
 def _straight(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
-    """Return for each key: no two of its records have the same distance from its beginning."""
+    """Return for each key whether no two of its records are equally far from the beginning, as on a single path."""
     left = np.asarray(table.column("hops_left"))
     beside = (group[1:] == group[:-1]) & (began[1:] == began[:-1]) & (began[1:] | (left[1:] == left[:-1]))
     straight = np.ones(int(group[-1]) + 1 if len(group) else 0, bool)
@@ -147,7 +148,7 @@ def _straight(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
 
 
 def _parents(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
-    """Return the place of each record's predecessor, or -1."""
+    """Return for each record the place of the one before it on its path; -1: there is none."""
     routers = table.column("router").combine_chunks().dictionary_encode()
     here, size = np.asarray(routers.indices), len(routers.dictionary)
 

@@ -74,7 +74,7 @@ class Links:
         return coded(codes[rows], list(self._values[name]))
 
     def are_lanes(self, rows: Numbers) -> pa.Array:
-        """Return for each row: the peer is a router."""
+        """Return for each row whether the peer is a router."""
         lanes = np.array([*self._lanes, False, False])
         return pa.array(lanes[rows], mask=rows < 0)
 

@@ -239,8 +239,8 @@ class _NotConvertedError(Exception):
 def _convert(place: Path, name: Name, files: Sequence[File], before: list[Any] | None) -> None:
     """Convert one segment.
 
-    Args: before: the rank of what was converted before.
-    Raises: _NotConvertedError. OSError: it cannot be written.
+    Args: before: the rank (`Rank`) of the file from which it was converted before; None: it was not.
+    Raises: _NotConvertedError. OSError: a file cannot be written.
     """
     file, rank, duplicates = _choose(files, needs_rank=before is not None)
     if before is not None and list(rank) <= before:

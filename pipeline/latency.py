@@ -228,7 +228,8 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
 def _near(found: DataFrame, drift: int) -> DataFrame:
     """Return the errors of neighbours' clocks against each other, which are less than those against a third clock.
 
-    Only for neighbours that were compared whenever both were known: corrections in between depend on all estimates.
+    Only for neighbours that were compared in every window in which both clocks are known: without a comparison, a
+    correction depends on the estimates of other clocks.
     """
     known = found.where("offset_ns is not null")
     windows = known.where("is_reference").groupBy("router").count()

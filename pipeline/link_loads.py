@@ -116,7 +116,7 @@ class Loads:
                 self.accept(self.tried(edge, cost))
 
     def on_path(self, edge: int) -> Flags:
-        """Return for each target: a cheapest path from the edge's tail uses the edge."""
+        """Return for each target whether a cheapest path from the edge's tail uses the edge."""
         tail, head, cost = self.network.tails[edge], self.network.heads[edge], self.network.costs[edge]
         found: Flags = np.isfinite(self.distances[:, head]) & (
             self.distances[:, tail] == self.distances[:, head] + cost

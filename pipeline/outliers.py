@@ -123,7 +123,7 @@ class Judged:
     """A judged series.
 
     Args: usual: the expectation of each window; nan: not judged. score: the deviation from it, with its sign, divided
-        by the least deviation that differs. low, high: the range of values that do not differ.
+        by the least deviation of an outlier. low, high: the range of values that are no outliers.
     """
 
     values: Numbers
@@ -140,7 +140,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """The windows from `first` to `last`, which differ in the same direction; `peak` differs most."""
+    """The windows from `first` to `last`, outliers in the same direction; `peak` deviates most."""
 
     first: int
     last: int
@@ -186,7 +186,7 @@ def judge(values: Numbers, weights: Numbers, measure: Measure, tests: int, seaso
 
 
 def episodes(judged: Judged, gap: int = GAP) -> Iterator[Episode]:
-    """Yield the episodes in which a series differs."""
+    """Yield the episodes of outliers in a series."""
     for sign in (1.0, -1.0):
         over = np.flatnonzero(np.nan_to_num(judged.score) * sign >= 1)
         if not len(over):
@@ -231,7 +231,7 @@ def _seasonal(shaped: Numbers, season: int) -> Numbers:
 
 
 def _expected(shaped: Numbers, seasonal: Numbers, differs: Numbers) -> Numbers:
-    """Return the expectation of each window, from windows before it that do not differ."""
+    """Return the expectation of each window, from windows before it that are no outliers."""
     of_late = np.nan_to_num(_median(_before(np.where(differs, np.nan, shaped - seasonal)), LEAST_HISTORY))
     rows = _before(np.where(differs, np.nan, shaped))
     third = HISTORY // 3
@@ -243,7 +243,7 @@ def _expected(shaped: Numbers, seasonal: Numbers, differs: Numbers) -> Numbers:
 
 
 def _usual_deviation(off: Numbers, least: float, differs: Numbers) -> Numbers:
-    """Return the deviation from expectations before each window, without windows that differ; nan: unknown."""
+    """Return the deviation from expectations before each window, without outliers; nan: unknown."""
     rows = _before(np.where(differs, np.nan, np.abs(off)))
     median = _rank(rows, 0.5, LEAST_HISTORY)
     # A few larger deviations now and then are usual, too.

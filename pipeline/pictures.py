@@ -60,7 +60,7 @@ PARTS: Final = {
 
 
 class Percentiles(NamedTuple):
-    """The latency of an address, in ns; error: of each at most, None: unknown."""
+    """The latency of an address, in ns. `error`: the largest error of these figures; None: unknown."""
 
     address: str
     p50: float

@@ -160,7 +160,7 @@ def share(
 
 
 def hops(network: Network, distances: Amounts) -> Numbers:
-    """Of each target and router, by how many next hops a cheapest path begins: targets x routers."""
+    """Return the number of next hops on cheapest paths, for each target and router: targets x routers."""
     found = np.zeros(distances.shape, dtype=np.int64)
     for row, near in enumerate(distances):
         on_path = (near[network.tails] == near[network.heads] + network.costs) & np.isfinite(near[network.heads])

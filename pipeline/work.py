@@ -20,7 +20,8 @@ class Work:
     Args: spark: the session.
         events: the directories with segments, each a path or a URI.
         out: the directory for results, a path or a URI.
-        since, until: the time, in UTC, from the one and before the other; None: without bound.
+        since, until: the beginning and the end of the time that counts, in UTC; the end itself does not count. None: no
+            limit.
     """
 
     spark: SparkSession

@@ -121,7 +121,8 @@ class Following:
     """The rules for redirects to follow.
 
     Args: own: hosts that the user named for connecting: they are allowed. allowed: further ones: `b.example`,
-        `*.example` for all names that end so, `*` for any; IP addresses without brackets. limit: of them in a row.
+        `*.example`
+        for all names that end so, `*` for any; IP addresses without brackets. limit: the most redirects in a row.
     """
 
     own: tuple[str, ...] = ()
@@ -140,7 +141,9 @@ class Following:
     def follow(self, stop: Stop, redirect: Redirect) -> Stop:
         """Return the next stop after `stop`.
 
-        Raises: NotFollowedError: a host is not allowed, the same place was met before in this row, or it is too long.
+        Raises: NotFollowedError: the redirect names no place or a host that is not allowed; it leads back to a place of
+            this
+            row; or the row is longer than `limit`.
         """
         if redirect == Redirect():
             raise NotFollowedError("it names no place")

@@ -162,7 +162,9 @@ class Context:
         return self.links_made
 
     def seen_as(self, node: Node) -> Node:
-        """Return the address that clients know a node by; the node itself, where there is none."""
+        """Return the node that clients know by the address of an internal node; the node itself, if there is no such
+        node.
+        """
         if node.is_internal and node.name:
             return self.nodes.find(node.tenant, node.name) or node
         return node

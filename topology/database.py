@@ -225,7 +225,7 @@ class Database:
         self._release((origin.link, *origin.log))
 
     def forget_pair(self, name: str) -> None:
-        """Forget the pair of an origin that was forgotten; one that came back is ignored."""
+        """Forget the pair of a forgotten origin; do nothing if the origin has come back."""
         self.dead.pop(name, None)
 
     def _keep(self, stored: StoredRecord) -> None:

@@ -112,7 +112,7 @@ class Originator:
             self._flood(self._builder.state(now, new_sequence=True), now)
 
     def originate_links(self, now: float, *, refresh: bool = False) -> None:
-        """Originate a link state if it has changed. Args: refresh: or in any case."""
+        """Originate a link state if it has changed. Args: refresh: originate it even if it has not changed."""
         links = self._links()
         if refresh or (links, self.transit) != self._last_links:
             self._last_links = links, self.transit

@@ -40,7 +40,7 @@ class AmqpBatchReader(DataSourceReader):
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - there is one
-        """Receive until it is quiet; this runs on an executor."""
+        """Receive until no message has come for `quiet` seconds, or a limit is reached; this runs on an executor."""
         options = self._options
         left: int | None = options["maxRows"]
         mode = DistributionMode.COPY if options["acquire"] is Acquire.BROWSE else DistributionMode.MOVE

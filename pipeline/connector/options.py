@@ -306,7 +306,7 @@ class Options:
 
     @property
     def credit(self) -> int:
-        """As the option, or what it stands for."""
+        """The link's credit: the option, else twice `maxRowsPerBatch`, else `BATCH_CREDIT`."""
         credit: int | None = self["credit"]
         if credit is not None:
             return credit

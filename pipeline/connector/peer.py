@@ -24,8 +24,8 @@ BACKOFF = Backoff(first=0.1, longest=5.0)
 def connection(options: Options, task: str) -> Connection:
     """Return a connection with these options, for `async with`; it reconnects when it is lost.
 
-    Args: task: what it is for; it stands in our container-id, so that others see who it is.
-    Raises: CommandError: the options make no sense, or a file is not what it should be.
+    Args: task: the purpose of the connection, a part of our container-id, so that others can identify the client.
+    Raises: CommandError: the options contradict each other, or a file cannot be read or is not valid.
     """
     try:
         return connect(
@@ -48,7 +48,9 @@ def connection(options: Options, task: str) -> Connection:
 
 
 def _password(file: Path | None) -> str | None:
-    """Return the first line. Raises: CommandError: it cannot be read, or is not UTF-8."""
+    """Return the first line of a file; None: there is no file. Raises: CommandError: it cannot be read, or is not
+    UTF-8.
+    """
     if file is None:
         return None
     try:

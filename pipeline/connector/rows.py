@@ -54,7 +54,7 @@ CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("fo
 
 
 def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
-    """Return deliveries in the form for `batch`. Args: payloads: of each, all its octets."""
+    """Return deliveries in the form for `batch`. Args: payloads: all octets of each delivery."""
     tags = [delivery.tag for delivery in deliveries]
     return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
 

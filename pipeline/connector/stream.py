@@ -84,7 +84,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the option."""
+        """Return the limit of a micro-batch: the option `maxRowsPerBatch`."""
         return ReadMaxRows(self._options["maxRowsPerBatch"])
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

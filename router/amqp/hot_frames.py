@@ -24,7 +24,7 @@ def names_all_fields(body: bytes) -> bool:
 
 
 def transfer_frame(transfer: Transfer) -> TransferFrame:
-    """Return the frame that the kernel would have read (§2.7.5)."""
+    """Return a decoded `transfer` as the frame that the kernel makes of the octets it reads itself (§2.7.5)."""
     return TransferFrame(
         handle=transfer.handle,
         delivery_id=-1 if transfer.delivery_id is None else transfer.delivery_id,
@@ -42,7 +42,7 @@ def transfer_frame(transfer: Transfer) -> TransferFrame:
 
 
 def disposition_frame(disposition: Disposition) -> DispositionFrame:
-    """Return the frame that the kernel would have read (§2.7.6)."""
+    """Return a decoded `disposition` as the frame that the kernel makes of the octets it reads itself (§2.7.6)."""
     return DispositionFrame(
         receiver=disposition.role is Role.RECEIVER,
         first=disposition.first,
@@ -53,7 +53,7 @@ def disposition_frame(disposition: Disposition) -> DispositionFrame:
 
 
 def flow_frame(flow: Flow) -> FlowFrame:
-    """Return the fields that the kernel reads of a `flow` (§2.7.4)."""
+    """Return the fields of a decoded `flow` that the kernel uses (§2.7.4)."""
     frame = FlowFrame()
     frame.next_incoming_id = -1 if flow.next_incoming_id is None else flow.next_incoming_id
     frame.incoming_window = flow.incoming_window

@@ -45,7 +45,9 @@ _CLOSE: Final = 0x18
 
 
 def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
-    """Yield what the kernel has left to decide of the frames that it has read, and whether others should come first."""
+    """Yield events for the frames that the kernel has read but could not handle alone; last `RELAYED`, if other
+    connections should get a turn.
+    """
     batch = flow_state.batch
     if batch is not None and batch.deliveries:
         link = batch.deliveries[0].link.record

@@ -390,8 +390,8 @@ class Receiver(Link):
     def _hear_limit(self, known: int, *, clipped: bool) -> None:
         """Take the delivery-limit that the sender has shown, and forget the limits before it.
 
-        If several limits fit, the oldest counts: an answer to an older flow must not pass for one to the last.
-        Args: clipped: the sender has no credit, and would show the same for each limit that it has reached.
+        If the shown limit fits several flows, the oldest of them counts: the sender may not have seen the later ones.
+        Args: clipped: the sender has no credit. It shows the same for each limit that it has reached.
         """
         told = self._told
         if len(told) >= MAX_TOLD:

@@ -54,12 +54,18 @@ def short_state(state: bytes) -> bytes | None:
 
 
 def lasting_state(state: bytes | None) -> bytes | None:
-    """Return a state to pass on and keep as long as its delivery: a long one in its short form, None if it has none."""
+    """Return the form of a state that is passed on and kept until its delivery ends: a long state is shortened.
+
+    Returns: None: there is no state, or it is a long one without a short form.
+    """
     return state if state is None or len(state) <= LONG_STATE else short_state(state)
 
 
 def told_state(state: bytes | None) -> bytes | None:
-    """Return what is kept of a state that was passed on: of a long one the short form, or an unnamed extension."""
+    """Return the form of a state that is kept after the state was passed on.
+
+    A long state is shortened. If it has no short form, an unnamed state of an extension stands for it.
+    """
     return state if state is None or len(state) <= LONG_STATE else short_state(state) or _UNKNOWN
 
 

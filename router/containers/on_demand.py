@@ -167,9 +167,11 @@ class OnDemandConnections:
     def _usable_connectors(self, home: str | None) -> list[ConnectorConfig]:
         """Return the configured connectors whose connection or credentials may be used for a place.
 
-        Args: home: the connector whose redirects lead to the place. Only this connector may be used; if it was made on
-            demand, only the configured one that it has its credentials from. None: the configuration names the place,
-            so all connectors may be used.
+        Args: home: the connector whose redirects led to the place. Then only this connector may be used; if it is an
+            on-demand
+            connector, only the configured one that lends it its credentials. None: the configuration names the place,
+            so all
+            may be used.
         """
         there = self._there.get(home) if home is not None else None
         name = home if there is None else there.origin

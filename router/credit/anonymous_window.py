@@ -66,7 +66,9 @@ class SharedWindow(FixedCredit):
     def passed(self, sink: CreditSink, to: str | None) -> None:
         """Record that a delivery which has not waited has left, or never will. Args: to: its address; None: unknown.
 
-        If others for its address wait at another router, it may come to wait behind them.
+        If messages for its address wait at another router, this one may have to wait behind them, so it does not count
+        as
+        one that has left.
         """
         if to not in self._portions:
             self._left += 1
@@ -78,11 +80,12 @@ class SharedWindow(FixedCredit):
         return key in self._portions
 
     def is_full(self, key: Hashable, most: int) -> bool:
-        """Return True if no further message may wait for an address or lane: others leave while it takes nothing.
+        """Return True if no further message may wait for an address or lane, since it takes too few while others leave.
 
-        A portion that may hold all of the window is bounded by the window alone.
-        Args: most: messages that may wait then, if that is more than a part of the window. Once a message has waited
-            in vain, no more than such a part may.
+        While an address may use the whole window, it has no limit of its own.
+        Args: most: messages that may wait at the limit; one part of the window, if that is more. Once a message has
+            waited
+            in vain, the limit is one part.
         """
         portion = self._portions.get(key)
         if portion is None or portion.most == self.capacity or portion.waiting < portion.most:

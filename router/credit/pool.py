@@ -86,9 +86,9 @@ class Pool(CreditAccounts):
 
     @property
     def watched(self) -> SmallSet[CreditSink]:
-        """Return the sinks whose `credit_slack` depends on others: a single sink, or a few of which one waits for more.
+        """Return the sinks to update after each change: a single sink; or all of a few sinks, while one waits for more.
 
-        Many sinks are not updated at each change of one. Each is updated when its own deliveries are counted.
+        With many sinks, the `credit_slack` of each is updated only when its own deliveries are counted.
         """
         waiters = self._waiters
         count = len(waiters.sinks)
@@ -97,10 +97,14 @@ class Pool(CreditAccounts):
     def credit_slack(self, sink: CreditSink) -> int:
         """Return how many more deliveries of a sink may come and leave at once without a call of `grants`.
 
-        These deliveries change sums only. A sink is granted half a share or more, and such a delivery leaves the free
-        credit as it is, while the demand and the shares fall. So a waiting sink gets nothing before a share is small
-        enough, whichever sink uses up the demand. A single sink competes with no other, so it may use up all of its
-        credit until then. Sinks of large messages keep a few deliveries of what the others share.
+        A sink that waits for more is granted credit once the free credit is half a share or more. A delivery that comes
+        and
+        leaves at once keeps the free credit as it is, but lowers the demand, and so the shares. So `grants` has nothing
+        to do
+        until the shares are that small, whichever sink uses up the demand. A single sink competes with no other, so it
+        may
+        use up all of its credit until then. A few deliveries of the demand are reserved for each sink of large
+        messages.
         """
         slack = sink.credit_slack
         if sink._idle or sink.draining or sink._revoked:
@@ -290,7 +294,7 @@ class Pool(CreditAccounts):
     def _lower(self, now: float) -> None:
         """Take back the credit that exceeds the demand, from idle sinks first.
 
-        A firm sink is asked only if it does not use its credit; one that uses it has soon sent all the same.
+        While there is a consumer, a firm sink is asked to return credit only if it is idle: a busy one uses it up soon.
         """
         waiters = self._waiters
         self._lower_now = False

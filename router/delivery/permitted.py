@@ -74,7 +74,8 @@ def is_outcome(state: bytes | None) -> bool:
 def senders_state(delivery: Delivery) -> bytes | None:
     """Return the state that the sender of a delivery gave it, if its receivers may get it; else None.
 
-    Where a resumed delivery goes on (`received`) concerns the link that resumes it, and nobody else (§3.4.1).
+    The state `received` says where a resumed delivery continues. It concerns only the link that resumes the delivery
+    (§3.4.1).
     """
     state = delivery.remote_state
     return None if state_kind(state) == RECEIVED else state

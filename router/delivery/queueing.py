@@ -157,9 +157,9 @@ def unqueue(context: Context, relay: Relay) -> None:
 
 
 def forwarded(context: Context, relay: Relay, *, left: bool = True) -> None:
-    """Note that the first frame of a delivery has left, or never will: its sender may get new credit for it.
+    """Note that the first frame of a delivery has left, or never will. Its sender may get new credit in its place.
 
-    Args: left: it has left; else it ends here.
+    Args: left: True: the frame has left; False: the delivery ends here.
     """
     holder, portion = relay.share or relay.source, relay.portion
     if portion is not None:

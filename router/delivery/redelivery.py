@@ -1,7 +1,7 @@
 """Redelivery to another receiver, and copies to the dead-letter address, as the address is configured.
 
-What a receiver has released or modified another one may take (§3.4.4, §3.4.5). What one has rejected is invalid, and is
-offered to nobody else (§3.4.3).
+Another receiver may take a message that a receiver has released or modified (§3.4.4, §3.4.5). A rejected message is
+invalid, and is offered to no other receiver (§3.4.3).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     """Queue a delivery for another receiver, or send a copy of a rejected one to the dead-letter address.
 
-    Returns: what to tell the sender; None: nothing yet, it is sent again.
+    Returns: the outcome for the sender; None: there is none yet, since the delivery is sent again.
     """
     node = node_of(relay)
     kind = state_kind(outcome)

@@ -225,7 +225,7 @@ def _break_off(context: Context, leg: Leg, outcome: bytes) -> None:
 
 
 def _handed_on(context: Context, leg: Leg) -> None:
-    """Tell the ingress router that a delivery has left which its sender had settled."""
+    """Tell the ingress router that a delivery has left, for a delivery that its sender had settled."""
     if leg.outcome is None:
         leg.decide(ACCEPTED_STATE)
     leg_sent(context, leg)

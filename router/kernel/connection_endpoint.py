@@ -101,7 +101,7 @@ class KernelConnection:
             self.on_wake()
 
     def flush(self) -> None:
-        """Write the dispositions and flows that are due. A session with more to write has its owner write."""
+        """Write the dispositions and flows that are due. If a session has more to write, its owner writes it."""
         stirred = self.stirred
         for session in stirred:
             session.woken = False

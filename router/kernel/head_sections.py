@@ -41,7 +41,9 @@ class HeaderFields:
         self.delivery_count = 0
 
     def info(self) -> int:
-        """Return what hop records hold of a header: priority + 256 * delivery-count, the latter 65,535 at most."""
+        """Return the number that hop records have for a header: priority + 256 * delivery-count, the latter 65,535 at
+        most.
+        """
         return self.priority | min(self.delivery_count, 0xFFFF) << 8
 
 
@@ -268,7 +270,7 @@ def read_expiry(data: bytes, at: int) -> int | None:
 
 
 def read_header_info(data: bytes, at: int, end: int) -> int:
-    """Return what hop records hold of the header section from `at` to `end`: see `HeaderFields.info`."""
+    """Return the number that hop records have for the header section from `at` to `end`: see `HeaderFields.info`."""
     fields = HeaderFields()
     if at < end:
         scan_header(fields, data, descriptor_code(data, at, end)[1], end)

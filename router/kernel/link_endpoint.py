@@ -164,7 +164,7 @@ class KernelLink:
 
     @property
     def has_counted(self) -> bool:
-        """A counter is not 0."""
+        """True if a counter is not 0."""
         return bool(self.deliveries or self.accepted or self.rejected or self.released or self.modified)
 
     def count_outcome(self, state: bytes | None) -> None:

@@ -120,7 +120,9 @@ class KernelSession:
     def width(self) -> int:
         """Return the most frames that are announced at once.
 
-        A sender of a large message in short pieces leaves time between them for small messages.
+        They are fewer while the peer sends a large message and small messages come to the router: the pauses between
+        short
+        pieces of the large message leave time for the small ones.
         """
         wire = self.wire
         if self.in_parts and wire.narrow < self.window_size:

@@ -63,7 +63,7 @@ class Ingresses:
         self._routed: dict[tuple[str, str], dict[LocalNode, None]] = {}
 
     def __len__(self) -> int:
-        """Return the number of names of other routers that have producers here."""
+        """Return the number of names at other routers, as in `name@router`, that producers here send to."""
         return len(self._routed)
 
     def make(self, node: LocalNode) -> None:

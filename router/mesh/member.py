@@ -205,7 +205,7 @@ class MeshMember:
         self._refuse(record, AmqpCondition.NOT_ALLOWED, reason)
 
     def detached(self, neighbour: Neighbour) -> None:
-        """Close a connection whose control link was detached: it is of no use without it."""
+        """Close a neighbour's connection whose control link was detached: without that link it is of no use."""
         self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))
 
     def begun(self, record: ConnectionRecord, session: Session) -> bool:
@@ -266,7 +266,7 @@ class MeshMember:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
 
     def _watch_certificate(self) -> None:
-        """Log once an hour that this router's certificate should be renewed, once it should."""
+        """Log once an hour that this router's certificate expires, once it is time to renew it."""
         if self._recognizer is None:
             return
         seconds = self._recognizer.expires_in()

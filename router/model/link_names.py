@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class LinkNames:
-    """The links of a router by what identifies each between two containers.
+    """The links of a router by key, which identifies a link between two containers (§2.6.1).
 
-    Several connections of one container may each have a link of the same name.
+    Several connections of one container may each have a link with the same key.
     """
 
     def __init__(self) -> None:

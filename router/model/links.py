@@ -289,7 +289,7 @@ class OutgoingLink:
 
     @property
     def turn(self) -> int:
-        """The number of the last choice among links that chose this one."""
+        """The number of the latest choice among links that has taken this one."""
         return self.endpoint.flow_state.turn
 
     @turn.setter

@@ -59,11 +59,16 @@ class CertifiedMembership(Membership):
         return _refusal(certificate, router, self._trust.router_of)
 
     def expulsion(self, certificate: bytes | None, router: str) -> str | None:
-        """Return the same for a neighbour of some age, whose certificate may have been renewed or revoked since."""
+        """Return the reason to part from a neighbour that was accepted before; None: it can stay.
+
+        Its certificate may have been renewed or revoked since.
+        """
         return _refusal(certificate, router, self._trust.still_router_of)
 
     def expires_in(self) -> float | None:
-        """Return the seconds left of this router's certificate, once its renewal is overdue; None: it is not."""
+        """Return the seconds until this router's certificate expires, below 0 after that; None: it need not be renewed
+        yet.
+        """
         now = self._clock()
         return self._identity.expires_at - now if now >= self._identity.warn_at else None
 

@@ -82,7 +82,7 @@ class Driver:
         self._ready[record] = None
 
     def writable(self, record: ConnectionRecord) -> None:
-        """Write to a connection again: its output of the meantime leaves with the next `settle`."""
+        """Let a connection write again: the output that has gathered meanwhile leaves with the next `settle`."""
         self._ready[record] = None
         self._resume_readers(record.engine.flow_state)
 

@@ -52,7 +52,8 @@ class RouterMemory:
         return Peaks(connections, self._core.most_held())
 
     def has_garbage(self) -> bool:
-        """Return True if since the last True more connections and links were closed than exist now."""
+        """Return True if more connections and links were closed than exist now, counted since this last returned True.
+        """
         gone, there = self._core.count_gone_and_present()
         if gone - self._gone <= max(there, MIN_CLOSED):
             return False
@@ -74,8 +75,9 @@ class HighWaterMark:
         self._before = 0
 
     def has_fallen(self, now: int) -> bool:
-        """Return True if more than the current figure is gone, and no longer falling fast. Then the peak restarts from
-        here.
+        """Return True if less than half of the peak is left, and the figure no longer falls fast.
+
+        The peak then restarts from the current figure. A fall of less than `little` is ignored.
         """
         before, self._before = self._before, now
         self._most = max(self._most, now)
@@ -94,15 +96,16 @@ class Slack:
         self._retry_at = 0.0
 
     def is_large(self, resident: int, now: Peaks) -> bool:
-        """Return True if much memory is free that was not free at the last `trimmed`, or that `trimmed` is some time
-        ago.
+        """Return True if much memory is free that can perhaps be returned.
+
+        Memory that the last `trimmed` has found impossible to return does not count for `RETRY_TIME`.
         """
         slack = self._slack(resident, now)
         self._untrimmable = min(self._untrimmable, slack) if trio.current_time() < self._retry_at else 0
         return slack - self._untrimmable > MAX_SLACK
 
     def trimmed(self, resident: int, now: Peaks) -> None:
-        """Note that memory was returned: what is still free lies in pieces between used memory, and cannot
+        """Note that memory was returned: the memory that is still free lies in pieces between used memory, and cannot
         be returned.
         """
         self._untrimmable = self._slack(resident, now)

@@ -26,7 +26,7 @@ _SETTINGS: Final = (
 
 
 class Membership:
-    """A router's proof towards its mesh, and its trust in others: here no proof, and trust in all."""
+    """A router's membership of a mesh without certificates: it signs nothing, and trusts every router."""
 
     def __init__(self, router: str, config: MeshConfig, clock: Callable[[], float] = time.time) -> None:
         """Args: clock: seconds since 1970."""

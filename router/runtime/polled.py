@@ -157,7 +157,10 @@ class PolledTransport(Transport):
         return True
 
     def _receive_more_once_written(self, until: float) -> bool:
-        """Pass on more input after one attempt to write an output: if it was not written, do not wait for it."""
+        """Pass on more input, after an attempt to write the output that the input waits for.
+
+        If the system accepted nothing of that output, the input waits for it no longer.
+        """
         flow_state = self._record.engine.flow_state
         sink = flow_state.waits_for
         flow_state.patient = sink is None or sink.out is not self._refused

@@ -101,7 +101,7 @@ class Poller:
         self._epoll.modify(descriptor, events)
 
     def serve_soon(self, descriptor: int) -> None:
-        """Serve a socket soon that has work which the system does not report."""
+        """Serve a socket soon, for work that the system does not report."""
         self._busy[descriptor] = None
         if self._sleeps:
             self._sleeps = False

@@ -76,7 +76,7 @@ class StreamTransport(Transport):
         self._start(self._write_rest, rest)
 
     async def _write_rest(self, data: bytearray | memoryview) -> None:
-        """Write this, then all that the core has to send meanwhile."""
+        """Write these octets, then all that the core has for the peer by then."""
         driver, record = self._driver, self._record
         assert self._writing is not None
         try:

@@ -198,7 +198,7 @@ class Transport(ABC):
 
     @property
     def _is_congested(self) -> bool:
-        """True if the peer reads so little of its answers that it is not read any further."""
+        """True if the peer leaves so many answers unread that the router stops reading from it."""
         record = self._record
         return self._is_writing and len(record.engine.out) > BACKLOG_LIMIT + record.limits.max_frame_size
 

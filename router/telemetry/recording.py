@@ -139,7 +139,7 @@ class Recording:
             self.unsent(relay, Outcome.ABORTED, None)
 
     def tried(self, relay: Relay, leg: Leg) -> None:
-        """Record a leg that has ended as far as its sender is concerned."""
+        """Record a leg for which nothing more follows, or whose delivery is sent again."""
         delivery = leg.delivery
         outgoing = leg.outgoing
         if delivery is None or not leg.started or not isinstance(outgoing, OutgoingLink):
@@ -159,8 +159,8 @@ class Recording:
         )
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
-        """Record a failed attempt, which another with its own key will follow; finished copies belong to
-        this attempt.
+        """Record a failed attempt, which another with its own key will follow; finished copies belong to the failed
+        attempt.
         """
         for each in relay.legs:
             if each is leg or (each.copy and each.done):

@@ -27,7 +27,7 @@ class Conditions:
     """Octets a second, of all connections together; None: no limit."""
 
     def __post_init__(self) -> None:
-        """Check. Raises: ValueError."""
+        """Check the values. Raises: ValueError: a negative time, or no bandwidth."""
         if self.latency < 0 or self.jitter < 0 or (self.bandwidth is not None and self.bandwidth <= 0):
             raise ValueError(f"no network has {self}")
 
@@ -219,12 +219,14 @@ class End(trio.abc.HalfCloseableStream):
         await self._connection.outgoing(self._host).send(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return if the stream is open; `send_all` may block all the same."""
+        """Return at once if the stream is open: `send_all` may have to wait all the same. Raises:
+        trio.ClosedResourceError.
+        """
         await trio.lowlevel.checkpoint()
         self._check()
 
     async def send_eof(self) -> None:
-        """End writing."""
+        """End this direction. Raises: trio.ClosedResourceError."""
         await trio.lowlevel.checkpoint()
         self._check()
         self._connection.outgoing(self._host).end()

@@ -159,8 +159,8 @@ class Mesh:
     async def router(self, id: str, **settings: Any) -> Node:
         """Start a router.
 
-        Args: settings: keys of `RouterConfig`, before those of the mesh.
-        Raises: ConfigError: they are no good. CommandError: there is a router of that id.
+        Args: settings: keys of `RouterConfig`; they override those of the mesh.
+        Raises: ConfigError: a setting is not valid. CommandError: there is a router with that id.
         """
         if id in self._nodes:
             raise CommandError(f"there is a router {id} already")
@@ -240,7 +240,8 @@ class Mesh:
     async def graph(self, graph: Any, **conditions: Any) -> list[Node]:
         """Start a router for each node of a networkx graph, and link them as its edges say.
 
-        Args: graph: nodes' names become ids; `cost`, `latency`, `jitter` and `bandwidth` of an edge go before
+        Args: graph: its nodes' names become ids. An edge may have `cost`, `latency`, `jitter` and `bandwidth`, which
+            override
             `conditions`.
         """
         edges = ((str(one), str(other), data) for one, other, data in graph.edges(data=True))
@@ -252,14 +253,15 @@ class Mesh:
     # -------------------------------------------------------------------------------------------------------- clients
 
     def url(self, id: str) -> str:
-        """Return a router's URL for clients: for connectors, and for `connect` with `open_stream` of `dialer`."""
+        """Return a router's URL for clients, for a connector of another router."""
         return f"amqp://{self._address(id)}:{CLIENTS}"
 
     def connect(self, *ids: str, id: str | None = None, **options: Any) -> Connection:
         """Return a client's connection, from a host of its own; the caller enters it by `async with`.
 
-        Args: ids: routers, to be tried in turn. id: the client's container-id, and its host's name; None: one of its
-            own. options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`, `bandwidth`.
+        Args: ids: routers, to be tried in turn. id: the client's container-id, and the name of its host; None: a
+            generated one.
+            options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`, `bandwidth`.
         """
         self._clients += 1
         host = Host(id or f"client-{self._clients}")

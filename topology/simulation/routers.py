@@ -47,7 +47,7 @@ class HostedRouter(Router):
     _driver: HostedDriver
 
     def __init__(self, host: Host, config: RouterConfig, wall_clock: Callable[[], float], **means: Any) -> None:
-        """Args: wall_clock: of the host, seconds since 1970. means: as `Router` has them."""
+        """Args: wall_clock: of the host, seconds since 1970. means: other arguments of `Router`, such as `backoff`."""
         super().__init__(config, **means)
         self._host = host
         self._wall_clock = wall_clock
@@ -79,7 +79,7 @@ class HostedRouter(Router):
         return {(each.tenant, each.name) for each in found if each.is_advertised}
 
     def add_connector(self, config: ConnectorConfig) -> None:
-        """Connect to a place from now on. Raises: ConfigError: its files are bad."""
+        """Connect to a place from now on. Raises: ConfigError: a file that the connector names is not valid."""
         connector = Connector(
             config,
             ConnectorCredentials.load(config, self.config.mesh),

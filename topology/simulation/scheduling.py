@@ -16,12 +16,13 @@ _SORTED: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
 @contextmanager
 def seeded(seed: int) -> Iterator[Random]:
-    """Let this run take its chances from a seed, and its work take no time.
+    """Make this run of Trio repeatable: its random choices come from a seed, and work takes no time.
 
     Trio wakes tasks that are ready together in a random order, on purpose, and has no public way to choose the order.
-    This does as Hypothesis and pytest-trio do, and restores Trio's state at the end.
+    This
+    function sorts them, as Hypothesis and pytest-trio do, and restores Trio's state at the end.
 
-    Yields: the source of chance for other callers.
+    Yields: the source of random numbers for the caller.
     """
     names = vars(_run)
     was_sorted, state = names[_SORTED], _run._r.getstate()

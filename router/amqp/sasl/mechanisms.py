@@ -134,7 +134,7 @@ class Work:
             self._error = error
 
     def refuse(self, reason: str) -> None:
-        """Refuse the work, in place of `do`: the peer may try again later."""
+        """Refuse the work instead of doing it: `result` raises BusyError, and the peer may try again later."""
         self._error = BusyError(reason, self.user)
 
     @property

@@ -244,7 +244,7 @@ class ClientLink(ABC):
 
     @abstractmethod
     def disposition_received(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:
-        """Handle the peer's state of a delivery, or its settlement."""
+        """Handle the peer's disposition of a delivery: its state, its settlement, or both."""
 
     @abstractmethod
     def flow_received(self) -> None:
