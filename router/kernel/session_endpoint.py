@@ -121,8 +121,7 @@ class KernelSession:
         """Return the most frames that are announced at once.
 
         They are fewer while the peer sends a large message and small messages come to the router: the pauses between
-        short
-        pieces of the large message leave time for the small ones.
+        short pieces of the large message leave time for the small ones.
         """
         wire = self.wire
         if self.in_parts and wire.narrow < self.window_size:
