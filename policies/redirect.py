@@ -121,8 +121,8 @@ class Following:
     """The rules for redirects to follow.
 
     Args: own: hosts that the user named for connecting: they are allowed. allowed: further ones: `b.example`,
-        `*.example`
-        for all names that end so, `*` for any; IP addresses without brackets. limit: the most redirects in a row.
+        `*.example` for all names that end so, `*` for any; IP addresses without brackets. limit: the most redirects in
+        a row.
     """
 
     own: tuple[str, ...] = ()
@@ -142,8 +142,7 @@ class Following:
         """Return the next stop after `stop`.
 
         Raises: NotFollowedError: the redirect names no place or a host that is not allowed; it leads back to a place of
-            this
-            row; or the row is longer than `limit`.
+            this row; or the row is longer than `limit`.
         """
         if redirect == Redirect():
             raise NotFollowedError("it names no place")

@@ -162,9 +162,7 @@ class Context:
         return self.links_made
 
     def seen_as(self, node: Node) -> Node:
-        """Return the node that clients know by the address of an internal node; the node itself, if there is no such
-        node.
-        """
+        """Return the node that clients know by the address of an internal node; without one, the node itself."""
         if node.is_internal and node.name:
             return self.nodes.find(node.tenant, node.name) or node
         return node

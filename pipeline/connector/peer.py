@@ -48,9 +48,7 @@ def connection(options: Options, task: str) -> Connection:
 
 
 def _password(file: Path | None) -> str | None:
-    """Return the first line of a file; None: there is no file. Raises: CommandError: it cannot be read, or is not
-    UTF-8.
-    """
+    """Return the first line of the file; None: no file. Raises: CommandError: it cannot be read, or is not UTF-8."""
     if file is None:
         return None
     try:

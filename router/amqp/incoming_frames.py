@@ -45,8 +45,9 @@ _CLOSE: Final = 0x18
 
 
 def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
-    """Yield events for the frames that the kernel has read but could not handle alone; last `RELAYED`, if other
-    connections should get a turn.
+    """Yield events for the frames that the kernel has read but could not handle alone.
+
+    The last one is `RELAYED` if other connections should get a turn.
     """
     batch = flow_state.batch
     if batch is not None and batch.deliveries:

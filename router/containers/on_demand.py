@@ -168,10 +168,8 @@ class OnDemandConnections:
         """Return the configured connectors whose connection or credentials may be used for a place.
 
         Args: home: the connector whose redirects led to the place. Then only this connector may be used; if it is an
-            on-demand
-            connector, only the configured one that lends it its credentials. None: the configuration names the place,
-            so all
-            may be used.
+            on-demand connector, only the configured one that lends it its credentials. None: the configuration names
+            the place, so all may be used.
         """
         there = self._there.get(home) if home is not None else None
         name = home if there is None else there.origin

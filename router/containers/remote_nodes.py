@@ -113,12 +113,10 @@ class RemoteNode(RemoteSide):
         return link in self._links.values()
 
     def idle_since(self) -> float | None:
-        """Return the time since which no link of the node is needed, seconds; None: one is needed or busy, or there is
-        none.
+        """Return the time since which nothing needs the node's links, seconds.
 
-        A busy link has unsettled deliveries. Producers and consumers that came or went in this batch count already,
-        even if
-        `look` has not run since.
+        None: a link is needed or has unsettled deliveries, or there is no link. Producers and consumers that came or
+        went in this batch count already, even if `look` has not run since.
         """
         if any(self._is_needed(incoming=each) for each in (True, False)):
             return None

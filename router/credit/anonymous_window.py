@@ -67,8 +67,7 @@ class SharedWindow(FixedCredit):
         """Record that a delivery which has not waited has left, or never will. Args: to: its address; None: unknown.
 
         If messages for its address wait at another router, this one may have to wait behind them, so it does not count
-        as
-        one that has left.
+        as one that has left.
         """
         if to not in self._portions:
             self._left += 1
@@ -84,8 +83,7 @@ class SharedWindow(FixedCredit):
 
         While an address may use the whole window, it has no limit of its own.
         Args: most: messages that may wait at the limit; one part of the window, if that is more. Once a message has
-            waited
-            in vain, the limit is one part.
+            waited in vain, the limit is one part.
         """
         portion = self._portions.get(key)
         if portion is None or portion.most == self.capacity or portion.waiting < portion.most:

@@ -98,13 +98,10 @@ class Pool(CreditAccounts):
         """Return how many more deliveries of a sink may come and leave at once without a call of `grants`.
 
         A sink that waits for more is granted credit once the free credit is half a share or more. A delivery that comes
-        and
-        leaves at once keeps the free credit as it is, but lowers the demand, and so the shares. So `grants` has nothing
-        to do
-        until the shares are that small, whichever sink uses up the demand. A single sink competes with no other, so it
-        may
-        use up all of its credit until then. A few deliveries of the demand are reserved for each sink of large
-        messages.
+        and leaves at once keeps the free credit as it is, but lowers the demand, and so the shares. So `grants` has
+        nothing to do until the shares are that small, whichever sink uses up the demand. A single sink competes with no
+        other, so it may use up all of its credit until then. A few deliveries of the demand are reserved for each sink
+        of large messages.
         """
         slack = sink.credit_slack
         if sink._idle or sink.draining or sink._revoked:

@@ -148,12 +148,9 @@ class RepeatFilter(logging.Filter):
     """A filter that passes one event of one peer once in `interval`; the next one has the number of those `suppressed`.
 
     Only records with a field `peer` are counted: a peer can cause them at will, and must not fill a disk. Records with
-    a
-    field `connector` are not counted, since connectors pause longer and longer. Records on logins are not counted
-    either.
-    Only peer and event are compared, so a peer cannot evade the filter by varying another field. Events of `OF_ROUTERS`
-    are
-    counted by `router` and `reason`, since both have few values.
+    a field `connector` are not counted, since connectors pause longer and longer. Records on logins are not counted
+    either. Only peer and event are compared, so a peer cannot evade the filter by varying another field. Events of
+    `OF_ROUTERS` are counted by `router` and `reason`, since both have few values.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:

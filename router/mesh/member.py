@@ -266,7 +266,7 @@ class MeshMember:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
 
     def _watch_certificate(self) -> None:
-        """Log once an hour that this router's certificate expires, once it is time to renew it."""
+        """Warn once an hour that this router's certificate expires, from the time on when it should be renewed."""
         if self._recognizer is None:
             return
         seconds = self._recognizer.expires_in()

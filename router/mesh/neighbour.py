@@ -130,12 +130,10 @@ class Neighbour:
         """Return a session for large deliveries.
 
         Each lane gets a session of its own while there are unused ones, so that a slow reader of one delivery stops no
-        other
-        lane. A session is used while its window is closed only if all others are closed, too.
+        other lane. A session is used while its window is closed only if all others are closed, too.
 
         Args: alone: the lane has no other link. Then this link carries small deliveries, too, so it does not share a
-            session
-            with lanes that have another link for those.
+            session with lanes that have another link for those.
         Raises: CommandError: the neighbour allows no further session.
         """
         sessions = self._apart if alone else self._bulk

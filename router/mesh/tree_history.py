@@ -25,9 +25,9 @@ class TreeHistory:
         self.until = 0.0
 
     def is_new(self, parent: str, tag: bytes) -> bool:
-        """Return True if no other parent can have sent this delivery before. If in doubt, return False: a gap is better
-        than
-        a duplicate.
+        """Return True if no other parent can have sent this delivery before.
+
+        If in doubt, return False: a gap is better than a duplicate.
         """
         if parent != self.parent:
             self.parent = parent

@@ -52,8 +52,7 @@ class RouterMemory:
         return Peaks(connections, self._core.most_held())
 
     def has_garbage(self) -> bool:
-        """Return True if more connections and links were closed than exist now, counted since this last returned True.
-        """
+        """Return True if more connections and links than exist now have closed since this last returned True."""
         gone, there = self._core.count_gone_and_present()
         if gone - self._gone <= max(there, MIN_CLOSED):
             return False
@@ -105,9 +104,7 @@ class Slack:
         return slack - self._untrimmable > MAX_SLACK
 
     def trimmed(self, resident: int, now: Peaks) -> None:
-        """Note that memory was returned: the memory that is still free lies in pieces between used memory, and cannot
-        be returned.
-        """
+        """Note that memory was returned. What is still free lies between used memory, and cannot be returned."""
         self._untrimmable = self._slack(resident, now)
         self._retry_at = trio.current_time() + RETRY_TIME
 

@@ -101,8 +101,9 @@ class _Turns(Generic[K]):
 
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
-        """Wait for a turn of this key, and hold it within the block. Raises: _TooManyError: the wait exceeded
-        `PATIENCE`.
+        """Wait for a turn of this key, and hold it within the block.
+
+        Raises: _TooManyError: the wait exceeded `PATIENCE`.
         """
         lock = self._locks.get(key)
         if lock is None:

@@ -159,8 +159,9 @@ class Recording:
         )
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
-        """Record a failed attempt, which another with its own key will follow; finished copies belong to the failed
-        attempt.
+        """Record a failed attempt, which another with its own key will follow.
+
+        Finished copies belong to the failed attempt.
         """
         for each in relay.legs:
             if each is leg or (each.copy and each.done):

@@ -219,9 +219,7 @@ class End(trio.abc.HalfCloseableStream):
         await self._connection.outgoing(self._host).send(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return at once if the stream is open: `send_all` may have to wait all the same. Raises:
-        trio.ClosedResourceError.
-        """
+        """Check that the stream is open; `send_all` may have to wait all the same. Raises: as `send_all`."""
         await trio.lowlevel.checkpoint()
         self._check()
 

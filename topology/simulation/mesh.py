@@ -241,8 +241,7 @@ class Mesh:
         """Start a router for each node of a networkx graph, and link them as its edges say.
 
         Args: graph: its nodes' names become ids. An edge may have `cost`, `latency`, `jitter` and `bandwidth`, which
-            override
-            `conditions`.
+            override `conditions`.
         """
         edges = ((str(one), str(other), data) for one, other, data in graph.edges(data=True))
         nodes = [await self.router(str(each)) for each in graph.nodes]
@@ -260,8 +259,8 @@ class Mesh:
         """Return a client's connection, from a host of its own; the caller enters it by `async with`.
 
         Args: ids: routers, to be tried in turn. id: the client's container-id, and the name of its host; None: a
-            generated one.
-            options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`, `bandwidth`.
+            generated one. options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`,
+            `bandwidth`.
         """
         self._clients += 1
         host = Host(id or f"client-{self._clients}")

@@ -19,8 +19,7 @@ def seeded(seed: int) -> Iterator[Random]:
     """Make this run of Trio repeatable: its random choices come from a seed, and work takes no time.
 
     Trio wakes tasks that are ready together in a random order, on purpose, and has no public way to choose the order.
-    This
-    function sorts them, as Hypothesis and pytest-trio do, and restores Trio's state at the end.
+    This function sorts them, as Hypothesis and pytest-trio do, and restores Trio's state at the end.
 
     Yields: the source of random numbers for the caller.
     """
