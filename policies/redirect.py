@@ -98,8 +98,11 @@ class PeerAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """The place of a client that follows redirects, and the places before it; a row starts with `Stop(place)`."""
+class RedirectChain:
+    """Redirects that a client has followed in a row: the place where it is now, and the places before it.
+
+    `RedirectChain(place)` is the start: no redirect was followed yet.
+    """
 
     place: PeerAddress
     #: The address to attach to there; None: a whole connection is redirected.
@@ -117,7 +120,7 @@ class NotFollowedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class RedirectPolicy:
     """The rules for redirects to follow.
 
     Args: own: hosts that the user named for connecting: they are allowed. allowed: further ones: `b.example`,
@@ -138,8 +141,8 @@ class Following:
             _falls_under(canonical, pattern) for pattern in self.allowed
         )
 
-    def follow(self, stop: Stop, redirect: Redirect) -> Stop:
-        """Return the next stop after `stop`.
+    def follow(self, chain: RedirectChain, redirect: Redirect) -> RedirectChain:
+        """Return the chain with one more redirect.
 
         Raises: NotFollowedError: the redirect names no place or a host that is not allowed; it leads back to a place of
             this row; or the row is longer than `limit`.
@@ -149,18 +152,18 @@ class Following:
         for host in (redirect.hostname, redirect.network_host):
             if host is not None and not self.allows(host):
                 raise NotFollowedError(f"the host {_shown(host)} is not allowed")
-        place = stop.place.moved(redirect)
-        address = stop.address if redirect.address is None else redirect.address
-        before = (*stop.before, _key(stop.place, stop.address))
+        place = chain.place.moved(redirect)
+        address = chain.address if redirect.address is None else redirect.address
+        before = (*chain.before, _key(chain.place, chain.address))
         if _key(place, address) in before:
             raise NotFollowedError(f"redirects lead in a circle, back to {place.described}")
         if len(before) > self.limit:
             raise NotFollowedError(f"it is more than the {self.limit} in a row that are followed")
-        return Stop(place, address, before)
+        return RedirectChain(place, address, before)
 
 
 def pattern_refusal(patterns: Iterable[str]) -> str | None:
-    """Return the reason why these are no patterns of hosts as `Following` takes them; None: they are."""
+    """Return the reason why these are no patterns of hosts as `RedirectPolicy` takes them; None: they are."""
     for pattern in patterns:
         host = pattern.removeprefix("*.")
         if pattern != "*" and not (_is_host(host) and "*" not in host):

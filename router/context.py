@@ -62,7 +62,7 @@ class Context:
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
         self.nodes = NodeTable(config.address_table(), self.budget)
-        #: The routes to other routers; of a router in a mesh, `RouteSelection`.
+        #: The routes to other routers; of a router in a mesh, `MeshRoutes`.
         self.routes = LocalRoutes()
         self.connections: dict[ConnectionRecord, None] = {}
         #: Lost connections, until all their links have ended.

@@ -95,7 +95,7 @@ class Core:
     @mesh.setter
     def mesh(self, mesh: MeshMember | None) -> None:
         self._handlers.mesh = mesh
-        self.context.routes = LocalRoutes() if mesh is None else mesh.selection
+        self.context.routes = LocalRoutes() if mesh is None else mesh.mesh_routes
 
     # ------------------------------------------------------------------------------------------------- connections
 

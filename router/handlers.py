@@ -207,7 +207,7 @@ class Handlers:
         elif self.mesh is not None and record in self.mesh.neighbours:
             self.mesh.refuse_client(record)
         else:
-            self.attaching.attached(record, event.link, event.attach)
+            self.attaching.answer(record, event.link, event.attach)
 
     def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
         endpoint = event.link

@@ -83,7 +83,7 @@ class Attaching:
         #: which it may be logged again.
         self._told: OrderedDict[int, float] = OrderedDict()
 
-    def attached(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
+    def answer(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
         """Answer a peer's attach.
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer has not detached too many ended links.

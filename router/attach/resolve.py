@@ -186,7 +186,7 @@ class Lookup:
             return node
         redirect = place.config.redirect
         if redirect is not None and follows(place.config, record, attach):
-            return self._remote_nodes.led(tenant, place.name, redirect)
+            return self._remote_nodes.node_of_redirect(tenant, place.name, redirect)
         check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
 
@@ -239,7 +239,7 @@ class Lookup:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         if container is not None and container != context.id and not (container in self._own and place.is_reserved):
             if self._is_router(container):
-                found = routes.route_to(tenant, name, container, place.config)
+                found = routes.anonymous_route_to(tenant, name, container, place.config)
                 context.no_path += found is None
                 return found
             if container in self._own:
@@ -249,7 +249,7 @@ class Lookup:
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return context.routes.ingress(node)
         if routes.is_in_mesh and container is None:
-            found = routes.route(tenant, name, place.config)
+            found = routes.anonymous_route(tenant, name, place.config)
         else:
             found = context.nodes.find(tenant, local_key(context.id, name))
         if found is None and place.is_reserved:
@@ -276,7 +276,7 @@ class Lookup:
         assert redirect is not None
         if not follows(place.config, incoming.connection, incoming.endpoint.remote):
             check_here(place.config, place.name)
-        return self._context.routes.ingress(self._remote_nodes.led(tenant, place.name, redirect))
+        return self._context.routes.ingress(self._remote_nodes.node_of_redirect(tenant, place.name, redirect))
 
     def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Node | None:
         """Return the node for a message that a transit lane has brought to its last router; None: it has none.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from amqpmesh.policies.redirect import Following, PeerAddress, pattern_refusal
+from amqpmesh.policies.redirect import PeerAddress, RedirectPolicy, pattern_refusal
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.connections.dialer import Dialer
 from amqpmesh.router.client.connections.identity import ClientIdentity
@@ -137,7 +137,7 @@ def connect(
     """
     urls = [url] if isinstance(url, str) else list(url)
     places = _places(urls, hostname)
-    following = None if redirects is None else _following(places, redirects)
+    redirect_policy = None if redirects is None else _redirect_policy(places, redirects)
     if tls is None and any(each.startswith("amqps:") for each in urls):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
     client_identity = ClientIdentity(
@@ -156,7 +156,7 @@ def connect(
         open_stream=open_stream,
     )
     backoff = Backoff() if reconnect is True else reconnect or None
-    return Connection(Dialer(places, client_identity, backoff=backoff, following=following))
+    return Connection(Dialer(places, client_identity, backoff=backoff, redirect_policy=redirect_policy))
 
 
 def _places(urls: Sequence[str], hostname: str | None) -> list[PeerAddress]:
@@ -170,7 +170,7 @@ def _places(urls: Sequence[str], hostname: str | None) -> list[PeerAddress]:
     return [PeerAddress.named(each.host, each.port, secure=each.secure, hostname=hostname) for each in endpoints]
 
 
-def _following(places: Sequence[PeerAddress], redirects: Sequence[str]) -> Following:
+def _redirect_policy(places: Sequence[PeerAddress], redirects: Sequence[str]) -> RedirectPolicy:
     """Return the rules for following redirects. Raises: CommandError: the patterns are no hosts."""
     if isinstance(redirects, str):
         raise CommandError(f"{redirects!r} is one host: give a list of them")
@@ -179,4 +179,4 @@ def _following(places: Sequence[PeerAddress], redirects: Sequence[str]) -> Follo
     if refusal is not None:
         raise CommandError(f"redirects: {refusal}")
     named = {host: None for place in places for host in (place.network_host, place.hostname)}
-    return Following(tuple(named), allowed)
+    return RedirectPolicy(tuple(named), allowed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.policies.access import PREFIXES, is_reserved
-from amqpmesh.policies.redirect import Following, pattern_refusal
+from amqpmesh.policies.redirect import RedirectPolicy, pattern_refusal
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, TerminusExpiryPolicy
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
@@ -113,10 +113,10 @@ class ConnectorConfig(Limits):
         return tuple(place(url) for url in ((self.url,) if isinstance(self.url, str) else self.url))
 
     @property
-    def following(self) -> Following:
+    def redirect_policy(self) -> RedirectPolicy:
         """The rules for redirects of its connections: to hosts that it names."""
         named = (*(each.host for each in self.places), *((self.hostname,) if self.hostname else ()))
-        return Following(own=tuple(dict.fromkeys(named)), allowed=self.redirects)
+        return RedirectPolicy(own=tuple(dict.fromkeys(named)), allowed=self.redirects)
 
     @property
     def is_mesh(self) -> bool:

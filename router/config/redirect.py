@@ -59,7 +59,7 @@ class RedirectConfig(PlaceConfig):
         return self.follow == "router"
 
     @property
-    def there(self) -> PeerAddress:
+    def peer_address(self) -> PeerAddress:
         """The place that the router connects to, if it follows the redirect."""
         host = self.network_host or self.hostname
         assert host is not None, "a rule demands one"

@@ -23,7 +23,7 @@ from amqpmesh.router.statistics.router_statistics import ContainerLinkState, Con
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.policies.redirect import Stop
+    from amqpmesh.policies.redirect import RedirectChain
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.definitions import Error
@@ -88,7 +88,7 @@ class ContainerLink:
         self.refused = refused
         self._asks = asks
         #: The end of the redirects that it has followed; None: it has followed none.
-        self.stop: Stop | None = None
+        self.chain: RedirectChain | None = None
         #: The connection of its connector; None: there is none.
         self.record: ConnectionRecord | None = None
         #: The endpoint that is attached, or whose attach is not answered yet. `session`: that of the last endpoint.

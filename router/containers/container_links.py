@@ -91,7 +91,7 @@ class Containers:
             if attached is not None:
                 self._detach(attached)
         self._leave(each)
-        each.stop = None
+        each.chain = None
 
     # ------------------------------------------------------------------------------------------------------ connections
 
@@ -114,7 +114,7 @@ class Containers:
                 continue
             self._let_go(each)
             each.record = each.session = None
-            if each.stop is not None:
+            if each.chain is not None:
                 self._wait(each, f"the connection to {each.connector} is gone, where it was sent")
             elif each.state is not S.STOLEN:
                 each.become(S.DISCONNECTED, self._context.now)
@@ -157,7 +157,7 @@ class Containers:
         those.pop(each, None)
         if not those:
             self._by_connector.pop(each.connector, None)
-        if each.stop is not None and each.connector != onward:
+        if each.chain is not None and each.connector != onward:
             self._on_demand.leave(each.connector, each)
 
     def _end_session(self, each: ContainerLink) -> None:
@@ -407,35 +407,35 @@ class Containers:
         assert record is not None, "a peer has said so"
         redirect = redirect_of(error)
         try:
-            stop = self._on_demand.next_stop(each.home, each.stop, record, each.node, redirect)
-            connector = self._on_demand.use(stop.place, each, home=each.home)
+            chain = self._on_demand.extend_chain(each.home, each.chain, record, each.node, redirect)
+            connector = self._on_demand.use(chain.place, each, home=each.home)
         except NotFollowedError as refusal:
             return str(refusal)
         came_from = each.connector
         self._leave(each, connector)
-        each.stop = stop
-        each.node = stop.address or each.node
+        each.chain = chain
+        each.node = chain.address or each.node
         self._go(each, connector)
         each.reason = f"{came_from} says that it is at {connector}"
         context.log.info(
             "link redirected", connector=came_from, link=each.name, node=each.node, address=each.address, to=connector
         )
         each.become(S.DISCONNECTED, context.now)
-        context.schedule(context.now + REACHING, partial(self._despair, each, stop))
+        context.schedule(context.now + REACHING, partial(self._despair, each, chain))
         if each.record is not None:
             self._attach(each)
         return None
 
-    def _despair(self, each: ContainerLink, stop: object) -> None:
+    def _despair(self, each: ContainerLink, chain: object) -> None:
         """Return a redirected link to its own connector, if there is no connection to its new place yet."""
-        if each.stop is stop and each.state is S.DISCONNECTED:
+        if each.chain is chain and each.state is S.DISCONNECTED:
             self._wait(each, f"{each.connector} is not reached, where it was sent")
 
     def _go_home(self, each: ContainerLink) -> None:
         """Return a redirected link to its own connector: the container there may have a newer redirect."""
-        if each.stop is not None:
+        if each.chain is not None:
             self._leave(each)
-            each.stop = None
+            each.chain = None
             each.node = each.home_node
             self._go(each, each.home)
 

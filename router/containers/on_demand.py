@@ -12,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress, Stop
+from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectChain, RedirectPolicy
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.config.consistency import free_name
@@ -34,7 +34,7 @@ class OnDemandConnection:
 
     config: ConnectorConfig
     #: The policy for redirects from this place.
-    following: Following
+    redirect_policy: RedirectPolicy
     #: The name that the certificate must have; None: the host of the URL.
     certified: str | None
     #: The place; None: a server of a domain, which DNS names.
@@ -54,14 +54,14 @@ class OnDemandConnections:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._config = context.config.elsewhere
-        self._there: dict[str, OnDemandConnection] = {}
+        self._connections: dict[str, OnDemandConnection] = {}
         #: Set by the owner. `on_connect`: start a connector; the certificate must have the given name, if there is one.
         #: `on_disconnect`: stop the connector of a name.
         self.on_connect: Callable[[ConnectorConfig, str | None], None] = lambda *_: None
         self.on_disconnect: Callable[[str], None] = lambda _: None
 
     def __len__(self) -> int:
-        return len(self._there)
+        return len(self._connections)
 
     def use(self, place: PeerAddress, user: object, *, home: str | None = None) -> str:
         """Provide a connection to a place until `user` leaves it (`leave`).
@@ -72,11 +72,11 @@ class OnDemandConnections:
         Returns: the name of the connector: a configured one, or one made for the place.
         Raises: NotFollowedError: there are too many places, or too many users of this one; or the host is invalid.
         """
-        there = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+        endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
         connectors = self._usable_connectors(home)
         for connector in connectors:
-            same = (connector.hostname or there.host) == place.hostname and connector.places[0].host == place.certified
-            if connector.places == (there,) and same:
+            names = connector.hostname or endpoint.host, connector.places[0].host
+            if connector.places == (endpoint,) and names == (place.hostname, place.certified):
                 return connector.name
         origin = next((each for each in connectors if _may_show(each, place)), None)
         name = self._name(place.described if origin is None else f"{place.described} ({origin.name})")
@@ -86,11 +86,11 @@ class OnDemandConnections:
             raise NotFollowedError(f"{place.described} is no place to connect to: {error.reason}") from None
         hosts = (place.hostname, place.network_host)
         # With credentials, redirects are followed only to hosts that may see the credentials.
-        policy = config.following if origin is None else origin.following
+        policy = config.redirect_policy if origin is None else origin.redirect_policy
         allowed = replace(policy, own=(*policy.own, *hosts))
         shown_as = origin.name if origin is not None else None
         wanted = OnDemandConnection(config, allowed, place.certified, place, shown_as, redirected=home is not None)
-        return self._occupy(wanted, user)
+        return self._use_connection(wanted, user)
 
     def use_domain(self, domain: str, user: object) -> str:
         """Provide a connection to a domain: by a configured connector to its host, or to the servers that DNS names."""
@@ -103,54 +103,60 @@ class OnDemandConnections:
             config = self._config_of(None, urls, self._name(f"@{domain}"), None)
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
-        return self._occupy(OnDemandConnection(config, config.following, None, None), user)
+        return self._use_connection(OnDemandConnection(config, config.redirect_policy, None, None), user)
 
     def is_redirected(self, name: str) -> bool:
         """Return whether only redirects of peers have named the place of a connector. Args: name: the connector's."""
-        there = self._there.get(name)
-        return there is not None and there.redirected
+        connection = self._connections.get(name)
+        return connection is not None and connection.redirected
 
     def leave(self, name: str, user: object) -> None:
         """Note that `user` no longer needs the connection. Args: name: the connector's."""
-        there = self._there.get(name)
-        if there is None or there.users.pop(user, 0) == 0 or there.users:
+        connection = self._connections.get(name)
+        if connection is None or connection.users.pop(user, 0) == 0 or connection.users:
             return
-        there.left_at = self._context.now + self._config.idle
-        self._context.schedule(there.left_at, partial(self._part, name, there, there.left_at))
+        connection.left_at = self._context.now + self._config.idle
+        self._context.schedule(connection.left_at, partial(self._close_if_idle, name, connection, connection.left_at))
 
-    def next_stop(self, home: str, stop: Stop | None, record: ConnectionRecord, node: str, redirect: Redirect) -> Stop:
-        """Return the place that a redirect leads a link to.
+    def extend_chain(
+        self, home: str, chain: RedirectChain | None, record: ConnectionRecord, node: str, redirect: Redirect
+    ) -> RedirectChain:
+        """Return the redirects that a link has followed, with one more.
 
-        Args: home: the connector that the link belongs to. stop: the end of the redirects followed before.
+        Args: home: the connector that the link belongs to. chain: the redirects that the link has followed.
         Raises: NotFollowedError: the redirect is not followed.
         """
-        there = self._there.get(home)
-        if there is not None:
-            policy = there.following
+        connection = self._connections.get(home)
+        if connection is not None:
+            policy = connection.redirect_policy
         else:
-            policy = next(each for each in self._connectors() if each.name == home).following
-        return policy.follow(stop or Stop(self._place_of(record), node), redirect)
+            policy = next(each for each in self._connectors() if each.name == home).redirect_policy
+        return policy.follow(chain or RedirectChain(self._place_of(record), node), redirect)
 
-    def _occupy(self, wanted: OnDemandConnection, user: object) -> str:
+    def _use_connection(self, wanted: OnDemandConnection, user: object) -> str:
         name = wanted.config.name
-        there = self._there.get(name)
-        if there is None:
-            if len(self._there) >= self._config.places:
+        connection = self._connections.get(name)
+        if connection is None:
+            if len(self._connections) >= self._config.places:
                 raise NotFollowedError(f"more than {self._config.places} places elsewhere")
-            there = self._there[name] = wanted
+            connection = self._connections[name] = wanted
             self.on_connect(wanted.config, wanted.certified)
-        elif len(there.users) >= self._config.nodes and user not in there.users and not _make_room(there, user):
+        elif (
+            len(connection.users) >= self._config.nodes
+            and user not in connection.users
+            and not _make_room(connection, user)
+        ):
             raise NotFollowedError(f"more than {self._config.nodes} nodes at {name}")
-        there.users[user] = None
-        there.redirected = there.redirected and wanted.redirected
-        there.left_at = None
+        connection.users[user] = None
+        connection.redirected = connection.redirected and wanted.redirected
+        connection.left_at = None
         return name
 
-    def _part(self, name: str, there: OnDemandConnection, at: float) -> None:
+    def _close_if_idle(self, name: str, connection: OnDemandConnection, at: float) -> None:
         """Close a connection that nothing has needed for a while."""
-        if there.left_at != at or self._there.get(name) is not there:
+        if connection.left_at != at or self._connections.get(name) is not connection:
             return
-        del self._there[name]
+        del self._connections[name]
         self.on_disconnect(name)
         for record in list(self._context.connections):
             if record.connector is not None and record.connector.name == name and not record.lost:
@@ -171,8 +177,8 @@ class OnDemandConnections:
             on-demand connector, only the configured one that lends it its credentials. None: the configuration names
             the place, so all may be used.
         """
-        there = self._there.get(home) if home is not None else None
-        name = home if there is None else there.origin
+        connection = self._connections.get(home) if home is not None else None
+        name = home if connection is None else connection.origin
         return [each for each in self._connectors() if home is None or each.name == name]
 
     def _config_of(
@@ -197,9 +203,9 @@ class OnDemandConnections:
         """Return the place of a connection that this router opened: a redirect may leave parts of it unchanged."""
         config = record.connector
         assert config is not None, "the router has opened it"
-        there = self._there.get(config.name)
-        if there is not None and there.place is not None:
-            return there.place
+        connection = self._connections.get(config.name)
+        if connection is not None and connection.place is not None:
+            return connection.place
         found = next((each for each in config.places if each.host == record.host), config.places[0])
         secure = found.secure or record.tls is not None
         port = found.port if isinstance(found, Endpoint) else DEFAULT_PORTS["amqps" if secure else "amqp"]
@@ -207,13 +213,13 @@ class OnDemandConnections:
         return PeerAddress(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
 
 
-def _make_room(there: OnDemandConnection, user: object) -> bool:
+def _make_room(connection: OnDemandConnection, user: object) -> bool:
     """Remove the node that has been idle the longest: nodes of made-up names must not keep others from a place.
 
     Args: user: the user that needs the room. If it is a link, its own node stays.
     Returns: whether a node was removed.
     """
-    nodes = [each for each in there.users if isinstance(each, RemoteNode) and not each.has(user)]
+    nodes = [each for each in connection.users if isinstance(each, RemoteNode) and not each.has(user)]
     idle = [(since, each) for each in nodes if (since := each.idle_since()) is not None]
     return any(each.let_go() for _, each in sorted(idle, key=itemgetter(0)))
 
@@ -223,7 +229,7 @@ def _may_show(connector: ConnectorConfig, place: PeerAddress) -> bool:
 
     The connector's policy must allow the hosts, and a connector with TLS demands TLS of the place.
     """
-    policy = connector.following
+    policy = connector.redirect_policy
     return (
         policy.allows(place.network_host) and policy.allows(place.hostname) and (place.secure or not connector.secure)
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
-from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress
+from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectPolicy
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.config.consistency import free_name
 from amqpmesh.router.containers.container_link import ContainerLink
@@ -221,18 +221,18 @@ class RemoteNodes:
         self._context = context
         self._containers = containers
         self._on_demand = on_demand
-        self._domains = Following(allowed=context.config.elsewhere.domains)
+        self._domains = RedirectPolicy(allowed=context.config.elsewhere.domains)
         #: The addresses that other routers of the mesh reach through this one, with their distributions. They are the
         #: patterns without wildcards: which addresses match the others is not known. A multicast is none of them: it
         #: goes to all routers along a tree, and each of them would send it to the remote node.
         self.single: Mapping[str, Distribution] = dict(self._find_single())
 
-    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> LocalNode:
+    def node_of_redirect(self, tenant: str, name: str, redirect: RedirectConfig) -> LocalNode:
         """Return the node of an address whose redirect this router follows. Args: redirect: of the address.
 
         Raises: RefusedError: the router uses too many containers on demand, or too many nodes of this container.
         """
-        return self._use(tenant, name, redirect.place.address or name, redirect.there)
+        return self._use(tenant, name, redirect.place.address or name, redirect.peer_address)
 
     def _find_single(self) -> Iterator[tuple[str, Distribution]]:
         for config in self._context.config.addresses:
@@ -242,23 +242,23 @@ class RemoteNodes:
             if is_followed and is_single and goes_to_one:
                 yield config.pattern, config.distribution
 
-    def followed(self, tenant: str, name: str) -> LocalNode | None:
+    def redirect_node(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address; None: the address has no redirect that this router follows.
 
-        Raises: RefusedError: as `led`.
+        Raises: RefusedError: as `node_of_redirect`.
         """
         redirect = self._context.nodes.config(name).redirect
-        return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
+        return self.node_of_redirect(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 
     def ingress(self, tenant: str, name: str) -> Node | None:
-        """Return the node that producers of an address attach to. Returns None, Raises: as `followed`."""
-        node = self.followed(tenant, name)
+        """Return the node that producers of an address attach to. Returns None, Raises: as `redirect_node`."""
+        node = self.redirect_node(tenant, name)
         return None if node is None else self._context.routes.ingress(node)
 
     def node(self, tenant: str, name: str, domain: str) -> LocalNode | None:
         """Return the node of `name@domain`; None: the configuration does not name the domain.
 
-        Raises: RefusedError: as `led`; or the address is unavailable by the configuration.
+        Raises: RefusedError: as `node_of_redirect`; or the address is unavailable by the configuration.
         """
         if not name or not self._domains.allows(domain):
             return None
@@ -267,17 +267,17 @@ class RemoteNodes:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, whole, name, domain)
 
-    def _use(self, tenant: str, name: str, node: str, there: PeerAddress | str) -> LocalNode:
+    def _use(self, tenant: str, name: str, node: str, place: PeerAddress | str) -> LocalNode:
         context = self._context
         local = context.nodes.use(tenant, name)
         context.touch(local)
         if local.remote is None:
             far = RemoteNode(context, self._containers, self._on_demand, local, node)
             try:
-                if isinstance(there, str):
-                    far.connector = self._on_demand.use_domain(there, far)
+                if isinstance(place, str):
+                    far.connector = self._on_demand.use_domain(place, far)
                 else:
-                    far.connector = self._on_demand.use(there, far)
+                    far.connector = self._on_demand.use(place, far)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
             local.remote = far

@@ -27,7 +27,7 @@ from math import inf
 from typing import Final
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.accounts import CreditAccounts, pool_settings
+from amqpmesh.router.credit.pool_state import PoolState, pool_settings
 from amqpmesh.router.credit.sinks import CreditSink, Grant
 from amqpmesh.router.small_set import SmallSet, first, with_item, with_item_first, without_item
 
@@ -45,7 +45,7 @@ LARGE_SHARE: Final = 32
 more each, these are as many as the window of its session lets be on their way (`bulk_window`)."""
 
 
-class Pool(CreditAccounts):
+class Pool(PoolState):
     """Division of the credit of a node's sources among its sinks.
 
     After each batch of events `grants` returns the flows to send. A delivery costs O(1). `grants` costs what has
@@ -199,7 +199,7 @@ class Pool(CreditAccounts):
             if sink.credit > keep:
                 # No answer counts as consent. The lower limit makes that true, except for deliveries on their way. A
                 # firm sink may use the credit all the same: its deliveries then wait here, or are released.
-                self._take_back(sink, sink.credit - keep, now)
+                self._lower_limit(sink, sink.credit - keep, now)
                 self._write_off(sink)
             self._keep_credit(sink)
         while self._lowered and first(self._lowered)._confirm_by <= now:
@@ -241,9 +241,9 @@ class Pool(CreditAccounts):
         while waiters.empty and self._free() > 0:
             sink = first(waiters.empty)
             waiters.empty = without_item(waiters.empty, sink)
-            (served if not self._expects_more(sink, now) and self._give(sink, 1) else passed).append(sink)
+            (served if not self._expects_more(sink, now) and self._raise_limit(sink, 1) else passed).append(sink)
         for sink in tuple(self._lowered):  # credit not confirmed as returned may be granted again
-            if not sink.credit and sink not in passed and self._give(sink, 1):
+            if not sink.credit and sink not in passed and self._raise_limit(sink, 1):
                 waiters.empty = without_item(waiters.empty, sink)
                 served.append(sink)
         for sink in reversed(passed):
@@ -266,7 +266,7 @@ class Pool(CreditAccounts):
         if flow_due or sink.credit <= half:  # else the share has become smaller meanwhile
             if not flow_due and self._free() + self._revoked < share - half:
                 return False
-            if self._give(sink, share - sink.credit) >= MANY_GRANTED:
+            if self._raise_limit(sink, share - sink.credit) >= MANY_GRANTED:
                 sink._plenty = True
             if sink.credit <= half:
                 return False
@@ -313,10 +313,10 @@ class Pool(CreditAccounts):
                 if sink.firm:
                     excess -= sink.credit - floor
                     asked += sink.credit
-                    self._ask_back(sink, sink.credit - floor, now)
+                    self._drain_or_lower(sink, sink.credit - floor, now)
                 else:
                     taken = min(sink.credit - floor, excess)
-                    self._take_back(sink, taken, now)
+                    self._lower_limit(sink, taken, now)
                     excess -= taken
         self._lowered_fully = excess > 0 or asked > 0
 
@@ -331,7 +331,7 @@ class Pool(CreditAccounts):
         while need > 0 and waiters.idle_rich:
             sink = first(waiters.idle_rich)
             if sink.credit > 1:
-                need -= self._ask_back(sink, min(need, sink.credit - 1), now)
+                need -= self._drain_or_lower(sink, min(need, sink.credit - 1), now)
             else:
                 waiters.idle_rich = without_item(waiters.idle_rich, sink)
         if need <= 0:
@@ -346,14 +346,14 @@ class Pool(CreditAccounts):
             excess = sink.credit - share
             # A drain takes all credit, so it is only for a sink that has twice its share.
             if excess > 0 and not sink.draining and (sink.lowers or excess >= share):
-                need -= self._ask_back(sink, min(need, excess), now)
+                need -= self._drain_or_lower(sink, min(need, excess), now)
 
     def _needs(self, line: SmallSet[CreditSink]) -> int:
         """Return how many deliveries the sinks of a waiting line need for a share each."""
         large = sum(sink.large for sink in line) if self._waiters.large else 0
         return (len(line) - large) * self._share() + (large and large * self._share(large=True))
 
-    def _ask_back(self, sink: CreditSink, count: int, now: float) -> int:
+    def _drain_or_lower(self, sink: CreditSink, count: int, now: float) -> int:
         """Take unused credit back from a sink, by a drain or by a lower limit.
 
         A drain takes all credit back, whatever the `count`. The limit of a sink that `lowers`, or that cannot drain, is
@@ -366,7 +366,7 @@ class Pool(CreditAccounts):
             self._reclaiming = with_item(self._reclaiming, sink)
             self._ask_to_drain(sink)
             return sink.credit - 1
-        self._take_back(sink, count, now)
+        self._lower_limit(sink, count, now)
         return count
 
     def _starves_at(self) -> float | None:

@@ -34,7 +34,7 @@ def send_on(context: Context, relay: Relay, node: Node) -> bool:
         share = _ready_share(node, relay)
         if share is None:
             return False
-        _give(context, relay, share)
+        _move_to_share(context, relay, share)
         return True
     links = _choose(context, node, relay)
     if links:
@@ -83,7 +83,7 @@ def dispatch(context: Context, node: Node) -> None:
             continue
         if by_share and (share := _ready_share(node, relay)) is not None:
             unqueue(context, relay)
-            _give(context, relay, share)
+            _move_to_share(context, relay, share)
         elif not by_share and (links := _choose(context, node, relay)):
             unqueue(context, relay)
             _start(context, relay, node, links)
@@ -113,7 +113,7 @@ def _ready_share(node: Node, relay: Relay) -> CreditShare | None:
     return next(iter(choose(node.config.distribution, ready)), None)
 
 
-def _give(context: Context, relay: Relay, share: CreditShare) -> None:
+def _move_to_share(context: Context, relay: Relay, share: CreditShare) -> None:
     """Move a delivery from its ingress to the node of a share: it leaves from there at once, or waits there."""
     forwarded(context, relay)
     share.ingress.left_at = context.now

@@ -67,7 +67,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     by_address: dict[LocalNode, Tally] = {}
     why: dict[Node, Reason | None] = {}
     where: dict[Node, ConsumerRouters] = {}
-    reachability = core.mesh.selection.reachability() if core.mesh is not None else None
+    reachability = core.mesh.mesh_routes.reachability() if core.mesh is not None else None
     for node in list(core.context.nodes.values()):
         by_address[node] = node.past.copy()
         where[node] = NO_CONSUMERS if reachability is None else reachability.of(node.tenant, node.name)

@@ -15,8 +15,8 @@ from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.mesh import MeshConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.delivery.link_loss import close_connection
+from amqpmesh.router.mesh.mesh_routes import MeshRoutes
 from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
-from amqpmesh.router.mesh.route_selection import RouteSelection
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import PREFIX, Lane
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
@@ -92,7 +92,7 @@ class MeshMember:
         #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
         self.routes = Routes(context, remote_nodes, topology, self.members, self.neighbours, self.advertise)
-        self.selection = RouteSelection(context, topology, self.members, self.routes)
+        self.mesh_routes = MeshRoutes(context, topology, self.members, self.routes)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()

@@ -74,7 +74,9 @@ class RemoteConsumers:
         context, (name, _) = self._context, split(address)
         node = self.local_node(tenant, address)
         if node is None:
-            node = self._remote_nodes.followed(tenant, name) or context.nodes.use(tenant, local_key(context.id, name))
+            node = self._remote_nodes.redirect_node(tenant, name) or context.nodes.use(
+                tenant, local_key(context.id, name)
+            )
             context.touch(node)
         return node
 

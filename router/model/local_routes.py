@@ -1,4 +1,4 @@
-"""The routes to other routers, as the steps of a delivery ask for them."""
+"""The routes to other routers, as the steps of a delivery see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LocalRoutes:
-    """The routes of a router in no mesh: all nodes are its own. A router in a mesh has `RouteSelection`."""
+    """The routes of a router in no mesh: all nodes are its own. A router in a mesh has `MeshRoutes`."""
 
     is_in_mesh = False
 
@@ -43,11 +43,11 @@ class LocalRoutes:
         """Return the other routers that have consumers of an address."""
         return NO_CONSUMERS
 
-    def route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
+    def anonymous_route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         raise NotImplementedError
 
-    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
+    def anonymous_route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
         """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, Stop
+from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectChain
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
@@ -60,13 +60,13 @@ class Destination:
     place: Endpoint | Service
     name: str
     #: The last redirect's place, and the URL before the first redirect; None: there was no redirect.
-    stop: Stop | None = None
+    chain: RedirectChain | None = None
     redirected_from: str | None = None
 
     @property
     def described(self) -> str:
         """The destination, as a text for people: the place of the last redirect, if there was one."""
-        return str(self.place) if self.stop is None else self.stop.place.described
+        return str(self.place) if self.chain is None else self.chain.place.described
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class Connector:
         Raises: OSError, BrokenResourceError, TooSlowError: it could not be opened.
         """
         credentials = self.credentials
-        stop = destination.stop or Stop(self._place(endpoint, destination.name))
+        chain = destination.chain or RedirectChain(self._place(endpoint, destination.name))
         with trio.fail_after(DIAL_TIME):
             stream = await self._network.open_stream(endpoint)
             identity = Identity()
@@ -266,8 +266,8 @@ class Connector:
             certificate_user=identity.user,
             certificate_subject=identity.subject,
             password=credentials.password,
-            hostname=stop.place.hostname,
-            redirected=stop.is_redirected and not self._is_named(stop.place),
+            hostname=chain.place.hostname,
+            redirected=chain.is_redirected and not self._is_named(chain.place),
         )
         began = trio.current_time()
         transport = self._transport(record, stream, None)
@@ -283,7 +283,7 @@ class Connector:
         if told is not None and told.condition == ConnectionCondition.REDIRECT:
             lasted = trio.current_time() - began >= LASTING
             try:
-                found = self._follow(Stop(stop.place) if lasted else stop, redirect_of(told))
+                found = self._follow(RedirectChain(chain.place) if lasted else chain, redirect_of(told))
             except NotFollowedError as refusal:
                 why = f"{why}; not followed: {refusal}"
             else:
@@ -307,15 +307,15 @@ class Connector:
         named = (each for each in self.config.places if isinstance(each, Endpoint))
         return any(place.is_same(self._place(each, self._certified or each.host)) for each in named)
 
-    def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
+    def _follow(self, chain: RedirectChain, redirect: Redirect) -> RedirectChain:
         """Return the place that the peer redirects to (§2.8.16). Raises: NotFollowedError: it is not followed; with the
         reason.
         """
-        following = self.config.following
-        if redirect.hostname is None or following.allows(redirect.hostname):
+        policy = self.config.redirect_policy
+        if redirect.hostname is None or policy.allows(redirect.hostname):
             # Servers of a domain may redirect to each other. DNS does not say which names their certificates have.
-            following = replace(following, own=(*following.own, *self._servers))
-        found = following.follow(stop, redirect)
+            policy = replace(policy, own=(*policy.own, *self._servers))
+        found = policy.follow(chain, redirect)
         if self.config.is_mesh and not found.place.secure and not is_loopback(found.place.network_host):
             raise NotFollowedError("a mesh without certificates is on loopback only")
         return found

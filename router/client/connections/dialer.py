@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import trio
 
-from amqpmesh.policies.redirect import Following, NotFollowedError, PeerAddress, Redirect, Stop
+from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, Redirect, RedirectChain, RedirectPolicy
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
     CommandError,
@@ -38,21 +38,21 @@ class Dialer(LinkManager):
         client_identity: ClientIdentity,
         *,
         backoff: Backoff | None,
-        following: Following | None,
+        redirect_policy: RedirectPolicy | None,
     ) -> None:
         """Args: places: tried in turn. backoff: pauses before each further attempt; None: a lost connection is not made
-            again. following: rules for redirects; None: none is followed.
+            again. redirect_policy: the rules for redirects; None: none is followed.
         Raises: CommandError: there are no credentials for any mechanism.
         """
         super().__init__()
         self._places = places
         self.client_identity = client_identity
-        self.following = following
+        self.redirect_policy = redirect_policy
         self._backoff = backoff
         #: The place of the connection in use, or of the one that is being made.
-        self._stop = Stop(places[0])
+        self._chain = RedirectChain(places[0])
         #: The place that the last connection was redirected to; None: there was no redirect, or it is not followed.
-        self._next: Stop | None = None
+        self._next: RedirectChain | None = None
         #: The error that ended the last connection.
         self._loss: AmqpMeshError | None = None
         self._redirect_dialers: list[RedirectDialer] = []
@@ -164,16 +164,18 @@ class Dialer(LinkManager):
         await trio.sleep(self._backoff.pause(losses))
         link.attach_now()
 
-    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
+    def follow(
+        self, chain: RedirectChain | None, address: str | None, redirect: Redirect
+    ) -> tuple[LinkManager, RedirectChain] | None:
         """Find the dialer and the place that a redirect of a link leads to (§2.8.18)."""
-        if self.following is None:
+        if self.redirect_policy is None:
             return None
-        found = self.following.follow(stop or Stop(self._stop.place, address), redirect)
+        found = self.redirect_policy.follow(chain or RedirectChain(self._chain.place, address), redirect)
         return self.dialer_for(found.place), found
 
     def dialer_for(self, place: PeerAddress) -> Dialer:
         """Return the dialer for a place; make one if there is none. Raises: NotFollowedError: none can be made."""
-        if self.client_connection is not None and place.is_same(self._stop.place):
+        if self.client_connection is not None and place.is_same(self._chain.place):
             return self
         for dialer in self._redirect_dialers:
             if place.is_same(dialer.place):
@@ -203,9 +205,9 @@ class Dialer(LinkManager):
     async def _run(self) -> None:
         """Connect, serve, and connect again. Raises: nothing."""
         position = failures = 0
-        self._stop = Stop(self._places[position])
+        self._chain = RedirectChain(self._places[position])
         while True:
-            place = self._stop.place
+            place = self._chain.place
             began = trio.current_time()
             was_open = False
             self._next = None
@@ -231,7 +233,7 @@ class Dialer(LinkManager):
                 return
             if self._next is not None:
                 log.info("redirect followed", peer=str(place), to=self._next.place.described)
-                self._stop = self._next
+                self._chain = self._next
                 continue
             lasted = was_open and trio.current_time() - began >= LASTING
             position = 0 if lasted else (position + 1) % len(self._places)
@@ -246,7 +248,7 @@ class Dialer(LinkManager):
                 failures += 1
                 await trio.sleep(self._backoff.pause(failures))
             # Forget where redirects have led: start with the places that the program named.
-            self._stop = Stop(self._places[position])
+            self._chain = RedirectChain(self._places[position])
 
     def _began(self, tasks: ConnectionTasks) -> None:
         self._tasks = tasks
@@ -255,17 +257,19 @@ class Dialer(LinkManager):
 
     def lost(self, error: ConnectionClosedError) -> None:
         """End the connection. Another one takes its place after a redirect that is followed (§2.8.16)."""
-        if isinstance(error, ConnectionRedirectError) and self.following is not None and not self._closing:
-            error = self._redirected(error, self.following)
+        if isinstance(error, ConnectionRedirectError) and self.redirect_policy is not None and not self._closing:
+            error = self._redirected(error, self.redirect_policy)
         self._loss = error
         self.ended(error, final=self._next is None and not self.reconnects)
 
-    def _redirected(self, told: ConnectionRedirectError, following: Following) -> ConnectionRedirectError:
+    def _redirected(self, told: ConnectionRedirectError, redirect_policy: RedirectPolicy) -> ConnectionRedirectError:
         """Choose the next place by a redirect. Returns: the error for the links, with the reason for not following."""
         assert told.error is not None
         lasted = trio.current_time() - self._opened_at >= LASTING
         try:
-            found = following.follow(Stop(self._stop.place) if lasted else self._stop, redirect_of(told.error))
+            found = redirect_policy.follow(
+                RedirectChain(self._chain.place) if lasted else self._chain, redirect_of(told.error)
+            )
             self.client_identity.sasl(found.place)
         except (NotFollowedError, CommandError) as refusal:
             return ConnectionRedirectError(f"{told.message}, and the redirect is not followed: {refusal}", told.error)
@@ -274,7 +278,7 @@ class Dialer(LinkManager):
 
     def opened(self, client_connection: ClientConnection) -> None:
         """Attach all waiting links: the connection is open."""
-        if not self._stop.is_redirected:
+        if not self._chain.is_redirected:
             self._made += 1
         self._opened_at = trio.current_time()
         super().opened(client_connection)
@@ -298,7 +302,7 @@ class RedirectDialer(Dialer):
     """
 
     def __init__(self, first: Dialer, place: PeerAddress) -> None:
-        super().__init__([place], first.client_identity, backoff=None, following=first.following)
+        super().__init__([place], first.client_identity, backoff=None, redirect_policy=first.redirect_policy)
         self._first = first
         self.place = place
         self.gone = trio.Event()

@@ -24,7 +24,7 @@ from amqpmesh.router.logs import event_log
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from amqpmesh.policies.redirect import Redirect, Stop
+    from amqpmesh.policies.redirect import Redirect, RedirectChain
     from amqpmesh.router.client.links.link import ClientLink
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -90,7 +90,7 @@ class InProcess(LinkManager):
     def attach_later(self, link: ClientLink, losses: int) -> None:
         """Do nothing: the router had a reason to detach the link."""
 
-    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> None:
+    def follow(self, chain: RedirectChain | None, address: str | None, redirect: Redirect) -> None:
         """Follow no redirect: there is only one router in the process."""
 
     def request_connection(self) -> None:

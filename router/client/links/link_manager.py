@@ -15,7 +15,7 @@ from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.redirect import Redirect, Stop
+    from amqpmesh.policies.redirect import Redirect, RedirectChain
     from amqpmesh.router.amqp.errors import AmqpMeshError
     from amqpmesh.router.client.links.client_connection import ClientConnection
     from amqpmesh.router.client.links.link import ClientLink
@@ -61,10 +61,12 @@ class LinkManager(ABC):
         """Attach a detached link again after a pause. Args: losses: the number of its losses in a row."""
 
     @abstractmethod
-    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
+    def follow(
+        self, chain: RedirectChain | None, address: str | None, redirect: Redirect
+    ) -> tuple[LinkManager, RedirectChain] | None:
         """Find the manager and the place that a redirect of a link leads to (§2.8.18).
 
-        Args: stop: the end of the redirects before; None: this is the first one of a row.
+        Args: chain: the redirects that the link has followed; None: this is the first one of a row.
             address: the address that the link asked for.
         Returns: the manager that attaches it from now on, and the place; None: this manager follows no redirects.
         Raises: NotFollowedError: this redirect is not followed, with the reason.

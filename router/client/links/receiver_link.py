@@ -167,7 +167,7 @@ class ReceiverLink(CreditingLink):
         return self._requested.address
 
     def _attach(self, session: Session) -> Link:
-        link = self._options.attach(session, self.name, at_redirect(self._requested, self._stop))
+        link = self._options.attach(session, self.name, at_redirect(self._requested, self._chain))
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
             link.forgiven = FORGIVEN  # the peer is no amqpmesh router

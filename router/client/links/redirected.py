@@ -21,7 +21,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.redirect import Stop
+    from amqpmesh.policies.redirect import RedirectChain
     from amqpmesh.router.client.links.link_manager import LinkManager
 
 log = event_log.EventLog("amqpmesh.client")
@@ -29,11 +29,11 @@ log = event_log.EventLog("amqpmesh.client")
 T = TypeVar("T", Source, Target)
 
 
-def at_redirect(asked: T, stop: Stop | None) -> T:
+def at_redirect(asked: T, chain: RedirectChain | None) -> T:
     """Return the terminus to ask for at the end of a redirect, with the address there. Dynamic nodes have none."""
-    if stop is None or stop.address is None or asked.dynamic:
+    if chain is None or chain.address is None or asked.dynamic:
         return asked
-    return replace(asked, address=stop.address)
+    return replace(asked, address=chain.address)
 
 
 class RedirectedLink(ClientLink):
@@ -44,7 +44,7 @@ class RedirectedLink(ClientLink):
         #: The manager that the program asked for the link.
         self._origin = manager
         #: The end of the redirects that it followed; None: it is at the place that the program asked for.
-        self._stop: Stop | None = None
+        self._chain: RedirectChain | None = None
         #: The other link of a requester, which must be at the same peer.
         self._companion: RedirectedLink | None = None
 
@@ -70,17 +70,17 @@ class RedirectedLink(ClientLink):
 
     def _await(self, error: AmqpMeshError) -> None:
         if self._at_origin:
-            self._stop = None
+            self._chain = None
         self._drop_endpoint()
         self._apply(Action.AWAIT, error)
 
     def _follow(self, error: AmqpMeshError) -> None:
         assert isinstance(error, LinkRedirectError)
         assert error.error is not None
-        stop = None if self._has_lasted else self._stop
-        address = self._requested_address if self._stop is None else self._stop.address
+        chain = None if self._has_lasted else self._chain
+        address = self._requested_address if self._chain is None else self._chain.address
         try:
-            found = self._manager.follow(stop, address, redirect_of(error.error))
+            found = self._manager.follow(chain, address, redirect_of(error.error))
         except NotFollowedError as refusal:
             reason = f"the link was redirected, and that is not followed: {refusal}"
             self._fail(LinkRedirectError(reason, error.error))
@@ -88,13 +88,13 @@ class RedirectedLink(ClientLink):
         if found is None:
             self._fail(error)
             return
-        manager, stop = found
+        manager, chain = found
         log.info(
-            "redirect followed", peer=self.peer, link=self.name, to=stop.place.described, address=stop.address or ""
+            "redirect followed", peer=self.peer, link=self.name, to=chain.place.described, address=chain.address or ""
         )
         self._drop_endpoint()
         self._apply(Action.FOLLOW, error)
-        self._move(manager, stop)
+        self._move(manager, chain)
 
     def _accompany(self, error: AmqpMeshError) -> None:
         assert self._companion is not None
@@ -115,11 +115,11 @@ class RedirectedLink(ClientLink):
             self.attach_now()
 
     def _return_to_origin(self) -> None:
-        self._stop = None
+        self._chain = None
         if not self._at_origin:
             self._move(self._origin, None)
 
-    def _move(self, manager: LinkManager, stop: Stop | None) -> None:
+    def _move(self, manager: LinkManager, chain: RedirectChain | None) -> None:
         """Let `manager` attach the link from now on."""
         if manager is not self._manager:
             self._manager.remove(self)
@@ -129,8 +129,8 @@ class RedirectedLink(ClientLink):
             except AmqpMeshError as error:
                 self._fail(error)
                 return
-        self._stop = stop
+        self._chain = chain
         if self._companion is not None:
             self._companion.accompany()
-        if stop is not None:
+        if chain is not None:
             self.attach_now()

@@ -206,7 +206,7 @@ class SenderLink(RedirectedLink):
         return session.attach(
             Terminus(self.name, Role.SENDER),
             source=Source(),
-            target=at_redirect(self._requested, self._stop),
+            target=at_redirect(self._requested, self._chain),
             snd_settle_mode=self._snd_settle_mode,
             rcv_settle_mode=self._rcv_settle_mode,
             desired_capabilities=self._desired_capabilities,

@@ -157,5 +157,5 @@ def test_a_redirect_that_the_router_follows_says_where_it_connects(redirect: str
     (found,) = config.addresses
     assert found.redirect is not None
     assert found.redirect.is_followed
-    assert found.redirect.there.described == place
+    assert found.redirect.peer_address.described == place
     assert parsed("\n".join(lines(config))) == config

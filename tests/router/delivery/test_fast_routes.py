@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryStat
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, DeliveryAnnotations, MessageAnnotations, Source, Target
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.mesh import route_selection
+from amqpmesh.router.mesh import mesh_routes
 from amqpmesh.router.model.connections import ConnectionRecord
 from tests.support.worlds.meshes import World, records
 from tests.support.worlds.network import OUTCOMES, Client, Network, Sent, message
@@ -635,7 +635,7 @@ def test_what_would_turn_back_is_for_the_router_to_decide(events: Events) -> Non
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_has_made_all_its_hops_goes_back(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
-    monkeypatch.setattr(route_selection, "EXTRA_HOPS", -1)
+    monkeypatch.setattr(mesh_routes, "EXTRA_HOPS", -1)
     with relaying(alone=alone):
         mesh = World("ABCD", LINE)
         producer, consumer = mesh["A"].client(), mesh["D"].client()

@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.mesh import route_selection
+from amqpmesh.router.mesh import mesh_routes
 from amqpmesh.router.model.blocked import ConsumerRouters, why_address
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
@@ -396,7 +396,7 @@ def test_what_has_made_too_many_hops_is_released_and_counted(monkeypatch: pytest
     producer = mesh["A"].client()
     link = producer.sender("q")
     mesh.advance(0.2)
-    monkeypatch.setattr(route_selection, "EXTRA_HOPS", -1)
+    monkeypatch.setattr(mesh_routes, "EXTRA_HOPS", -1)
     producer.send(link)
     seen = told(mesh, "B").mesh
     assert seen is not None

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Re
 from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.config.file import AddressConfig, MeshConfig, RedirectConfig
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.mesh import route_selection
+from amqpmesh.router.mesh import mesh_routes
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import Lane
@@ -432,7 +432,7 @@ def test_a_lane_to_who_receives_elsewhere_is_told_as_a_lane() -> None:
 
 
 def test_what_goes_on_from_a_name_begins_a_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_selection, "EXTRA_HOPS", 0)
+    monkeypatch.setattr(mesh_routes, "EXTRA_HOPS", 0)
     mesh = World("ABC", LINE)
     consumer, producer = mesh["A"].client(), mesh["B"].client()
     consumer.receiver("q@C", credit=10)

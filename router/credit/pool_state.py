@@ -1,4 +1,4 @@
-"""The accounts of a pool: its sources and sinks, and the credit that each sink holds (§2.6.7)."""
+"""The state of a pool of credit: its sources and sinks, and the credit that each sink has (§2.6.7)."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -24,8 +24,8 @@ pool_settings: Final = lru_cache(maxsize=64)(PoolSettings)
 """Return the one `PoolSettings` with these values, so that thousands of pools share it."""
 
 
-class CreditAccounts:
-    """The books of a pool: every event that changes credit is entered here, and the sums stay correct.
+class PoolState:
+    """The sources and sinks of a pool, and the sums of their credit. Each event that changes credit updates the sums.
 
     Each method costs O(1), whatever number of sinks the pool has. `Pool` decides from these sums which credit is
     granted and which is taken back.
@@ -269,7 +269,7 @@ class CreditAccounts:
         self._waiters.credit_fell(sink)
         self._lowered_fully = False
 
-    def _take_back(self, sink: CreditSink, count: int, now: float) -> None:
+    def _lower_limit(self, sink: CreditSink, count: int, now: float) -> None:
         """Lower the limit of a sink. Its credit counts until the peer has confirmed that, or `reclaim_time` is over."""
         sink._revoked += count
         self._revoked += count
@@ -300,7 +300,7 @@ class CreditAccounts:
         self._revoked += revoked - sink._revoked
         sink.granted, sink._revoked = granted, revoked
 
-    def _give(self, sink: CreditSink, most: int) -> int:
+    def _raise_limit(self, sink: CreditSink, most: int) -> int:
         """Raise the limit of a sink by the free credit, at most by `most`. Returns: by how much."""
         free = self._free()
         # Credit that was taken back and is not confirmed is counted still. Granting it again costs nothing, and is

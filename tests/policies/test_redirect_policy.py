@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from amqpmesh.policies.redirect import (
     MAX_REDIRECTS,
-    Following,
     NotFollowedError,
     PeerAddress,
     Redirect,
-    Stop,
+    RedirectChain,
+    RedirectPolicy,
     pattern_refusal,
 )
 
 HERE = PeerAddress.named("a.example", 5671, secure=True)
-START = Stop(HERE, "orders")
-ANY = Following(allowed=("*",))
+START = RedirectChain(HERE, "orders")
+ANY = RedirectPolicy(allowed=("*",))
 
 
 @pytest.mark.parametrize(
@@ -82,54 +82,54 @@ def test_the_host_that_is_wanted_may_be_another_than_the_one_to_connect_to() -> 
     ],
 )
 def test_only_hosts_that_the_user_named_are_allowed(host: str, allowed: bool) -> None:
-    following = Following(own=("a.example",), allowed=("*.c.example", "::1"))
-    assert following.allows(host) is allowed
+    redirect_policy = RedirectPolicy(own=("a.example",), allowed=("*.c.example", "::1"))
+    assert redirect_policy.allows(host) is allowed
     for redirect in (Redirect(hostname=host, port=1), Redirect(network_host=host, port=1)):
         if allowed:
-            assert following.follow(START, redirect).place.port == 1
+            assert redirect_policy.follow(START, redirect).place.port == 1
         else:
             with pytest.raises(NotFollowedError, match="is not allowed"):
-                following.follow(START, redirect)
+                redirect_policy.follow(START, redirect)
 
 
 def test_both_hosts_of_a_redirect_have_to_be_allowed() -> None:
-    following = Following(allowed=("b.example",))
+    redirect_policy = RedirectPolicy(allowed=("b.example",))
     for one, other in (("b.example", "evil.example"), ("evil.example", "b.example")):
         with pytest.raises(NotFollowedError, match="'evil.example' is not allowed"):
-            following.follow(START, Redirect(hostname=one, network_host=other))
+            redirect_policy.follow(START, Redirect(hostname=one, network_host=other))
 
 
 def test_a_place_that_was_met_before_in_a_row_is_not_gone_to_again() -> None:
     b = ANY.follow(START, Redirect(hostname="b.example"))
     c = ANY.follow(b, Redirect(hostname="c.example"))
-    for stop, redirect in (
+    for chain, redirect in (
         (START, Redirect(hostname="A.example")),
         (b, Redirect(hostname="a.example")),
         (c, Redirect(hostname="a.example")),
         (c, Redirect(hostname="b.example", network_host="b.example.")),
     ):
         with pytest.raises(NotFollowedError, match="circle"):
-            ANY.follow(stop, redirect)
+            ANY.follow(chain, redirect)
     with pytest.raises(NotFollowedError, match="names no place"):
         ANY.follow(START, Redirect())
     # The same container with another address is another place.
     assert ANY.follow(c, Redirect(hostname="a.example", address="there")).address == "there"
     # A row that starts there does not know earlier ones.
-    assert ANY.follow(Stop(c.place, "orders"), Redirect(hostname="a.example")).place == HERE
+    assert ANY.follow(RedirectChain(c.place, "orders"), Redirect(hostname="a.example")).place == HERE
 
 
 def test_no_more_redirects_in_a_row_are_followed_than_the_limit_says() -> None:
-    for following, limit in ((ANY, MAX_REDIRECTS), (Following(allowed=("*",), limit=1), 1)):
-        stop = START
+    for redirect_policy, limit in ((ANY, MAX_REDIRECTS), (RedirectPolicy(allowed=("*",), limit=1), 1)):
+        chain = START
         for number in range(limit):
-            stop = following.follow(stop, Redirect(port=number + 1))
+            chain = redirect_policy.follow(chain, Redirect(port=number + 1))
         with pytest.raises(NotFollowedError, match=f"more than the {limit} in a row"):
-            following.follow(stop, Redirect(port=limit + 1))
+            redirect_policy.follow(chain, Redirect(port=limit + 1))
 
 
 def test_a_host_of_any_length_is_told_in_a_few_words() -> None:
     with pytest.raises(NotFollowedError) as refused:
-        Following().follow(START, Redirect(hostname="x" * 10_000))
+        RedirectPolicy().follow(START, Redirect(hostname="x" * 10_000))
     assert len(str(refused.value)) < 120
 
 
@@ -156,7 +156,7 @@ redirects = st.builds(
     address=st.none() | st.sampled_from("xyz"),
 )
 followings = st.builds(
-    Following,
+    RedirectPolicy,
     own=st.lists(hosts).map(tuple),
     allowed=st.lists(hosts | st.just("*.c.example")).map(tuple),
     limit=st.integers(0, 8),
@@ -165,18 +165,18 @@ followings = st.builds(
 
 @given(followings, st.booleans(), st.lists(redirects, max_size=20))
 def test_whoever_follows_ends_in_few_steps_nowhere_but_where_it_may_and_never_without_tls(
-    following: Following, secure: bool, row: list[Redirect]
+    redirect_policy: RedirectPolicy, secure: bool, row: list[Redirect]
 ) -> None:
-    start = stop = Stop(PeerAddress.named("a.example", 5672, secure=secure))
+    start = chain = RedirectChain(PeerAddress.named("a.example", 5672, secure=secure))
     met = [(start.place, start.address)]
     for redirect in row:
         try:
-            stop = following.follow(stop, redirect)
+            chain = redirect_policy.follow(chain, redirect)
         except NotFollowedError:
             break
-        assert stop.place.secure is secure
-        for host in (stop.place.network_host, stop.place.hostname, stop.place.certified):
-            assert following.allows(host) or host == "a.example"
-        assert (stop.place, stop.address) not in met
-        met.append((stop.place, stop.address))
-    assert len(met) - 1 <= following.limit
+        assert chain.place.secure is secure
+        for host in (chain.place.network_host, chain.place.hostname, chain.place.certified):
+            assert redirect_policy.allows(host) or host == "a.example"
+        assert (chain.place, chain.address) not in met
+        met.append((chain.place, chain.address))
+    assert len(met) - 1 <= redirect_policy.limit

@@ -1,4 +1,4 @@
-"""Selection of the route of a message that no lane or local link determines, and the keys of deliveries on lanes."""
+"""Routes of a router in a mesh, as the steps of a delivery see them; the routes of messages of anonymous senders."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from amqpmesh.topology.workers import Members
 
 
-class RouteSelection(LocalRoutes):
-    """The routes of a router in a mesh, as the steps of a delivery ask for them.
+class MeshRoutes(LocalRoutes):
+    """The routes of a router in a mesh, as the steps of a delivery see them.
 
-    It chooses among the routes, for messages that name their address themselves.
+    `anonymous_route` and `anonymous_route_to` choose the route of a message that names its address itself. Ingresses
+    choose the routes of all other messages.
     """
 
     is_in_mesh = True
@@ -85,7 +86,7 @@ class RouteSelection(LocalRoutes):
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         return self._routes.drop_if_idle(node)
 
-    # ---------------------------------------------------------------------------------------------- messages by address
+    # ------------------------------------------------------------------------------------ messages of anonymous senders
 
     def transit(self, tenant: str, router: str) -> Node | None:
         """Return the node that leads to another router, whatever the final address; None: there is no path."""
@@ -93,7 +94,7 @@ class RouteSelection(LocalRoutes):
             return None
         return self._routes.reachable(Lane(LaneKind.TRANSIT, router, tenant))
 
-    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
+    def anonymous_route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Node | None:
         """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         members = self._members.of(container)
         is_one = members == (container,)
@@ -110,7 +111,7 @@ class RouteSelection(LocalRoutes):
         ingress = self._routes.ingress(self._context.nodes.use(tenant, f"{name}@{container}"))
         return ingress if ingress.has_consumers else None
 
-    def route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
+    def anonymous_route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
         context = self._context
         local = context.nodes.find(tenant, name)
