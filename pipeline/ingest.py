@@ -189,7 +189,7 @@ def _write_listing(place: Path, findings: Sequence[tuple[str, Finding]], done: M
 
 
 def _gaps(done: Mapping[Name, Row]) -> Iterator[tuple[Name, Finding]]:
-    """Yield each segment with a gap before it, and the gap: segments or hop records of the same start are missing."""
+    """Yield each segment behind a gap, and the gap: missing segments or hop records of the same run of its router."""
     ordered = sorted(done, key=lambda name: (name.router, name.epoch, name.segment))
     for earlier, later in pairwise(ordered):
         if (earlier.router, earlier.epoch) != (later.router, later.epoch):

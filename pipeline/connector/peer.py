@@ -1,4 +1,4 @@
-"""The peer of the connector and its identity there, by the options."""
+"""The connection of the data source to its peer, made from the options."""
 
 from __future__ import annotations
 

@@ -138,7 +138,10 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
 
 
 def _octets(payloads: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """Return all octets, and begin and end of each message; padding after the last one allows reads beyond it."""
+    """Return all octets, and the begin and the end of each message.
+
+    Padding after the last message allows reads beyond its end.
+    """
     _, offsets, octets = payloads.buffers()
     limits = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
     first, end = int(limits[0]), int(limits[-1])
@@ -156,7 +159,7 @@ _LONG: Final = np.array([code >> 4 in (0xB, 0xD, 0xF) for code in range(256)])
 
 
 def _widths(data: npt.NDArray[np.uint8], at: Numbers) -> Numbers:
-    """Return the number of octets after these format codes (§1.2)."""
+    """Return the number of octets that follow each of these format codes (§1.2)."""
     code = data[at]
     widths = _FIXED[code]
     short = _SHORT[code]

@@ -51,7 +51,7 @@ class Requester:
         return self._replies.late
 
     async def __aenter__(self) -> Self:
-        """Attach both links. Raises: as `Sender`; the peer may refuse dynamic nodes."""
+        """Attach both links. Raises: as `Sender`; LinkDetachedError also if the peer refuses dynamic nodes."""
         await self._replies.enter()
         try:
             await self._requests.enter()

@@ -349,7 +349,7 @@ class Pool(PoolState):
                 need -= self._drain_or_lower(sink, min(need, excess), now)
 
     def _needs(self, line: SmallSet[CreditSink]) -> int:
-        """Return how many deliveries the sinks of a waiting line need for a share each."""
+        """Return the sum of the shares of all sinks in a waiting line, deliveries."""
         large = sum(sink.large for sink in line) if self._waiters.large else 0
         return (len(line) - large) * self._share() + (large and large * self._share(large=True))
 

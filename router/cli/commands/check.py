@@ -25,7 +25,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def check(given: argparse.Namespace) -> int:
-    """Check a configuration. Returns: 0. Raises: ConfigError: `run` would refuse it, for other reasons than ports."""
+    """Check a configuration. Returns: 0. Raises: ConfigError: `run` would refuse it. Ports are not tried."""
     config = configuration.effective(given)
     if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
         consequence = "the router runs, but records nothing until this is repaired"
