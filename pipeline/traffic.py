@@ -1,9 +1,8 @@
 """Traffic: senders, receivers, amounts, the routers in between, and the use of each link.
 
 If a router has recorded all of its deliveries, figures are exact, from the records. If it has recorded a share of them
-(`sample`), or lost some for want of room, the counters of its links are exact, and the records only show the
-distribution:
-figures of the matrix and of talkers are scaled to the counters; those of links are the counters.
+(`sample`), or lost some for want of room, only the counters of its links are exact. Then the figures of links are the
+counters. The figures of the matrix and of talkers are the records, scaled to the counters.
 """
 
 from __future__ import annotations
@@ -349,7 +348,7 @@ def _sampled(segments: DataFrame) -> DataFrame:
 
 
 def _spread(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:
-    """Return what links have counted between two records of their counters, spread evenly over that time.
+    """Return the load of links from their counters: the growth between two records is spread evenly over that time.
 
     Args: counts: of all times, all records of the links concerned. segments: all.
     """

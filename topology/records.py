@@ -234,7 +234,7 @@ class Addresses(Body):
 
     origin: str = item("o", ROUTER_ID, "the router that signs this record")
     epoch: int = item("e", EPOCH, "the epoch of the origin")
-    sequence: int = item("s", SEQUENCE, "the state is that after the delta of this sequence, in all parts")
+    sequence: int = item("s", SEQUENCE, "the sequence of the last delta in this state; the same in all parts")
     part: int = item("p", Integer(0, MAX_PARTS - 1), "the number of this part, from 0", default=0)
     parts: int = item("q", Integer(1, MAX_PARTS), "the number of parts", default=1)
     entries: tuple[Entry, ...] = item("n", Array(ENTRY, 4096), "the addresses of this part", default=())

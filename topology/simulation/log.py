@@ -80,7 +80,7 @@ class Log:
 
     @contextmanager
     def muted(self, router: str) -> Iterator[None]:
-        """Ignore log records of a router, which is dead."""
+        """Ignore log records of a router within the block: the router is dead."""
         self._muted.add(router)
         try:
             yield
