@@ -150,7 +150,7 @@ TABLE: Final = (
         "mechanisms", Use.ANY, _names, "SASL mechanisms, with commas, in the order of preference.",
         stands_for="SCRAM or PLAIN with a user, else EXTERNAL or ANONYMOUS",
     ),
-    Option("insecure", Use.ANY, _yes, "Allow to send the password to another machine without TLS.", default=False),
+    Option("insecure", Use.ANY, _yes, "Allow the password to be sent to another machine without TLS.", default=False),
     Option(
         "trust", Use.ANY, _file,
         "A PEM file with trusted certificate authorities.",

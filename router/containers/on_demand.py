@@ -163,7 +163,9 @@ class OnDemandConnections:
                 close_connection(self._context, record, None)
 
     def _name(self, stem: str) -> str:
-        """Return the name of a made connector: always the same for one place, and not that of a configured one."""
+        """Return the name for a connector of this router's own making: always the same for one place, and not a
+        configured one.
+        """
         return free_name(stem, [each.name for each in self._context.config.connectors])
 
     def _connectors(self) -> list[ConnectorConfig]:

@@ -85,8 +85,9 @@ class Neighbour:
         """Answer a neighbour's session with a window for its deliveries.
 
         A delivery that arrives whole is passed on at once, or waits for credit that was granted for it. So a wide
-        window lets nothing pile up here, and a narrow one would close again and again. The same holds for large
-        deliveries in a row. These wait here while their receiver does; the number of such sessions bounds that.
+        window lets nothing pile up here, and a narrow one would close again and again. A session for large deliveries
+        gets a wide window, too. A large delivery waits here while its receiver does not read, so the number of such
+        sessions is limited.
         """
         assert session.remote is not None
         desired = session.remote.desired_capabilities

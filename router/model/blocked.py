@@ -83,9 +83,10 @@ def why_address(local: Node, *, draining: bool, consumers: ConsumerRouters = NO_
 
 
 def why_node(node: Node, *, draining: bool) -> Reason | None:
-    """Return the reason for one node: for consumers at this router, for an ingress and its routes, or for a lane.
+    """Return the reason why deliveries cannot leave one node; None: they can.
 
-    Args: draining: the router accepts nothing new.
+    It concerns consumers at this router, an ingress and its routes, or a lane. Args: draining: the router accepts
+    nothing new.
     """
     if node.suspended:
         return Reason.DRAINING if draining else Reason.MEMORY

@@ -142,7 +142,7 @@ class SenderLink(RedirectedLink):
         return outgoing
 
     def _feed(self, outgoing: OutgoingStream, piece: bytes | memoryview, *, is_last: bool = False) -> None:
-        """Send the next piece of a stream. Raises: CommandError: with this piece the message is too large for the peer."""
+        """Send the next piece of a stream. Raises: CommandError: the message has become too large for the peer."""
         outgoing.feed(piece, is_last=is_last)
         self._check_size(outgoing)
         self._send_waiting()
