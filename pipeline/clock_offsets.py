@@ -2,8 +2,8 @@
 
 A delivery reaches the next router after it has left the one before. If clock b is ahead of clock a by x, then b's time
 of arrival is at least x more than a's time of departure: each delivery bounds x from above. Outcomes go the other way,
-and bound x from below. The lowest of each are the tightest bounds; x lies between them. Bounds over several routers add
-up, so the shortest paths in the graph of all bounds are the tightest bounds together.
+and bound x from below. The lowest upper bound and the highest lower bound are the tightest; x lies between them. Bounds
+over several routers add up, so the shortest paths in the graph of all bounds are the tightest bounds together.
 
 The estimate of a clock is the middle of its bounds, and half their distance is its error. With these estimates no
 delivery that gave a bound arrives before it has left.

@@ -37,7 +37,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Damped:
-    """An adjacency came up too often. It is not advertised until `until`."""
+    """An adjacency came up after too many losses. It is not advertised until `until`."""
 
     adjacency: Hashable
     router: str

@@ -42,7 +42,10 @@ class Source:
             self.size = status.st_size
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the octets, once. Of a growing file, only its size at the start. Raises: OSError: reading failed."""
+        """Yield the octets, once.
+
+        If the file grows meanwhile, only the octets that it had at the start. Raises: OSError: reading failed.
+        """
         if self.size is None:
             async for chunk in stdio.chunks(self._file):
                 yield chunk

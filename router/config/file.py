@@ -154,7 +154,10 @@ class RouterConfig(Limits):
 
 
 def _named(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
-    """Return tables that all have names: those without one get that of `stem`, or the next free one."""
+    """Return the tables with names: a table without one gets the name of `stem`.
+
+    If a name is taken, a number is added: see `free_name`.
+    """
     taken = [each.name for each in tables if each.name]
     named = []
     for each in tables:

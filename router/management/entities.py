@@ -1,6 +1,7 @@
 """The types of management entities, their names, and their attributes.
 
-The types are the classes of `statistics.py`; their fields are the attributes, with the same names.
+The types are the classes of `router/statistics`. The fields of a class are the attributes of its type, with the same
+names.
 """
 
 from __future__ import annotations
