@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal, TextIO
 
 ROOT = "amqpmesh"
@@ -69,9 +70,14 @@ class EventLog:
     def _log(
         self, level: int, event: str, fields: Mapping[str, object], exception: BaseException | None = None
     ) -> None:
-        if self._logger.isEnabledFor(level):
+        logger = self._logger
+        if logger.isEnabledFor(level):
             said = LogEvent(event, {**self._bound, **fields})
-            self._logger.log(level, said, extra={_FIELDS: said.fields}, exc_info=exception)
+            caught = None if exception is None else (type(exception), exception, exception.__traceback__)
+            # `Logger.log` would look for its caller, which is always this file.
+            record = logger.makeRecord(logger.name, level, __file__, 0, said, (), caught, "_log")
+            setattr(record, _FIELDS, said.fields)
+            logger.handle(record)
 
 
 class LogEvent:
@@ -98,6 +104,8 @@ def event_of(record: logging.LogRecord) -> str:
 
 def escaped(value: object) -> str:
     """Return a field's value for a line: cut at 256 characters, then quoted and escaped if it is not plain."""
+    if type(value) is int:
+        return str(value)
     text = _shortened(value)
     if _PLAIN.fullmatch(text):
         return text
@@ -106,7 +114,7 @@ def escaped(value: object) -> str:
 
 
 def _shortened(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = value if type(value) is str else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= MAX_VALUE_CHARACTERS else text[:MAX_VALUE_CHARACTERS] + "..."
 
 
@@ -117,7 +125,14 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second = int(record.created // 1)
+    return f"{_second_of(second)}.{int((record.created - second) * 1000):03}Z"
+
+
+@lru_cache(maxsize=4)
+def _second_of(second: int) -> str:
+    """Return the time of a log line without the part below a second. Busy routers write many lines in each second."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class TextFormatter(logging.Formatter):
@@ -125,7 +140,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, and a traceback below it if the record has one."""
-        line = f"{_time_of(record)} {record.levelname} {_line(event_of(record), fields_of(record))}"
+        line = f"{_time_of(record)} {record.levelname} {_line(event_of(record), getattr(record, _FIELDS, {}))}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
