@@ -193,7 +193,8 @@ class Lookup:
     def _use(self, tenant: str, place: ResolvedAddress, key: str) -> LocalNode:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        node = self._context.nodes.use(tenant, key)
+        # A key with a second `@` may fall under another pattern than the name.
+        node = self._context.nodes.use(tenant, key, None if "@" in place.name else place.config)
         # If the link is refused after all, the node is not used, and is forgotten.
         self._context.touch(node)
         return node

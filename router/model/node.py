@@ -412,11 +412,14 @@ class NodeTable:
         """Return the node of an address; None: it is not in use."""
         return self._nodes.get((tenant, name))
 
-    def use(self, tenant: str, name: str) -> LocalNode:
-        """Return the node of an address; make it if there is none."""
+    def use(self, tenant: str, name: str, config: AddressConfig | None = None) -> LocalNode:
+        """Return the node of an address; make it if there is none.
+
+        Args: config: what `config` returns for the name; None: the caller does not have it.
+        """
         node = self._nodes.get((tenant, name))
         if node is None:
-            node = self._nodes[tenant, name] = LocalNode(tenant, name, self.config(name), self._memory)
+            node = self._nodes[tenant, name] = LocalNode(tenant, name, config or self.config(name), self._memory)
         return node
 
     def make_dynamic(self, tenant: str, name: str, maker: ConnectionRecord) -> DynamicNode:
