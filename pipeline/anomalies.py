@@ -113,14 +113,18 @@ def series(
     Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. routers: all, in a column
         `router`. window: see `WINDOW`.
     """
-    found = [_of_addresses(attempts, window), _of_links(counts, routers, window), _of_waits(events, window)]
+    found = [
+        _series_of_addresses(attempts, window),
+        _series_of_links(counts, routers, window),
+        _series_of_waits(events, window),
+    ]
     together = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found)
     return together.where("at is not null").select(
         *_NAMED, "at", F.col("value").cast("double").alias("value"), F.col("weight").cast("double").alias("weight")
     )
 
 
-def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
+def _series_of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     failed = "if(settled or outcome is null, null, double(outcome <> 'accepted'))"
     told = (
         without_management(with_grouped_addresses(attempts))
@@ -150,7 +154,7 @@ def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     return by_window.select("address", "tenant", "at", F.inline(F.expr(values))).where("value is not null")
 
 
-def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
+def _series_of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
     """Return the load of links between routers, from one record of their counters to the next."""
     lanes = counts.where("direction = 'outgoing' and peer <> router").join(
         routers.selectExpr("router as peer"), "peer", "left_semi"
@@ -167,7 +171,7 @@ def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
     return summed.withColumn("measure", F.lit("octets"))
 
 
-def _of_waits(events: DataFrame, window: int) -> DataFrame:
+def _series_of_waits(events: DataFrame, window: int) -> DataFrame:
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited > 0")
     by_window = with_grouped_addresses(waits).groupBy(
         "router", "address", "tenant", F.expr(f"time div {window}").alias("at")
@@ -195,12 +199,12 @@ def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
     tests = told[0] or 0
 
     def judge_one(rows: pa.Table) -> pa.Table:
-        return _judged(rows, begin, end, window, tests)
+        return _series_row(rows, begin, end, window, tests)
 
     return all_series.groupBy(*_NAMED).applyInArrow(judge_one, spark_schema(_JUDGED))
 
 
-def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa.Table:
+def _series_row(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa.Table:
     """Return the row of one series. Args: begin, end: the first whole window, and the one after the last."""
     names = {name: rows.column(name)[0].as_py() for name in _NAMED}
     at = np.asarray(rows.column("at"))
@@ -226,12 +230,12 @@ def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa
         "judged": found.windows,
         "is_short": found.windows == 0,
         "found": told,
-        "seen": _seen(found, unit, first, window) if told else [],
+        "seen": _window_values(found, unit, first, window) if told else [],
     }
     return pa.Table.from_pylist([row], arrow_schema(_JUDGED))
 
 
-def _seen(found: Judged, unit: float, first: int, window: int) -> list[dict[str, Any]]:
+def _window_values(found: Judged, unit: float, first: int, window: int) -> list[dict[str, Any]]:
     """Return the value and the expectation of each window."""
     columns = {"value": found.values, "usual": found.usual, "low": found.low, "high": found.high}
     known = {

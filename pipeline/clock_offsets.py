@@ -79,14 +79,14 @@ def clocks(bounds: Iterable[Bound]) -> Iterator[Clock]:
         if place[0] != place[1] and (min(place), max(place)) not in excluded
     }
     found: dict[str, Clock] = {}
-    for group in _bound_together(good):
-        found.update(_located(group, good))
+    for group in _connected_groups(good):
+        found.update(_clocks_of_group(group, good))
     yield from found.values()
     for one, other in pairs:
         yield _pair(found, least, one, other, (one, other) in excluded)
 
 
-def _bound_together(bounds: dict[tuple[str, str], int]) -> Iterator[list[str]]:
+def _connected_groups(bounds: dict[tuple[str, str], int]) -> Iterator[list[str]]:
     """Yield groups of routers that are connected by bounds in both directions, sorted by name."""
     names = sorted({name for place in bounds for name in place})
     if not names:
@@ -102,7 +102,7 @@ def _bound_together(bounds: dict[tuple[str, str], int]) -> Iterator[list[str]]:
     yield from (group for group in groups if len(group) > 1)
 
 
-def _located(group: list[str], bounds: dict[tuple[str, str], int]) -> dict[str, Clock]:
+def _clocks_of_group(group: list[str], bounds: dict[tuple[str, str], int]) -> dict[str, Clock]:
     number = {name: at for at, name in enumerate(group)}
     within = [(number[a], number[b], most) for (a, b), most in bounds.items() if a in number and b in number]
     behind, ahead, most = np.array(within, np.int64).T

@@ -95,7 +95,7 @@ class Failure(NamedTuple):
         return " and ".join(_shown(each) for each in self.elements)
 
 
-def _are_two(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _fail_separately(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Return True if both elements can fail separately: the failure of a router includes its links."""
     return not (set(one) <= set(other) or set(other) <= set(one))
 
@@ -175,13 +175,15 @@ class Case:
         elements = [each.elements[0] for each in singles]
         carried = [float(self.traffic.load[self._edges((each,))].sum()) for each in elements]
         order = sorted(range(len(elements)), key=lambda at: (-carried[at], elements[at]))[:loaded]
-        chosen = {tuple(sorted(each)) for each in combinations(order, 2) if _are_two(*(elements[at] for at in each))}
+        chosen = {
+            tuple(sorted(each)) for each in combinations(order, 2) if _fail_separately(*(elements[at] for at in each))
+        }
         chance = random.Random(seed)  # noqa: S311 - nothing is guessed
         within = sum(len(each) for each in elements if len(each) == 2)
         wanted = min(len(chosen) + pairs, len(elements) * (len(elements) - 1) // 2 - within)
         while len(chosen) < wanted:
             one, other = sorted(chance.sample(range(len(elements)), 2))
-            if _are_two(elements[one], elements[other]):
+            if _fail_separately(elements[one], elements[other]):
                 chosen.add((one, other))
         return singles + [Failure("pair", (elements[one], elements[other])) for one, other in sorted(chosen)]
 

@@ -154,7 +154,7 @@ class _Search:
         self._start = self._loads.costs
         self._edges = edges_of(traffic.network)
         self._evaluations = 0
-        self._before = _most(self._loads.load, self._capacity)
+        self._before = _greatest_use(self._loads.load, self._capacity)
         self._least = least(traffic, capacity)
         #: The use that counts as full for congestion: the lowest maximum so far.
         self._scale = self._before
@@ -199,7 +199,7 @@ class _Search:
         if not changes or after > self._before * (1 - self._effort.gain):
             return Proposal({}, self._before, self._before, self._before, self._least, self._evaluations, exhausted)
         self._restore(self._start)
-        ordered, between = _in_order(self._loads, self._capacity, changes)
+        ordered, between = _order_all(self._loads, self._capacity, changes)
         named = {self._edges[edge]: cost for edge, cost in ordered}
         return Proposal(named, self._before, after, between, self._least, self._evaluations, exhausted)
 
@@ -216,7 +216,7 @@ class _Search:
             return None
         best: Trial | None = None
         best_key = (np.inf, np.inf)
-        for edge, cost in self._some(self._candidates(int(order[hot]), use), _TRIED):
+        for edge, cost in self._sample(self._candidates(int(order[hot]), use), _TRIED):
             trial = self._try(edge, cost)
             key = self._key(trial.load)
             if _is_less(key, best_key):
@@ -243,15 +243,15 @@ class _Search:
         """Yield changes that may relieve an edge: an edge and its new cost."""
         loads = self._loads
         rows = loads.over(hot)
-        yield from self._raised(hot, rows, 6)
+        yield from self._raised_costs(hot, rows, 6)
         carried = loads.carried(rows)
         before = [int(edge) for edge in np.flatnonzero(carried) if edge != hot]
         weights = [float(carried[edge]) for edge in before]
         for edge in dict.fromkeys(self._chance.choices(before, weights, k=4) if before else ()):
-            yield from self._raised(edge, rows[loads.on_path(edge)[rows]], 2)
-        yield from self._lowered(rows, carried, use, float(use[hot]))
+            yield from self._raised_costs(edge, rows[loads.on_path(edge)[rows]], 2)
+        yield from self._lowered_costs(rows, carried, use, float(use[hot]))
 
-    def _raised(self, edge: int, rows: Numbers, count: int) -> Iterator[tuple[int, int]]:
+    def _raised_costs(self, edge: int, rows: Numbers, count: int) -> Iterator[tuple[int, int]]:
         """Yield costs at which an edge shares some targets with the next best path, or loses them."""
         if not len(rows):
             return
@@ -261,24 +261,24 @@ class _Search:
         # If its advantage over other paths differs between targets, the edge can lose some and keep others.
         now = int(self._loads.network.costs[edge])
         possible = sorted(cost for cost in costs if now < cost <= HIGHEST)
-        yield from ((edge, cost) for cost in _spread(possible, count))
+        yield from ((edge, cost) for cost in _evenly_spread(possible, count))
 
-    def _lowered(self, rows: Numbers, carried: Amounts, use: Amounts, high: float) -> Iterator[tuple[int, int]]:
+    def _lowered_costs(self, rows: Numbers, carried: Amounts, use: Amounts, high: float) -> Iterator[tuple[int, int]]:
         """Yield costs at which edges with room get some or all of the traffic to these targets."""
         network, distances = self._loads.network, self._loads.distances
         through = np.unique(network.tails[np.flatnonzero(carried)])
         edges, _ = network.leaving(through)
         room = [int(edge) for edge in edges if use[edge] < 0.9 * high]
         found: list[tuple[int, int]] = []
-        for edge in self._some(room, 4 * _TRIED):
+        for edge in self._sample(room, 4 * _TRIED):
             tail, head, cost = network.tails[edge], network.heads[edge], network.costs[edge]
             ties = distances[rows, tail] - distances[rows, head]
             ties = ties[np.isfinite(ties) & (ties >= 1) & (ties <= cost)]
             costs = {int(each) for tie in np.unique(ties) for each in (tie, tie - 1) if 1 <= each < cost}
-            found.extend((edge, each) for each in _spread(sorted(costs), 2))
-        yield from self._some(found, _TRIED // 2)
+            found.extend((edge, each) for each in _evenly_spread(sorted(costs), 2))
+        yield from self._sample(found, _TRIED // 2)
 
-    def _some(self, of: Iterable[T], count: int) -> list[T]:
+    def _sample(self, of: Iterable[T], count: int) -> list[T]:
         every = list(dict.fromkeys(of))
         return every if len(every) <= count else self._chance.sample(every, count)
 
@@ -304,7 +304,7 @@ class _Search:
     def _note(self) -> None:
         """Remember the current costs if they are the best with so many changes."""
         costs = self._loads.costs
-        count, use = int((costs != self._start).sum()), _most(self._loads.load, self._capacity)
+        count, use = int((costs != self._start).sum()), _greatest_use(self._loads.load, self._capacity)
         if count not in self._found or use < self._found[count][0]:
             self._found[count] = use, costs
 
@@ -334,37 +334,37 @@ def arranged(traffic: Traffic, capacity: Amounts, changes: Mapping[Edge, int]) -
     edges = edges_of(traffic.network)
     numbers = {edge: number for number, edge in enumerate(edges)}
     loads = Loads(traffic)
-    ordered, between = _in_order(loads, capacity, {numbers[edge]: cost for edge, cost in changes.items()})
-    return {edges[edge]: cost for edge, cost in ordered}, _most(loads.load, capacity), between
+    ordered, between = _order_all(loads, capacity, {numbers[edge]: cost for edge, cost in changes.items()})
+    return {edges[edge]: cost for edge, cost in ordered}, _greatest_use(loads.load, capacity), between
 
 
-def _in_order(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[tuple[int, int]], float]:
+def _order_all(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[tuple[int, int]], float]:
     """Order all changes in two ways, forwards and backwards from the end, and return the better order.
 
     Returns: the changes, and the greatest use in between.
     """
     before = {edge: int(loads.network.costs[edge]) for edge in changes}
-    there, between = _one_by_one(loads, capacity, changes)
-    back, other = _one_by_one(loads, capacity, before)
+    there, between = _order_greedily(loads, capacity, changes)
+    back, other = _order_greedily(loads, capacity, before)
     loads.set(changes)
     order, between = (there, between) if between <= other else (back[::-1], other)
     return [(edge, changes[edge]) for edge in order], between
 
 
-def _one_by_one(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[int], float]:
+def _order_greedily(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[int], float]:
     """Choose each time the change with the lowest use after it. Returns: the order, and the greatest use."""
-    left, order, between = dict(changes), [], _most(loads.load, capacity)
+    left, order, between = dict(changes), [], _greatest_use(loads.load, capacity)
     while left:
         trials = [loads.tried(edge, cost) for edge, cost in left.items()]
-        trial = min(trials, key=lambda each: (_most(each.load, capacity), each.edge))
+        trial = min(trials, key=lambda each: (_greatest_use(each.load, capacity), each.edge))
         loads.accept(trial)
-        between = max(between, _most(loads.load, capacity))
+        between = max(between, _greatest_use(loads.load, capacity))
         order.append(trial.edge)
         del left[trial.edge]
     return order, between
 
 
-def _most(load: Amounts, capacity: Amounts) -> float:
+def _greatest_use(load: Amounts, capacity: Amounts) -> float:
     return float((load / capacity).max(initial=0.0))
 
 
@@ -374,7 +374,7 @@ def _is_less(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[1] < other[1] * (1 - _SAME)
 
 
-def _spread(ordered: Sequence[int], count: int) -> list[int]:
+def _evenly_spread(ordered: Sequence[int], count: int) -> list[int]:
     """Return some of these numbers, including the first and the last."""
     if len(ordered) <= count:
         return list(ordered)

@@ -89,7 +89,7 @@ def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now
                 continue
             seen.add(real)
             try:
-                _look(path, found, known, now)
+                _identify(path, found, known, now)
             except FileNotFoundError:
                 continue  # its router, or a clean-up, has removed it
             except OSError as error:
@@ -112,7 +112,7 @@ def _shown(path: str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> None:
+def _identify(path: str, found: Found, known: Mapping[File, Name], now: float) -> None:
     """Identify one file. Raises: OSError."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would never end

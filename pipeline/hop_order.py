@@ -60,22 +60,24 @@ def chains(table: pa.Table) -> Chains:
         outgoing_peer, from_router and to_router as in `hops`, and any others.
     """
     said: dict[int, list[str]] = {}
-    table = _once(table, said)
+    table = _without_repeats(table, said)
     group = _groups(table)
     began, to_router = _flags(table, "began"), _flags(table, "to_router")
     parent = _parents(table, group, began)
     follows = np.concatenate([[False], group[1:] == group[:-1]])[: len(group)]
     # In a key of one path, a record without a predecessor follows the last known record before it.
-    gap = (parent < 0) & ~began & follows & _straight(table, group, began)[group]
+    gap = (parent < 0) & ~began & follows & _has_distinct_hops(table, group, began)[group]
     parent[gap] = np.flatnonzero(gap) - 1
     for place in np.flatnonzero(gap):
         if not to_router[place - 1]:
             earlier, later = _router(table, place - 1), _router(table, place)
-            _say(said, group[place], f"{earlier} sent it to no router, and {later} has recorded it behind that")
+            _add_sentence(
+                said, group[place], f"{earlier} sent it to no router, and {later} has recorded it behind that"
+            )
     for place in np.flatnonzero(began & follows):
         if _router(table, place - 1) != _router(table, place):
             sentence = f"it began its way at {_router(table, place - 1)}, and at {_router(table, place)}"
-            _say(said, group[place], sentence)
+            _add_sentence(said, group[place], sentence)
     leaf = np.ones(len(group), bool)
     leaf[parent[parent >= 0]] = False
     leaves = np.flatnonzero(leaf)
@@ -92,7 +94,7 @@ def chains(table: pa.Table) -> Chains:
 _TEXTS: Final = pa.list_(pa.string())
 
 
-def _say(said: dict[int, list[str]], group: int, sentence: str) -> None:
+def _add_sentence(said: dict[int, list[str]], group: int, sentence: str) -> None:
     said.setdefault(int(group), []).append(sentence)
 
 
@@ -101,12 +103,12 @@ def _router(table: pa.Table, place: Any) -> str:
     return found
 
 
-def _once(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
+def _without_repeats(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
     """Remove records of the same passage as the record before them, and note the contradiction in `said`."""
     again = np.ones(max(0, table.num_rows - 1), bool)
     for name in SAME:
         if again.any():
-            again &= _same(table.column(name))
+            again &= _equal_to_previous(table.column(name))
     if not again.any():
         return table
     group = _groups(table)
@@ -114,7 +116,7 @@ def _once(table: pa.Table, said: dict[int, list[str]]) -> pa.Table:
         before, here = table.slice(place - 1, 1).to_pylist()[0], table.slice(place, 1).to_pylist()[0]
         other = ", ".join(name for name in here if here[name] != before[name])
         how = f"with another {other}" if other else "alike"
-        _say(said, group[place], f"{here['router']} has recorded it twice, {how}")
+        _add_sentence(said, group[place], f"{here['router']} has recorded it twice, {how}")
     return table.filter(pa.array(np.concatenate([[True], ~again])))
 
 
@@ -122,10 +124,10 @@ def _groups(table: pa.Table) -> Numbers:
     """Return a number for each key, from 0."""
     if not table.num_rows:
         return np.zeros(0, np.int64)
-    return np.concatenate([[0], np.cumsum(~_same(table.column("key")))])
+    return np.concatenate([[0], np.cumsum(~_equal_to_previous(table.column("key")))])
 
 
-def _same(column: pa.ChunkedArray) -> Numbers:
+def _equal_to_previous(column: pa.ChunkedArray) -> Numbers:
     """Return for each value except the first: it equals the one before, or both are null."""
     before, after = column.slice(0, len(column) - 1), column.slice(1)
     same = pc.fill_null(pc.equal(before, after), False)
@@ -138,7 +140,7 @@ def _flags(table: pa.Table, name: str) -> Numbers:
     return np.asarray(pc.fill_null(table.column(name), False))
 
 
-def _straight(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
+def _has_distinct_hops(table: pa.Table, group: Numbers, began: Numbers) -> Numbers:
     """Return for each key whether no two of its records are equally far from the beginning, as on a single path."""
     left = np.asarray(table.column("hops_left"))
     beside = (group[1:] == group[:-1]) & (began[1:] == began[:-1]) & (began[1:] | (left[1:] == left[:-1]))

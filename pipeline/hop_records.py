@@ -113,7 +113,7 @@ def records(body: memoryview, count: int) -> Numbers:
     words[2 * UNIT_WORDS + _ATTEMPT.word] = 1 << _ATTEMPT.shift
     words[2 * UNIT_WORDS :, places] = units[wide].T
     for name, most in MOST.items():
-        largest = int(_part(words, name).max(initial=0))
+        largest = int(_unpack(words, name).max(initial=0))
         if largest > most:
             raise ValueError(f"{name} is {largest}, more than {most}")
     return words
@@ -125,18 +125,18 @@ _NUMBERED: Final = ("incoming", "outgoing", "address", "condition")
 
 def rows(words: Numbers, links: Links) -> Numbers:
     """Return the meanings of the numbers in records: rows of `links`, for each of `_NUMBERED`."""
-    return np.stack([links.rows(_part(words, name)) for name in _NUMBERED], axis=1)
+    return np.stack([links.rows(_unpack(words, name)) for name in _NUMBERED], axis=1)
 
 
 def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
     """Return the columns that records have, without their router. Args: rows: of the same records, at their time."""
-    flags = _part(words, "flags")
+    flags = _unpack(words, "flags")
     flag = {each: (flags & np.uint64(each)).astype(bool) for each in Flag}
     incoming, outgoing, address, condition = rows.T
-    address = np.where(_part(words, "address") == 0, incoming, address)
-    outcomes = _part(words, "outcome").astype(np.int32)
+    address = np.where(_unpack(words, "address") == 0, incoming, address)
+    outcomes = _unpack(words, "outcome").astype(np.int32)
     not_begun = ~flag[Flag.BEGAN]
-    counter, first = _part(words, "counter"), _part(words, "first")
+    counter, first = _unpack(words, "counter"), _unpack(words, "first")
     return {
         "time": _integers(words, "time"),
         "key": _keys(words, counter),
@@ -164,7 +164,7 @@ def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
     }
 
 
-def _part(words: Numbers, name: str) -> Numbers:
+def _unpack(words: Numbers, name: str) -> Numbers:
     """Return one number of each record."""
     lower, *upper = PACKED[name]
     found = _bits(words, lower)
@@ -183,7 +183,7 @@ def _bits(words: Numbers, place: Bits) -> Numbers:
 
 
 def _integers(words: Numbers, name: str, unknown: Numbers | None = None) -> pa.Array:
-    return pa.array(_part(words, name).view(np.int64), mask=unknown)
+    return pa.array(_unpack(words, name).view(np.int64), mask=unknown)
 
 
 def coded(codes: Numbers, values: Sequence[str]) -> pa.Array:
@@ -195,8 +195,8 @@ def coded(codes: Numbers, values: Sequence[str]) -> pa.Array:
 def _keys(words: Numbers, counter: Numbers, unknown: Numbers | None = None) -> pa.Array:
     """Return delivery keys in their form on the wire: number, epoch and counter, big-endian."""
     keys = np.empty((len(counter), KEY_OCTETS), np.uint8)
-    keys[:, :8] = _octets(_part(words, "ingress"))
-    keys[:, 8:14] = _octets(_part(words, "epoch"))[:, 2:]
+    keys[:, :8] = _octets(_unpack(words, "ingress"))
+    keys[:, 8:14] = _octets(_unpack(words, "epoch"))[:, 2:]
     keys[:, 14:] = _octets(counter)[:, 2:]
     validity = None if unknown is None else pa.py_buffer(np.packbits(~unknown, bitorder="little"))
     fixed = pa.Array.from_buffers(pa.binary(KEY_OCTETS), len(counter), [validity, pa.py_buffer(keys)])

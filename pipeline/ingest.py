@@ -78,13 +78,13 @@ def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | No
     for table in TABLES:
         (place / table).mkdir(parents=True, exist_ok=True)
         _sweep(place / table)
-    done = _done(place)
+    done = _converted_rows(place)
     known = {file: name for name, row in done.items() for file in _files(row) if (row["version"] or 0) <= VERSION}
     found = find([ordinary(each) for each in events], place, known, time.time() if now is None else now)
     new = {name: files for name, files in found.segments.items() if not known.keys() >= set(files)}
     tasks = [_task(name, files, done.get(name)) for name, files in new.items()]
     failures = _convert_all(spark, tasks, place)
-    done = _done(place)
+    done = _converted_rows(place)
     _write_listing(place, found.findings + failures, done)
     return Ingested(
         converted=len(tasks) - len(failures),
@@ -142,7 +142,7 @@ def _sweep(folder: Path) -> None:
                 each.unlink()
 
 
-def _done(place: Path) -> dict[Name, Row]:
+def _converted_rows(place: Path) -> dict[Name, Row]:
     """Return the rows of `segments`; segments with unreadable rows are converted again."""
     rows = {}
     for path in sorted((place / "segments").glob("*.parquet")):

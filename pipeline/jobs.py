@@ -44,11 +44,11 @@ class Account:
     done: Done
 
 
-def _named(*jobs: Job) -> Mapping[str, Job]:
+def _by_name(*jobs: Job) -> Mapping[str, Job]:
     return {job.name: job for job in jobs}
 
 
-JOBS: Final = _named(
+JOBS: Final = _by_name(
     Job("ingest", "what routers have recorded, as tables", title="What was recorded"),
     Job("deliveries", "which path each delivery took, and how it ended", ("ingest",), title="How deliveries ended"),
     Job(

@@ -45,7 +45,7 @@ TOP: Final = 10
 """Rows of each table of the summary."""
 
 
-def _stated(what: str, prefix: str = "") -> tuple[Column, ...]:
+def _statistics_columns(what: str, prefix: str = "") -> tuple[Column, ...]:
     words = {**{name: name for name in PERCENTILES}, "max": "maximum"}
     return tuple(
         Column(f"{prefix}{name}_ns", pa.int64(), f"{word} of {what}", _NS, True) for name, word in words.items()
@@ -68,18 +68,26 @@ ADDRESSES: Final = (
     Column("deliveries", pa.int64(), "deliveries that left the mesh, with known ingress and egress routers"),
     Column("unknown", pa.int64(), "of these, deliveries between clocks that could not be compared; not corrected"),
     Column("negative", pa.int64(), "of these, deliveries whose time is negative after the correction"),
-    *_stated("the time from the first frame's arrival to the last frame's departure from the mesh, corrected"),
+    *_statistics_columns(
+        "the time from the first frame's arrival to the last frame's departure from the mesh, corrected"
+    ),
     _ERROR,
     Column("answered", pa.int64(), "deliveries whose outcome passed the ingress router"),
-    *_stated("the time from the first frame's arrival until the outcome passed, by the ingress clock", "outcome_"),
+    *_statistics_columns(
+        "the time from the first frame's arrival until the outcome passed, by the ingress clock", "outcome_"
+    ),
 )
 
 HOPS: Final = (
     Column("router", pa.string(), "the router"),
     Column("deliveries", pa.int64(), "deliveries that left the router"),
-    *_stated("the time from the first frame's arrival to the last frame's departure, by the router's clock"),
+    *_statistics_columns(
+        "the time from the first frame's arrival to the last frame's departure, by the router's clock"
+    ),
     Column("answered", pa.int64(), "deliveries that left the router and whose outcome passed it"),
-    *_stated("the time from the last frame's departure until the outcome passed, by the router's clock", "outcome_"),
+    *_statistics_columns(
+        "the time from the last frame's departure until the outcome passed, by the router's clock", "outcome_"
+    ),
 )
 
 LINKS: Final = (
@@ -102,10 +110,12 @@ LINKS: Final = (
         "",
         True,
     ),
-    *_stated("the time from the last frame's departure to the first frame's arrival at the other router, corrected"),
+    *_statistics_columns(
+        "the time from the last frame's departure to the first frame's arrival at the other router, corrected"
+    ),
     _ERROR,
     Column("answered", pa.int64(), "deliveries whose outcome came back"),
-    *_stated(
+    *_statistics_columns(
         "the time there and back, without the time at the other router; for a client, the time until its outcome",
         "round_trip_",
     ),
@@ -140,7 +150,7 @@ _LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
 
 
 def _figures(values: Expression, prefix: str = "") -> list[Expression]:
-    """Return the columns of `_stated`, over values that are not null."""
+    """Return the columns of `_statistics_columns`, over values that are not null."""
     found = F.percentile_approx(values, list(PERCENTILES.values()), ACCURACY)
     columns = [found[at].alias(f"{prefix}{name}_ns") for at, name in enumerate(PERCENTILES)]
     return [*columns, F.max(values).alias(f"{prefix}max_ns")]
@@ -151,7 +161,7 @@ def _error_of_all(known: str) -> Expression:
     return F.expr(f"if(bool_and({known} is not null), max({known}), null)").alias("error_ns")
 
 
-def _ordered(table: DataFrame, name: str) -> DataFrame:
+def _in_column_order(table: DataFrame, name: str) -> DataFrame:
     return table.select([each.name for each in TABLES[name]])
 
 
@@ -174,7 +184,7 @@ def addresses(attempts: DataFrame) -> DataFrame:
         F.count("outcome_after_ns").alias("answered"),
         *_figures(F.col("outcome_after_ns"), "outcome_"),
     )
-    return _ordered(found, "addresses")
+    return _in_column_order(found, "addresses")
 
 
 def hops(attempts: DataFrame) -> DataFrame:
@@ -187,7 +197,7 @@ def hops(attempts: DataFrame) -> DataFrame:
         F.count(waited).alias("answered"),
         *_figures(waited, "outcome_"),
     )
-    return _ordered(found, "hops")
+    return _in_column_order(found, "hops")
 
 
 def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
@@ -208,9 +218,9 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
             *_figures(F.col("round_trip"), "round_trip_"),
         )
     )
-    lanes = lanes.join(_near(found, window * drift // 1_000_000), ["from_router", "to_router"], "left").withColumn(
-        "error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))")
-    )
+    lanes = lanes.join(
+        _neighbour_errors(found, window * drift // 1_000_000), ["from_router", "to_router"], "left"
+    ).withColumn("error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))"))
     last = attempts.where("egress is not null").selectExpr(
         "egress as from_router",
         "receiver",
@@ -222,10 +232,10 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
         F.count("round_trip").alias("answered"),
         *_figures(F.col("round_trip"), "round_trip_"),
     )
-    return _ordered(lanes.unionByName(out, allowMissingColumns=True), "links")
+    return _in_column_order(lanes.unionByName(out, allowMissingColumns=True), "links")
 
 
-def _near(found: DataFrame, drift: int) -> DataFrame:
+def _neighbour_errors(found: DataFrame, drift: int) -> DataFrame:
     """Return the errors of neighbours' clocks against each other, which are less than those against a third clock.
 
     Only for neighbours that were compared in every window in which both clocks are known: without a comparison, a
@@ -322,7 +332,7 @@ def shares(attempts: DataFrame) -> DataFrame:
     )
     whole = F.sum("about").over(Window.partitionBy(*by_address))
     found = found.withColumn("whole", whole).withColumn("share", F.expr("try_divide(about, whole)"))
-    return _ordered(found, "shares")
+    return _in_column_order(found, "shares")
 
 
 def job(work: Work) -> Done:

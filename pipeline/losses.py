@@ -193,11 +193,11 @@ def suspects(
     peers = routers.select(F.col("router").alias("peer"))
     found = [
         _broken(gone, hops),
-        _of_deliveries(attempts),
+        _problems_of_deliveries(attempts),
         _ended(attempts),
-        _slow(attempts),
+        _slow_receivers(attempts),
         _no_credit(events.join(peers, "peer", "left_anti")),
-        _growing(counts.join(peers, "peer", "left_anti")),
+        _growing_receivers(counts.join(peers, "peer", "left_anti")),
     ]
     empty = attempts.sparkSession.createDataFrame([], spark_schema(_SUSPECT))
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found, empty)
@@ -262,7 +262,7 @@ _ENDED: Final = "element_at(hops, -1).outcome"
 """The outcome at a delivery's last recorded router, which may differ from that at its ingress router."""
 
 
-def _of_deliveries(attempts: DataFrame) -> DataFrame:
+def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
     """Return problems that single deliveries show."""
     kinds = {
         Loss.UNANSWERED: "not settled and outcome = 'none'",
@@ -337,7 +337,7 @@ def _ended(attempts: DataFrame) -> DataFrame:
     )
 
 
-def _slow(attempts: DataFrame) -> DataFrame:
+def _slow_receivers(attempts: DataFrame) -> DataFrame:
     """Return receivers whose outcomes come late."""
     last = attempts.where("egress is not null").selectExpr(
         "address",
@@ -374,7 +374,7 @@ def _no_credit(events: DataFrame) -> DataFrame:
     return _of_link(_with(value, poor, _LINK), Loss.NO_CREDIT)
 
 
-def _growing(counts: DataFrame) -> DataFrame:
+def _growing_receivers(counts: DataFrame) -> DataFrame:
     """Find receivers that take more than they settle. Args: counts: those of links to clients."""
     one = Window.partitionBy("router", "epoch", "number", "link", "peer", "address", "tenant")
     told = counts.where("direction = 'outgoing' and unsettled is not null and time is not null")

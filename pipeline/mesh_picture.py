@@ -91,9 +91,9 @@ def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping
     if len(graph) == 1:
         return dict.fromkeys(graph, (0.0, 0.0))
     if len(graph) > LABELLED:
-        return _placed(_spread(graph))
+        return _as_floats(_spring_layout(graph))
     is_planar, embedding = nx.check_planarity(graph)
-    begins = [nx.circular_layout([*nx.dfs_preorder_nodes(graph)]) if nx.is_connected(graph) else _spread(graph)]
+    begins = [nx.circular_layout([*nx.dfs_preorder_nodes(graph)]) if nx.is_connected(graph) else _spring_layout(graph)]
     if is_planar:
         flat = nx.combinatorial_embedding_to_pos(embedding)
         begins.append(nx.rescale_layout_dict({each: np.array(at, float) for each, at in flat.items()}))
@@ -101,17 +101,17 @@ def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping
     # links cross; if every start has crossings, the layout without any is good enough.
     found = [nx.kamada_kawai_layout(graph, pos=each) for each in begins] if nx.is_connected(graph) else []
     found += begins[-1:] if found and is_planar else begins
-    return _placed(min(found, key=lambda places: _crossings(graph.edges, places)) if is_planar else found[0])
+    return _as_floats(min(found, key=lambda places: _crossings(graph.edges, places)) if is_planar else found[0])
 
 
-def _spread(graph: nx.Graph) -> Mapping[str, Any]:
+def _spring_layout(graph: nx.Graph) -> Mapping[str, Any]:
     places: Mapping[str, Any] = nx.spring_layout(
         graph, seed=1, k=1.6 / math.sqrt(len(graph)), iterations=100, method="force"
     )
     return places
 
 
-def _placed(places: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
+def _as_floats(places: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
     return {each: (float(x), float(y)) for each, (x, y) in places.items()}
 
 

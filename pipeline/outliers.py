@@ -74,7 +74,7 @@ class Measure:
     counts: bool = False
 
 
-def _root(values: Numbers, weights: Numbers) -> Numbers:
+def _root_scale(values: Numbers, weights: Numbers) -> Numbers:
     return 2 * np.sqrt(values + 0.375)  # Anscombe's: a random count then deviates by 1, whatever its expectation
 
 
@@ -82,7 +82,7 @@ def _unroot(shaped: Numbers) -> Numbers:
     return np.maximum(0.0, np.square(np.maximum(shaped, 0) / 2) - 0.375)
 
 
-def _arc(values: Numbers, weights: Numbers) -> Numbers:
+def _arcsine_scale(values: Numbers, weights: Numbers) -> Numbers:
     return np.arcsin(np.sqrt(np.clip((values * weights + 0.375) / (weights + 0.75), 0, 1)))
 
 
@@ -99,11 +99,11 @@ def _one(weights: Numbers) -> Numbers:
 
 
 MEASURES: Final[Mapping[str, Measure]] = {
-    "messages": Measure(_root, _unroot, _one, 1.0, 1.0, 0.3, 20.0, counts=True),
-    "octets": Measure(_root, _unroot, _one, 2.0, 2.0, 0.3, 20.0, counts=True),
+    "messages": Measure(_root_scale, _unroot, _one, 1.0, 1.0, 0.3, 20.0, counts=True),
+    "octets": Measure(_root_scale, _unroot, _one, 2.0, 2.0, 0.3, 20.0, counts=True),
     "p50": Measure(_log, np.exp, np.sqrt, 0.05, 0.05, 0.3, 1e6),
     "p95": Measure(_log, np.exp, np.sqrt, 0.05, 0.1, 0.5, 1e6),
-    "failures": Measure(_arc, _unarc, lambda n: 2 * np.sqrt(n + 0.5), 1.0, 0.02, 0.3, 0.03),
+    "failures": Measure(_arcsine_scale, _unarc, lambda n: 2 * np.sqrt(n + 0.5), 1.0, 0.02, 0.3, 0.03),
     "waits": Measure(
         lambda values, _: np.log1p(values / 1e6),
         lambda shaped: np.expm1(shaped) * 1e6,
@@ -196,7 +196,7 @@ def episodes(judged: Judged, gap: int = GAP) -> Iterator[Episode]:
             yield Episode(int(run[0]), int(run[-1]), peak, float(judged.score[peak]))
 
 
-def _before(values: Numbers) -> Numbers:
+def _windows_before(values: Numbers) -> Numbers:
     """Return the windows before each window: a row of `HISTORY`, nan where there is none."""
     padded = np.concatenate([np.full(HISTORY, np.nan), values])
     rows: Numbers = np.lib.stride_tricks.sliding_window_view(padded, HISTORY)[: len(values)]
@@ -232,8 +232,8 @@ def _seasonal(shaped: Numbers, season: int) -> Numbers:
 
 def _expected(shaped: Numbers, seasonal: Numbers, differs: Numbers) -> Numbers:
     """Return the expectation of each window, from windows before it that are no outliers."""
-    of_late = np.nan_to_num(_median(_before(np.where(differs, np.nan, shaped - seasonal)), LEAST_HISTORY))
-    rows = _before(np.where(differs, np.nan, shaped))
+    of_late = np.nan_to_num(_median(_windows_before(np.where(differs, np.nan, shaped - seasonal)), LEAST_HISTORY))
+    rows = _windows_before(np.where(differs, np.nan, shaped))
     third = HISTORY // 3
     early, late = _median(rows[:, :third], LEAST_HISTORY // 3), _median(rows[:, -third:], LEAST_HISTORY // 3)
     slope = np.nan_to_num((late - early) / (2 * third))
@@ -244,7 +244,7 @@ def _expected(shaped: Numbers, seasonal: Numbers, differs: Numbers) -> Numbers:
 
 def _usual_deviation(off: Numbers, least: float, differs: Numbers) -> Numbers:
     """Return the deviation from expectations before each window, without outliers; nan: unknown."""
-    rows = _before(np.where(differs, np.nan, np.abs(off)))
+    rows = _windows_before(np.where(differs, np.nan, np.abs(off)))
     median = _rank(rows, 0.5, LEAST_HISTORY)
     # A few larger deviations now and then are usual, too.
     tail = _rank(rows, 0.95, LEAST_HISTORY)

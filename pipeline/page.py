@@ -207,15 +207,15 @@ def _table(table: Table) -> Iterator[str]:
     numeric = [all(isinstance(row[at], int | float | None) for row in table.rows) for at in range(len(table.headings))]
     yield f'<div class="table" tabindex="0"><table>\n<caption>{_text(table.title)}</caption>\n<thead><tr>'
     for heading, right in zip(table.headings, numeric, strict=True):
-        yield f'<th scope="col"{_aligned(right)}>{_text(heading)}</th>'
+        yield f'<th scope="col"{_cell_class(right)}>{_text(heading)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in table.rows:
         cells = zip(row, numeric, strict=True)
-        yield "<tr>" + "".join(f"<td{_aligned(right)}>{_cell(cell)}</td>" for cell, right in cells) + "</tr>\n"
+        yield "<tr>" + "".join(f"<td{_cell_class(right)}>{_cell(cell)}</td>" for cell, right in cells) + "</tr>\n"
     yield "</tbody></table></div>\n"
 
 
-def _aligned(right: bool) -> str:
+def _cell_class(right: bool) -> str:
     return ' class="number"' if right else ""
 
 

@@ -196,7 +196,7 @@ def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> F
     axes.set_ylim(0, (float(below.max()) or 1.0) * 1.05)
     axes.set_ylabel("messages in a second")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
-    _in_time(axes, edges[0], edges[-1])
+    _set_time_axis(axes, edges[0], edges[-1])
     quiet(axes, "y")
     legend_below(figure, named, 3)
     return figure
@@ -311,7 +311,7 @@ def clocks(rows: Sequence[Clock]) -> Figure:
         axes.set_ylabel("ms ahead")
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-        _in_time(axes, first, last, space=0.02)
+        _set_time_axis(axes, first, last, space=0.02)
         quiet(axes, "y")
     for axes in grid[len(rows) :]:
         axes.set_axis_off()
@@ -330,7 +330,7 @@ def losses(rows: Mapping[str, tuple[int, int]]) -> Figure:
     axes = figure.subplots()
     shown = [found for _, found in rows.values()]
     bars = axes.barh(range(len(rows)), shown, 0.7, color=COLORS[5])
-    told = [f"{_some(found, 'row')} in {_some(number, 'finding')}" for number, found in rows.values()]
+    told = [f"{_plural(found, 'row')} in {_plural(number, 'finding')}" for number, found in rows.values()]
     axes.bar_label(bars, told, padding=4, fontsize=8)
     axes.set_yticks(range(len(rows)), [name(each) for each in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -345,7 +345,7 @@ def losses(rows: Mapping[str, tuple[int, int]]) -> Figure:
     return figure
 
 
-def _some(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -387,7 +387,7 @@ def anomalies(rows: Sequence[Strange]) -> Figure:
         seen = np.concatenate([values, usual])
         top = float(np.nanmax(seen)) if np.isfinite(seen).any() else 1.0
         axes.set_ylim(0, 1.25 * top or 1.0)
-        _in_time(axes, min([row.begin, *row.times]), max([row.end, *row.times]))
+        _set_time_axis(axes, min([row.begin, *row.times]), max([row.end, *row.times]))
         quiet(axes, "y")
     legend_below(figure, entries(grid[0]))
     return figure
@@ -455,7 +455,7 @@ def _dates(times: Sequence[float]) -> Any:
     return date2num([datetime.fromtimestamp(each, UTC) for each in times])  # type: ignore[no-untyped-call]
 
 
-def _in_time(axes: Axes, first: float, last: float, space: float = 0.0) -> None:
+def _set_time_axis(axes: Axes, first: float, last: float, space: float = 0.0) -> None:
     """Set the axis of times, UTC. Args: first, last: seconds since 1970. space: on both sides, a share of the time."""
     beside = max(1.0, (last - first) * space) if space or first == last else 0.0
     axes.set_xlim(*_dates([first - beside, last + beside]))

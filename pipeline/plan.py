@@ -150,7 +150,7 @@ def proposed(
             if after > most * (1 - effort.gain):
                 break
             changed = _with(graph, flows, changes, can)
-            rows = _compared(before, _by_name(check(changed, singles)), most, harm)
+            rows = _failure_rows(before, _by_name(check(changed, singles)), most, harm)
             if not any(row["worse"] for row in rows):
                 made = tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items())
                 use = most, after, on_the_way
@@ -162,7 +162,7 @@ def proposed(
             skipped += 1
         if not found.changes:
             break
-    rows = _compared(before, before, most, harm)
+    rows = _failure_rows(before, before, most, harm)
     return Proposed((), case, case, (most, most, most), tuple(rows), skipped, found.least, evaluations, is_exhausted)
 
 
@@ -188,7 +188,7 @@ def _without_one(
     for edge in changes:
         left = {other: cost for other, cost in changes.items() if other != edge}
         case = _with(graph, flows, left, capacity)
-        rows = _compared(before, _by_name(directly(case, failures)), most, harm)
+        rows = _failure_rows(before, _by_name(directly(case, failures)), most, harm)
         use = float((case.traffic.load / capacity).max(initial=0.0))
         trials.append((sum(row["worse"] for row in rows), use, edge, left))
     return min(trials)[3]
@@ -198,7 +198,7 @@ def _by_name(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     return {(row["kind"], row["failure"]): row for row in rows}
 
 
-def _compared(
+def _failure_rows(
     before: Mapping[tuple[str, str], Row], after: Mapping[tuple[str, str], Row], most: float, harm: float
 ) -> list[Row]:
     """Return the rows of the table `failures`: each failure before and after a change of costs.

@@ -148,7 +148,7 @@ async def _play(
     wrong = _hops(mesh, old)[1]
     failure: ReroutingError | trio.TooSlowError | None = None
     # While costs change, messages on the old paths must arrive, too.
-    watched = [replace(flow, lanes=1) for flow in _divided(old, flows)[:WATCHED]]
+    watched = [replace(flow, lanes=1) for flow in _flows_to_send(old, flows)[:WATCHED]]
     during = _Sending(mesh, _BEFORE, wrong, endless=True)
     async with trio.open_nursery() as nursery:
         for number, flow in enumerate(watched):
@@ -168,16 +168,16 @@ async def _play(
         raise failure
     hops, others = _hops(mesh, new)
     wrong += others
-    going = _divided(new, flows)
+    going = _flows_to_send(new, flows)
     after = _Sending(mesh, _AFTER, wrong)
     async with trio.open_nursery() as nursery:
         for number, flow in enumerate(going):
             nursery.start_soon(after.send, flow, number)
         await after.arrived(sum(flow.lanes for flow in going))
         # Read before lanes end: their counters end with them.
-        carried = _carried(mesh)
+        carried = _count_carried(mesh)
         after.release.set()
-    deviation, others = _compared(new, going, carried)
+    deviation, others = _greatest_difference(new, going, carried)
     return Rehearsal(during.accepted + after.accepted, hops, deviation, (*wrong, *others))
 
 
@@ -241,7 +241,7 @@ async def _take(receiver: Receiver) -> None:
         delivery.accept()
 
 
-def _carried(mesh: Mesh) -> dict[tuple[str, str], int]:
+def _count_carried(mesh: Mesh) -> dict[tuple[str, str], int]:
     """Return the messages of the second phase from each router to each neighbour."""
     found: dict[tuple[str, str], int] = defaultdict(int)
     for node in mesh:
@@ -251,7 +251,7 @@ def _carried(mesh: Mesh) -> dict[tuple[str, str], int]:
     return found
 
 
-def _divided(network: Network, flows: Sequence[tuple[str, str, float]]) -> list[_Flow]:
+def _flows_to_send(network: Network, flows: Sequence[tuple[str, str, float]]) -> list[_Flow]:
     """Return the flows to send: those with most traffic, in proportion."""
     amounts: dict[tuple[str, str], float] = defaultdict(float)
     for ingress, egress, amount in flows:
@@ -297,7 +297,7 @@ def _hops(mesh: Mesh, network: Network) -> tuple[int, list[str]]:
     return compared, wrong
 
 
-def _compared(
+def _greatest_difference(
     network: Network, flows: Sequence[_Flow], carried: Mapping[tuple[str, str], int]
 ) -> tuple[float, list[str]]:
     """Return the greatest difference between loads and predictions; and the links where it is too great."""

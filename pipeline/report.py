@@ -84,12 +84,12 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
         question = f"{account.job.answers[:1].upper()}{account.job.answers[1:]}"
         title = account.job.title or name
         sections.append(Section(name, title, question, answer, account.place, shown, account.done.tables))
-    found = list(_found(done, {each.id: each.answer for each in sections}))
+    found = list(_findings(done, {each.id: each.answer for each in sections}))
     facts, told = list(_facts(work, basis)), list(_told(basis, done))
     return Report("What the mesh has recorded", facts, told, sections, found)
 
 
-def _found(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
+def _findings(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
     """Yield the findings, the worst first, a sentence each."""
     losses = done["losses"].tables[0].rows if "losses" in done and done["losses"].tables else ()
     for _, _, sentence in losses[: summaries.FOUND]:
@@ -116,8 +116,8 @@ def _facts(work: Work, basis: Basis) -> Iterator[tuple[str, str]]:
     yield (
         "records",
         (
-            f"{basis.records:,} of deliveries, in {_some(basis.segments, 'segment')} ({octets(basis.octets)}) "
-            f"of {_some(basis.routers, 'router')}"
+            f"{basis.records:,} of deliveries, in {_plural(basis.segments, 'segment')} ({octets(basis.octets)}) "
+            f"of {_plural(basis.routers, 'router')}"
         ),
     )
     yield "results", work.out
@@ -130,25 +130,25 @@ def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
         return
     if basis.silent_count:
         names = _names(basis.silent, basis.silent_count)
-        some = f"{_some(basis.silent_count, 'router')} of the graph"
+        some = f"{_plural(basis.silent_count, 'router')} of the graph"
         yield Told(f"{some} recorded nothing of {'its' if basis.silent_count == 1 else 'their'} own: {names}.", True)
     if basis.shares_count:
         shares = [f"{_name(router)} {share:.3g}" for router, share in basis.shares.items()]
         more = f" and {basis.shares_count - len(shares)} others" if basis.shares_count > len(shares) else ""
         yield Told(
-            f"{basis.shares_count} of {_some(basis.routers, 'router')} recorded a share of the deliveries: "
+            f"{basis.shares_count} of {_plural(basis.routers, 'router')} recorded a share of the deliveries: "
             f"{', '.join(shares)}{more}. What they counted is exact, and traffic is scaled to that.",
             is_warning=True,
         )
     else:
         yield Told("Each router that recorded did so of all of its deliveries.")
     if basis.dropped:
-        yield Told(f"{_some(basis.dropped, 'record')} found no room in a router, and are lost.", is_warning=True)
+        yield Told(f"{_plural(basis.dropped, 'record')} found no room in a router, and are lost.", is_warning=True)
     if basis.not_whole:
-        yield Told(f"{basis.not_whole:,} of {_some(basis.segments, 'segment')} are not whole.", is_warning=True)
+        yield Told(f"{basis.not_whole:,} of {_plural(basis.segments, 'segment')} are not whole.", is_warning=True)
     if basis.quarantined:
         kinds = ", ".join(f"{problem} {number:,}" for problem, number in basis.quarantined.items())
-        rows = _some(sum(basis.quarantined.values()), "row")
+        rows = _plural(sum(basis.quarantined.values()), "row")
         yield Told(f"Of what was recorded, something is quarantined, in {rows}: {kinds}.", is_warning=True)
     if not (basis.dropped or basis.not_whole or basis.quarantined):
         yield Told("No record is known to be lost, and none is quarantined.")
@@ -186,12 +186,12 @@ def _plain(work: Work, done: Done) -> str:
         f"{figure} {value:,}" if isinstance(value, int) else f"{figure} {value:,.2f}"
         for figure, value in done.figures.items()
     )
-    return f"{_some(done.rows, 'row')}{': ' if told else ''}{told}."
+    return f"{_plural(done.rows, 'row')}{': ' if told else ''}{told}."
 
 
 def _ingest(work: Work, done: Done) -> str:
     figures = done.figures
-    new = f"{_some(int(figures['converted']), 'segment')} converted now, {figures['unchanged']:,} before"
+    new = f"{_plural(int(figures['converted']), 'segment')} converted now, {figures['unchanged']:,} before"
     still = f", {figures['open']:,} still being written" if figures["open"] else ""
     return f"{figures['hops']:,} records of deliveries, {figures['counts']:,} of counters; {new}{still}."
 
@@ -251,18 +251,20 @@ def _losses(work: Work, done: Done) -> str:
     if not number:
         return "Nothing was found that went wrong."
     kinds = ", ".join(f"{kind} {found:,}" for kind, found in figures.items())
-    return f"{_some(number, 'finding')}: {kinds}."
+    return f"{_plural(number, 'finding')}: {kinds}."
 
 
 def _anomalies(work: Work, done: Done) -> str:
     figures = done.figures
-    judged = f"{_some(int(figures['windows judged']), 'window')} of {_some(int(figures['series']), 'series', 'series')}"
+    judged = (
+        f"{_plural(int(figures['windows judged']), 'window')} of {_plural(int(figures['series']), 'series', 'series')}"
+    )
     if not figures["windows judged"]:
-        return f"Nothing can be said: none of {_some(int(figures['series']), 'series', 'series')} has history enough."
+        return f"Nothing can be said: none of {_plural(int(figures['series']), 'series', 'series')} has history enough."
     if not figures["episodes"]:
         return f"Nothing differed from what is usual, in {judged}."
     worst = done.tables[0].rows[0][2]
-    return f"{_some(int(figures['episodes']), 'episode')} in {judged}. The worst: {worst}."
+    return f"{_plural(int(figures['episodes']), 'episode')} in {judged}. The worst: {worst}."
 
 
 def _contingency(work: Work, done: Done) -> str:
@@ -273,7 +275,7 @@ def _contingency(work: Work, done: Done) -> str:
     whole = "No link and no router that fails alone cuts off an address."
     some = f"{alone['cut off']:,} of {alone.total():,} links and routers cut off an address if they fail alone."
     worst = rows[0]
-    lost = f"{_some(worst.cut_off, 'address', 'addresses')} and {worst.lost:,.0f} messages"
+    lost = f"{_plural(worst.cut_off, 'address', 'addresses')} and {worst.lost:,.0f} messages"
     most = f" The worst of all failures that were tried is {_name(worst.failure)}: it costs {lost}."
     return (some if alone["cut off"] else whole) + (most if worst.cut_off or worst.lost else "")
 
@@ -282,7 +284,7 @@ def _plan(work: Work, done: Done) -> str:
     figures = done.figures
     if not figures["changes"]:
         return "No other costs are proposed."
-    changes, before, after = _some(int(figures["changes"]), "change"), figures["use before"], figures["after"]
+    changes, before, after = _plural(int(figures["changes"]), "change"), figures["use before"], figures["after"]
     return f"With {changes} of costs the most used link would be used {after:.2f} instead of {before:.2f}."
 
 
@@ -401,7 +403,7 @@ def _names(names: Sequence[str], count: int) -> str:
     return ", ".join(map(_name, names)) + more
 
 
-def _some(number: int, what: str, more: str = "") -> str:
+def _plural(number: int, what: str, more: str = "") -> str:
     return f"{number:,} {what if number == 1 else more or what + 's'}"
 
 

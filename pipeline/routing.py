@@ -60,7 +60,7 @@ class Network:
         return np.searchsorted(self.tails, np.arange(len(self) + 1))
 
     @cached_property
-    def _by_head(self) -> tuple[Numbers, Numbers]:
+    def _edges_by_head(self) -> tuple[Numbers, Numbers]:
         """The edges sorted by their heads, and the first one of each router."""
         order = np.argsort(self.heads, kind="stable")
         return order, np.searchsorted(self.heads[order], np.arange(len(self) + 1))
@@ -71,7 +71,7 @@ class Network:
 
     def entering(self, routers: Numbers) -> tuple[Numbers, Numbers]:
         """Return the edges that end at some routers, as `leaving`."""
-        order, first = self._by_head
+        order, first = self._edges_by_head
         found, which = _ranges(first, routers)
         return order[found], which
 

@@ -92,7 +92,7 @@ def peek(start: bytes) -> tuple[Name | None, int | None]:
     for block in read(start, Damage()):
         if block.kind == Kind.SEGMENT:
             try:
-                return _begun(block)[:2]
+                return _read_first_block(block)[:2]
             except ValueError:
                 break
         break
@@ -157,7 +157,7 @@ class _Conversion:
             if block.kind == Kind.SEGMENT:
                 self._begin(block)
             elif block.kind == Kind.LINK:
-                self._links.add(_checked(block.records(), LINK))
+                self._links.add(_declared_fields(block.records(), LINK))
             elif block.kind in MAPS:
                 self._number(block)
                 yield MAPS[block.kind], self._map(MAPS[block.kind], block)
@@ -275,7 +275,7 @@ class _Conversion:
     # ---------------------------------------------------------------------------------------------- blocks of each kind
 
     def _begin(self, block: Block) -> None:
-        name, version, told = _begun(block)
+        name, version, told = _read_first_block(block)
         account = self.account
         account.version = version
         if account.is_other:
@@ -286,7 +286,7 @@ class _Conversion:
 
     def _read_end(self, block: Block) -> dict[str, Any] | None:
         try:
-            (end,) = _checked(block.records(), END)
+            (end,) = _declared_fields(block.records(), END)
         except ValueError as error:
             self._unreadable(block, error)
             return None
@@ -352,7 +352,7 @@ _TIMES: Final = {
 _PYTHON_OF: Final = {pa.string(): str, pa.binary(): bytes, pa.bool_(): bool, pa.int64(): int}
 
 
-def _checked(records: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[dict[str, Any]]:
+def _declared_fields(records: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[dict[str, Any]]:
     """Return the declared fields of each record. Raises: ValueError: a value is missing, or of another type."""
     return [{each.name: _value(record, each) for each in fields} for record in records]
 
@@ -391,13 +391,13 @@ def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
     return array
 
 
-def _begun(block: Block) -> tuple[Name, int, dict[str, Any]]:
+def _read_first_block(block: Block) -> tuple[Name, int, dict[str, Any]]:
     """Read the first block. Raises: ValueError."""
     (told,) = block.records()[:1] or ({},)
     version = told.get("version")
     if type(version) is int and version > VERSION:  # everything else may have another meaning then
         return Name(str(told.get("router")), 0, 0), min(version, hop_records.LARGEST), {}
-    (told,) = _checked([told], SEGMENT)
+    (told,) = _declared_fields([told], SEGMENT)
     name = Name(told["router"], told["epoch"], told["segment"])
     if Name.of(name.file()) != name or len(name.file("")) > LONGEST_NAME:
         raise ValueError("it names no segment")

@@ -147,7 +147,7 @@ def _demand_same(wanted: str | None, there: str | None) -> None:
 @contextmanager
 def _environment() -> Iterator[None]:
     """Set the environment variables that Spark reads when it starts; `spark-submit` has set them already."""
-    wanted = {} if _SUBMITTED in os.environ else _missing()
+    wanted = {} if _SUBMITTED in os.environ else _missing_environment()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -160,7 +160,7 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _missing() -> dict[str, str]:
+def _missing_environment() -> dict[str, str]:
     wanted = {"JAVA_HOME": str(java_home())}
     if "PYSPARK_PYTHON" not in os.environ:
         wanted["PYSPARK_PYTHON"] = sys.executable

@@ -154,7 +154,7 @@ def matrix(work: Work) -> dict[tuple[str, str], float]:
         "bytes",
     )
     for side in ("ingress", "egress"):
-        told = _folded(told, side, "bytes", ENDS)
+        told = _with_all_others(told, side, "bytes", ENDS)
     rows = told.groupBy("ingress", "egress").agg(F.sum("bytes")).collect()
     return {(row[0], row[1]): row[2] for row in rows}
 
@@ -178,7 +178,7 @@ def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
     first = max(ends[0], last - LONGEST)
     width = WIDTH * -(-(last - first) // (WIDTH * BINS))
     number = -(-(last - first) // width)
-    folded = _folded(told.where(F.col("at") >= first), "address", "messages", STACKED)
+    folded = _with_all_others(told.where(F.col("at") >= first), "address", "messages", STACKED)
     place = F.floor((F.col("at") - first) / width)
     rates: dict[str, list[float]] = {}
     for address, at, messages in folded.groupBy("address", place).agg(F.sum("messages")).collect():
@@ -186,7 +186,7 @@ def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
     return [float(first + place * width) for place in range(number + 1)], rates
 
 
-def _folded(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
+def _with_all_others(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
     """Return the rows with one name for all names that are not among those with most."""
     kept = rows.groupBy(name).agg(F.sum(amount).alias("in_all")).orderBy(F.desc("in_all"), name).limit(most).collect()
     names = [row[0] for row in kept]

@@ -123,7 +123,9 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
         .groupBy("window_start", "ingress")
         .agg(F.sum(entering).alias("recorded"))
     )
-    entered = _spread(counts.where((F.col("direction") == "incoming") & ~F.col("from_router")), segments, windows)
+    entered = _counts_over_time(
+        counts.where((F.col("direction") == "incoming") & ~F.col("from_router")), segments, windows
+    )
     entered = entered.groupBy("window_start", F.col("router").alias("ingress")).agg(
         F.sum("messages").alias("entered"), F.sum("bytes").alias("entered_bytes")
     )
@@ -211,7 +213,9 @@ def links(
         .agg(F.count("*").cast("double").alias("messages"), F.sum("size").cast("double").alias("bytes"))
         .join(sampled, F.col("router") == F.col("sampling"), "left")
     )
-    outgoing = _spread(counts.where((F.col("direction") == "outgoing") & F.col("from_router")), segments, windows)
+    outgoing = _counts_over_time(
+        counts.where((F.col("direction") == "outgoing") & F.col("from_router")), segments, windows
+    )
     counted = (
         outgoing.join(sampled, F.col("router") == F.col("sampling"), "left_semi")
         .groupBy("window_start", "router", "peer")
@@ -347,7 +351,7 @@ def _sampled(segments: DataFrame) -> DataFrame:
     return some.select("sampling", (F.lit(float(_ALL)) / F.greatest(F.col("share"), F.lit(1))).alias("nominal"))
 
 
-def _spread(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:
+def _counts_over_time(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:
     """Return the load of links from their counters: the growth between two records is spread evenly over that time.
 
     Args: counts: of all times, all records of the links concerned. segments: all.

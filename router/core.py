@@ -83,7 +83,7 @@ class Core:
         context.resolve = self.lookup.resolve
         context.resolve_copy = self.lookup.of_copy
         context.on_connection_lost = self._handlers.connection_lost
-        context.on_link_failed = self.containers.over
+        context.on_link_failed = self.containers.link_ended
         #: The number of connections so far, without the router's own.
         self._numbers = 0
 
@@ -307,7 +307,7 @@ class Core:
         finish_batch(self.context)
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
-        """Return all output for a peer. The caller must send it, and tell `sent` or `unsent`."""
+        """Return all output for a peer. The caller must send it, and tell `sent` or `output_blocked`."""
         engine = record.engine
         data = engine.data_to_send(now)
         size = len(data)
@@ -316,7 +316,7 @@ class Core:
         self.context.octets_out += size
         return data
 
-    def unsent(self, record: ConnectionRecord) -> None:
+    def output_blocked(self, record: ConnectionRecord) -> None:
         """Note that output which the caller has taken cannot be written now: it counts as held until `sent`."""
         count_output(self.context.memory, record)
         if self.context.memory.is_exceeded:

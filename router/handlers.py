@@ -172,7 +172,7 @@ class Handlers:
         end_connection(self._context, record)
         self._context.set_timer(record, record.engine.next_timer())
 
-    def _begun(self, record: ConnectionRecord, event: events.SessionBegun) -> None:
+    def _session_begun(self, record: ConnectionRecord, event: events.SessionBegun) -> None:
         session = event.session
         assert session.remote is not None
         session.remote = of_begin(session.remote)
@@ -188,7 +188,7 @@ class Handlers:
         if record.connector is not None:
             self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
-    def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+    def _link_attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         endpoint = event.link
         # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
         # error follows (§2.6.3).
@@ -251,7 +251,7 @@ class Handlers:
     def _disposed(self, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
         disposition_received(self._context, event)
 
-    def _credited(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
+    def _credit_changed(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
         link = event.link.context
         flow = event.flow
         if isinstance(link, Claim):
@@ -273,7 +273,7 @@ class Handlers:
             link.pump()
 
     def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
-        self._credited(record, event)
+        self._credit_changed(record, event)
         link = event.link.context
         if isinstance(link, Claim):
             return
@@ -308,15 +308,15 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.SaslWorkDue: Handlers._work_due,
     events.ConnectionOpened: Handlers._opened,
     events.ConnectionClosed: Handlers._closed,
-    events.SessionBegun: Handlers._begun,
+    events.SessionBegun: Handlers._session_begun,
     events.SessionEnded: Handlers._ended,
-    events.LinkAttached: Handlers._attached,
+    events.LinkAttached: Handlers._link_attached,
     events.LinkDetached: Handlers._detached,
     events.TransferReceived: Handlers._transferred,
     events.DeliveryIgnored: Handlers._ignored,
     events.DeliveryResumed: Handlers._resumed,
     events.DispositionReceived: Handlers._disposed,
-    events.CreditChanged: Handlers._credited,
+    events.CreditChanged: Handlers._credit_changed,
     events.DrainRequested: Handlers._drain_requested,
     events.WindowOpened: Handlers._window_opened,
     events.Relayed: Handlers._relayed,

@@ -187,7 +187,7 @@ class AddressLog:
             if len(self._next_parts) == record.parts:
                 changes += self._install(dropped)
         while (delta := self._early.get(self.sequence + 1)) is not None:
-            self._early = _above(self.sequence + 1, self._early)
+            self._early = _deltas_above(self.sequence + 1, self._early)
             assert isinstance(delta.record, AddressDelta)
             changes.append(self._append(delta, delta.record))
         self.octets -= sum(each.octets for each in dropped)
@@ -212,7 +212,7 @@ class AddressLog:
         dropped += (delta for number, delta in self._early.items() if number <= sequence)
         self._parts = tuple(self._next_parts[part] for part in sorted(self._next_parts))
         self._deltas = self._deltas[sequence - self.base :]
-        self._early = _above(sequence, self._early)
+        self._early = _deltas_above(sequence, self._early)
         by_part, self._next_adverts = self._next_adverts, _NO_PARTS
         self._next_parts, self._next_of = _NONE, _NOTHING
         self.state_octets = sum(part.octets for part in self._parts)
@@ -233,5 +233,5 @@ class AddressLog:
         return AddressChange(adverts(delta.set), delta.removed, all=False)
 
 
-def _above(sequence: int, deltas: Mapping[int, StoredRecord]) -> Mapping[int, StoredRecord]:
+def _deltas_above(sequence: int, deltas: Mapping[int, StoredRecord]) -> Mapping[int, StoredRecord]:
     return {number: delta for number, delta in deltas.items() if number > sequence} or _NONE

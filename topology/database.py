@@ -272,7 +272,7 @@ class Database:
                 return _dropped(name, "full", f"{len(self.origins):,} routers are known")
         elif pair.epoch < (here := origin.link.key).epoch:
             reason = f"{_shown(pair)}, but it is at {_shown(origin.pair)}"
-            return self._old(name, "replayed", reason, origin.link, now)
+            return self._late_or_dropped(name, "replayed", reason, origin.link, now)
         elif pair.epoch > here.epoch:
             if not is_links and name != self._router:
                 return Verdict(RecordStatus.EARLY, None, name)
@@ -280,7 +280,9 @@ class Database:
             # The same pair with another body comes from another router with this id, or from an epoch with the same
             # start time. Raise the epoch above it; otherwise some routers would keep that record, and others this one.
             if pair.sequence < here.sequence or (pair.sequence == here.sequence and name != self._router):
-                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
+                return self._late_or_dropped(
+                    name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now
+                )
         else:
             assert isinstance(record, Addresses | AddressDelta)
             wanted = origin.log.judge(record)
@@ -290,7 +292,7 @@ class Database:
                 return _dropped(name, "full", "too many deltas wait for one before them")
             if wanted is LogVerdict.STALE or (name == self._router and record.sequence <= origin.log.sequence):
                 reason = f"addresses {pair.sequence}, but they are at {origin.log.sequence}"
-                return self._old(name, "stale", reason, origin.log.latest or origin.link, now)
+                return self._late_or_dropped(name, "stale", reason, origin.log.latest or origin.link, now)
         if is_links and age >= self._settings.max_age:
             return _dropped(name, "stale", f"{age:.0f} s old")
         return None
@@ -323,7 +325,7 @@ class Database:
         """Return the amount that a record of addresses counts for the rate limit."""
         return max(octets, self._settings.address_least)
 
-    def _old(self, name: str, reason: str, detail: str, newer: StoredRecord, now: float) -> Verdict:
+    def _late_or_dropped(self, name: str, reason: str, detail: str, newer: StoredRecord, now: float) -> Verdict:
         if now - newer.signed_at < LATE_TIME:
             return Verdict(RecordStatus.LATE, None, name)
         return _dropped(name, reason, detail)
@@ -367,9 +369,9 @@ class Database:
 
     def distrusted(self) -> list[str]:
         """Return the origins with a record that is no longer trusted, after certificates were revoked."""
-        return [name for name, origin in self.origins.items() if name != self._router and not self._believed(origin)]
+        return [name for name, origin in self.origins.items() if name != self._router and not self._is_verified(origin)]
 
-    def _believed(self, origin: Origin) -> bool:
+    def _is_verified(self, origin: Origin) -> bool:
         try:
             for stored in (origin.link, *origin.log):
                 self._verifier.verify(stored.key.origin, *stored.signed)

@@ -60,7 +60,7 @@ class HelloProtocol:
             return
         self._stop_timers(adjacency)
         if adjacency.up:
-            self._down(adjacency, "the connection is gone", now)
+            self._take_down(adjacency, "the connection is gone", now)
 
     def send_hello(self, adjacency: Adjacency, now: float) -> None:
         """Send a HELLO, and set the timer for the next one."""
@@ -78,7 +78,7 @@ class HelloProtocol:
             self._refuse(adjacency, hello.router, refusal, now)
             return
         if adjacency.up and hello.epoch != adjacency.epoch:
-            self._down(adjacency, "the neighbour has restarted", now)
+            self._take_down(adjacency, "the neighbour has restarted", now)
         is_news = adjacency.router == "" or adjacency.epoch != hello.epoch
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
         adjacency.hold = min(hello.hold_ms, MAX_HOLD_MS) / 1000
@@ -96,7 +96,7 @@ class HelloProtocol:
         if adjacency.is_two_way and not adjacency.up:
             self._up(adjacency, now)
         elif adjacency.up and not adjacency.is_two_way:
-            self._down(adjacency, "the neighbour does not hear this router", now)
+            self._take_down(adjacency, "the neighbour does not hear this router", now)
 
     def note_traffic(self, adjacency: Adjacency, at: float) -> None:
         """Restart the hold time because some octets arrived. On a busy connection a HELLO can wait behind other
@@ -107,7 +107,7 @@ class HelloProtocol:
     def hold_time_over(self, adjacency: Adjacency, now: float) -> None:
         """Take an adjacency down after the hold time."""
         if adjacency.up:
-            self._down(adjacency, "nothing arrived within the hold time", now)
+            self._take_down(adjacency, "nothing arrived within the hold time", now)
         self._uncontest(adjacency)
         adjacency.router, adjacency.epoch = "", 0  # as before the first HELLO
 
@@ -151,7 +151,7 @@ class HelloProtocol:
         adjacency.refused = True
         self._stop_timers(adjacency)
         if adjacency.up:
-            self._down(adjacency, reason, now)
+            self._take_down(adjacency, reason, now)
         self._outbox.report(Refused(adjacency.name, router, reason, other))
 
     def _up(self, adjacency: Adjacency, now: float) -> None:
@@ -164,7 +164,7 @@ class HelloProtocol:
             self._outbox.report(Damped(adjacency.name, adjacency.router, adjacency.damped_until))
         self._came_up(adjacency, now)
 
-    def _down(self, adjacency: Adjacency, reason: str, now: float) -> None:
+    def _take_down(self, adjacency: Adjacency, reason: str, now: float) -> None:
         adjacency.up = False
         adjacency.damped_until = None
         self._timers.cancel(("damped", adjacency))

@@ -89,7 +89,7 @@ class Integer(ValueType):
 
     def describe(self) -> str:
         """Describe the type; see `ValueType`."""
-        return f"integer, {_bound(self.low)} to {_bound(self.high)}"
+        return f"integer, {_bound_text(self.low)} to {_bound_text(self.high)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ def unpack(data: bytes, longest: int) -> dict[str, Any]:
     return value
 
 
-def _bound(number: int) -> str:
+def _bound_text(number: int) -> str:
     for power in (32, 53, 62, 63, 64):
         if number == 2**power - 1:
             return f"2^{power} - 1"

@@ -60,13 +60,13 @@ class ShortestPathTree:
 
     def children(self, router: str) -> list[str]:
         """Return the routers with this parent, sorted."""
-        return self._by_parent().get(router, [])
+        return self._children_by_parent().get(router, [])
 
     def subtree(self, router: str) -> set[str]:
         """Return a router and all below it; empty if the router cannot be reached."""
         if router not in self.distances:
             return set()
-        children = self._by_parent()
+        children = self._children_by_parent()
         found = [router]
         for each in found:  # the list grows meanwhile
             found += children.get(each, ())
@@ -86,7 +86,7 @@ class ShortestPathTree:
         before = self.predecessors.get(router)
         return before[0] if before else None
 
-    def _by_parent(self) -> dict[str, list[str]]:
+    def _children_by_parent(self) -> dict[str, list[str]]:
         if self._children is None:
             self._children = {}
             for child in sorted(self.predecessors):

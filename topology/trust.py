@@ -166,7 +166,7 @@ class Trust(Verifier):
 
         Raises: UntrustedError: it is not of this mesh, of an unknown authority, expired, revoked, or malformed.
         """
-        read, authority = self._checked(certificate)
+        read, authority = self._verify_chain(certificate)
         if read.key_id not in self._known:
             self._keep(read, authority)
         return Certified(read.router, read.key_id)
@@ -177,7 +177,7 @@ class Trust(Verifier):
 
         Raises: UntrustedError: as `learn`.
         """
-        return self._checked(certificate)[0].router
+        return self._verify_chain(certificate)[0].router
 
     def still_router_of(self, certificate: bytes) -> str:
         """Return the router of an open connection's certificate. An expired one still counts while a newer one is
@@ -232,7 +232,7 @@ class Trust(Verifier):
             raise UntrustedError("unknown authority")
         return min(certificate.not_after, authority.not_after)
 
-    def _checked(self, der: bytes) -> tuple[RouterCertificate, AuthorityCertificate]:
+    def _verify_chain(self, der: bytes) -> tuple[RouterCertificate, AuthorityCertificate]:
         found = self._known.get(fingerprint(der))
         if found is None:
             try:

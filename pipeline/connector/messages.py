@@ -35,14 +35,14 @@ def check_columns(schema: StructType, body: BodyFormat) -> None:
         if not BY_NAME[field.name].written:
             continue
         wanted = full[field.name].dataType
-        if not _fits(field.dataType, wanted):
+        if not _can_be_written_as(field.dataType, wanted):
             told = f"column {field.name}: is {wanted.simpleString()}, not {field.dataType.simpleString()}"
             raise CommandError(f"{told}, with body={body.value}" if field.name == "body" else told)
     if not {"body", "payload"} & set(schema.names):
         raise CommandError("there is neither a column body nor a column payload")
 
 
-def _fits(given: DataType, wanted: DataType) -> bool:
+def _can_be_written_as(given: DataType, wanted: DataType) -> bool:
     """Return whether values of a given type can be written as the wanted type.
 
     They can if both types are equal, if both are structs and the wanted one has all fields of the given one, or if a
@@ -52,9 +52,9 @@ def _fits(given: DataType, wanted: DataType) -> bool:
         return True
     if isinstance(wanted, StructType) and isinstance(given, StructType):
         fields = {field.name: field.dataType for field in wanted}
-        return all(field.name in fields and _fits(field.dataType, fields[field.name]) for field in given)
+        return all(field.name in fields and _can_be_written_as(field.dataType, fields[field.name]) for field in given)
     if isinstance(wanted, MapType) and isinstance(given, MapType):
-        return given.keyType == wanted.keyType and _fits(given.valueType, wanted.valueType)
+        return given.keyType == wanted.keyType and _can_be_written_as(given.valueType, wanted.valueType)
     return type(given) is type(wanted)
 
 
@@ -85,7 +85,7 @@ def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
     for name in ("header", "properties"):
         for field, value in (row.get(name) or {}).items():
             if value is not None:
-                setattr(message, field, _tried(f"{name}.{field}", _FIELDS.get(field, _same), value))
+                setattr(message, field, _tried(f"{name}.{field}", _FIELDS.get(field, _unchanged), value))
     for name in ANNOTATIONS:
         setattr(message, name, _tried(name, _annotations, row.get(name) or ()))
     message.application_properties = _tried("application_properties", _map, row.get("application_properties") or ())
@@ -104,7 +104,7 @@ def _tried(name: str, read: Callable[[Any], Any], value: Any) -> Any:
         raise MisfitError(f"{name}: {error}") from None
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -164,8 +164,8 @@ def _msgpack(text: str | None) -> bytes | None:
 
 
 _BODIES: Final[Mapping[BodyFormat, Callable[[Any], Any]]] = {
-    BodyFormat.BINARY: _same,
-    BodyFormat.STRING: _same,
+    BodyFormat.BINARY: _unchanged,
+    BodyFormat.STRING: _unchanged,
     BodyFormat.JSON: _json,
     BodyFormat.MSGPACK: _msgpack,
 }

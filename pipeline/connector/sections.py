@@ -133,7 +133,7 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
     if one_by_one:
         _forget(found, set(one_by_one))
         for each in one_by_one:
-            _look(found, each, payloads[each].as_py())
+            _find_sections(found, each, payloads[each].as_py())
     return found
 
 
@@ -181,7 +181,7 @@ def _forget(found: Sections, rows: set[int]) -> None:
     found.kinds[list(rows)] = 0
 
 
-def _look(found: Sections, row: int, payload: bytes) -> None:
+def _find_sections(found: Sections, row: int, payload: bytes) -> None:
     """Find the sections of one message, or note why it is none."""
     heads: dict[int, int] = {}
     bodies: list[tuple[int, int]] = []

@@ -98,11 +98,11 @@ class Sending:
         """Send a batch until each row is accepted."""
         attempts: int = self._options["attempts"]
         for attempt in range(1, attempts + 1):
-            failed = await self._round(sender, batch)
+            failed = await self._send_each_once(sender, batch)
             again: list[Letter] = []
             for letter, error, hopeless in failed:
                 if hopeless or attempt == attempts:
-                    await self._bury(connection, letter, error, attempt)
+                    await self._send_dead_letter(connection, letter, error, attempt)
                 else:
                     again.append(letter)
             if not again:
@@ -112,23 +112,25 @@ class Sending:
             await trio.sleep(self._options["retryPause"])
             batch = again
 
-    async def _round(self, sender: Sender, batch: list[Letter]) -> list[tuple[Letter, AmqpMeshError, bool]]:
+    async def _send_each_once(self, sender: Sender, batch: list[Letter]) -> list[tuple[Letter, AmqpMeshError, bool]]:
         """Send each row once. Returns: those that were not accepted, why, and whether another attempt is useless."""
         failed: list[tuple[Letter, AmqpMeshError, bool]] = []
         flying: deque[tuple[Letter, Sent]] = deque()
         for letter in batch:
             if len(flying) >= self._options["inFlight"]:
-                await self._decided(*flying.popleft(), failed)
+                await self._check_outcome(*flying.popleft(), failed)
             try:
                 flying.append((letter, await sender.transfer_payload(letter.payload)))
             except CommandError as error:  # too large for the peer
                 failed.append((letter, error, True))
             self._moved = time.monotonic()
         while flying:
-            await self._decided(*flying.popleft(), failed)
+            await self._check_outcome(*flying.popleft(), failed)
         return failed
 
-    async def _decided(self, letter: Letter, sent: Sent, failed: list[tuple[Letter, AmqpMeshError, bool]]) -> None:
+    async def _check_outcome(
+        self, letter: Letter, sent: Sent, failed: list[tuple[Letter, AmqpMeshError, bool]]
+    ) -> None:
         try:
             outcome = await sent.outcome()
         except InDoubtError as error:
@@ -140,7 +142,9 @@ class Sending:
                 failed.append((letter, outcome_error(outcome), isinstance(outcome, Rejected)))
         self._moved = time.monotonic()
 
-    async def _bury(self, connection: Connection, letter: Letter, error: AmqpMeshError, attempt: int) -> None:
+    async def _send_dead_letter(
+        self, connection: Connection, letter: Letter, error: AmqpMeshError, attempt: int
+    ) -> None:
         """Send a row to the dead-letter address. Raises: RowError: there is none, or the row is not accepted there."""
         why = f"row {letter.name}: {error}" + (f", after {attempt} attempts" if attempt > 1 else "")
         address: str | None = self._options["deadLetterAddress"]

@@ -69,7 +69,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shape = shape
         self._epoch = ""
         self._intake: Intake | None = None
-        self._told: deque[Told] = deque()
+        self._offered: deque[Told] = deque()
         #: Deliveries of this epoch announced to Spark.
         self._end = 0
         #: With `availableNow`: the deadline, by `time.monotonic`.
@@ -113,7 +113,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken = intake.take(count, self._options["maxBytesPerBatch"])
         if not len(taken):
             return start
-        self._told.append(Told(self._end, taken))
+        self._offered.append(Told(self._end, taken))
         self._end += len(taken)
         return self._offset(self._end)
 
@@ -128,7 +128,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = self._position(start), self._position(end)
         payloads: list[bytes] = []
         deliveries: list[Delivery] = []
-        for told in self._told:
+        for told in self._offered:
             first, last = max(begin, told.first), min(stop, told.end)
             if first < last:
                 cut = slice(first - told.first, last - told.first)
@@ -198,10 +198,10 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _accept(self, end: int) -> None:
         """Accept all deliveries before `end`, which are in Spark's commit log."""
-        while self._told and self._told[0].first < end:
-            told = self._told[0]
+        while self._offered and self._offered[0].first < end:
+            told = self._offered[0]
             if told.end <= end:
-                self._told.popleft()
+                self._offered.popleft()
                 part = told.taken
             else:
                 part = told.taken.cut(end - told.first)

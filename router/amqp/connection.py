@@ -170,7 +170,7 @@ class Connection:
                 properties={PRODUCT: OURS, **(settings.properties or {})},
             ),
         )
-        self._become(after)
+        self._set_state(after)
 
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
         """Initiate a session (§2.5.1).
@@ -188,7 +188,7 @@ class Connection:
         after = self._step(Step.SENT_CLOSE if error is None else Step.SENT_ERROR)
         self.flush()
         self.write(0, Close(error=error))
-        self._become(after)
+        self._set_state(after)
         self._liveness.closing()
 
     def secured(self) -> None:
@@ -406,7 +406,7 @@ class Connection:
             return ()
         self.remote = remote
         self.flow_state.remote_max_frame_size = remote.max_frame_size
-        self._become(CONNECTION[self.state][Step.RECEIVED_OPEN])
+        self._set_state(CONNECTION[self.state][Step.RECEIVED_OPEN])
         return (ConnectionOpened(remote),)
 
     def receive_begin(self, begin: Begin, channel: int) -> tuple[Event, ...]:
@@ -422,7 +422,7 @@ class Connection:
             return self._end(close.error, by_peer=False)
         # The peer may leave before our open was sent: both are due (§2.4.3).
         self.answer_open()
-        self._become(CONNECTION[self.state][Step.RECEIVED_CLOSE])
+        self._set_state(CONNECTION[self.state][Step.RECEIVED_CLOSE])
         self.close()
         return self._end(close.error, by_peer=True)
 
@@ -473,7 +473,7 @@ class Connection:
             raise CommandError(f"{step.name.lower()} is not possible: the connection is {self.state.name}")
         return after
 
-    def _become(self, state: ConnectionState) -> None:
+    def _set_state(self, state: ConnectionState) -> None:
         self.state = state
         self.flow_state.is_open = state is S.OPENED
         if state is S.OPENED:

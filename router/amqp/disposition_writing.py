@@ -20,7 +20,7 @@ def write_dispositions(session: kernel.KernelSession, limit: int) -> None:
     if is_mapped and kernel.write_dispositions(session):
         return
     if is_mapped:
-        for run in _joined(session.progress):
+        for run in _joined_runs(session.progress):
             _write_run(session, run, limit)
         for run in session.dispositions:
             _write_run(session, run, limit)
@@ -40,7 +40,7 @@ def _write_run(session: kernel.KernelSession, run: kernel.DispositionRun, limit:
             kernel.write_disposition(out, session.channel, run)
 
 
-def _joined(progress: Mapping[tuple[bool, int], bytes]) -> Iterator[kernel.DispositionRun]:
+def _joined_runs(progress: Mapping[tuple[bool, int], bytes]) -> Iterator[kernel.DispositionRun]:
     """Join non-terminal states into runs: consecutive delivery-ids with the same state are one run.
 
     Args: progress: states by (we are the receiver, delivery-id).

@@ -59,7 +59,7 @@ class FrameReader:
             return
         if self.is_empty:
             self._data = bytes(data)
-            self._move(at)
+            self._mark_read(at)
             return
         if not self._begun:
             rest = memoryview(self._data)[self._at :]
@@ -98,7 +98,7 @@ class FrameReader:
         if at < len(data):
             self._behind, self._behind_at = bytes(data), at
 
-    def _move(self, at: int) -> None:
+    def _mark_read(self, at: int) -> None:
         """Note that the octets before `at` were read."""
         size = len(self._data)
         self._at = at
@@ -121,11 +121,11 @@ class FrameReader:
         available = self._data[self._at : self._at + HEADER_SIZE]
         for length in range(1, min(len(available), 4) + 1):
             if not b"AMQP".startswith(available[:length]):
-                self._move(self._at + length)
+                self._mark_read(self._at + length)
                 return available[:length]
         if len(available) < HEADER_SIZE:
             return None
-        self._move(self._at + HEADER_SIZE)
+        self._mark_read(self._at + HEADER_SIZE)
         return available
 
     @property
@@ -140,7 +140,7 @@ class FrameReader:
             data, began = self._data, self._at
             at = kernel.relay_frames(wire, data, began, len(data))
             relayed = relayed or at != began
-            self._move(at)
+            self._mark_read(at)
             if data is self._data or wire.pending_disposition is not None or wire.work <= 0:
                 return relayed
 
@@ -167,7 +167,7 @@ class FrameReader:
             return None
         kind = buffer[at + 5]
         channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
-        self._move(at + size)
+        self._mark_read(at + size)
         return Frame(kind, channel, buffer[at + buffer[at + 4] * 4 : at + size])
 
     @property

@@ -321,7 +321,7 @@ FORGIVEN: Final = 2**20
 class Receiver(Link):
     """Our end of a link from a sending peer."""
 
-    __slots__ = ("_told", "forgiven", "known_limit")
+    __slots__ = ("_announced_limits", "forgiven", "known_limit")
 
     def __init__(self, session: Session, terminus: Terminus) -> None:
         super().__init__(session, terminus)
@@ -330,7 +330,7 @@ class Receiver(Link):
         #: The delivery-limit that the sender most likely uses: the last one that it has shown.
         self.known_limit = 0
         #: The delivery-limits that the sender may use, in the order of our flows. The highest one binds it.
-        self._told: list[int] = [0]
+        self._announced_limits: list[int] = [0]
 
     def begin_count(self, initial_delivery_count: int) -> None:
         """Take the sender's first delivery-count: credit that was granted before counts from it (§2.6.7)."""
@@ -338,7 +338,7 @@ class Receiver(Link):
         flow_state.delivery_count = initial_delivery_count
         self.known_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit)
         flow_state.granted_limit = kernel.serial_add(self.known_limit, self.forgiven)
-        self._told = [self.known_limit]
+        self._announced_limits = [self.known_limit]
 
     def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the link's credit to `credit` deliveries from now on. The next flush writes the flow (§2.6.7).
@@ -353,7 +353,7 @@ class Receiver(Link):
         limit = kernel.serial_add(flow_state.delivery_count, credit)
         if kernel.serial_distance(self.known_limit, limit) > 0:
             self.known_limit = limit
-        told, count = self._told, flow_state.delivery_count
+        told, count = self._announced_limits, flow_state.delivery_count
         if limit != told[-1] and len(told) < MAX_TOLD:
             # The deliveries that came show that the sender knows a limit at least as high: earlier ones are outdated.
             reached = (at for at, each in enumerate(told) if kernel.serial_distance(count, each) >= 0)
@@ -384,16 +384,16 @@ class Receiver(Link):
             known = kernel.serial_add(flow.delivery_count, flow.link_credit)
             if ours == known:
                 self.known_limit = ours
-            self._hear_limit(known, clipped=not flow.link_credit)
+            self._take_shown_limit(known, clipped=not flow.link_credit)
         flow_state.available = flow.available or 0
 
-    def _hear_limit(self, known: int, *, clipped: bool) -> None:
+    def _take_shown_limit(self, known: int, *, clipped: bool) -> None:
         """Take the delivery-limit that the sender has shown, and forget the limits before it.
 
         If the shown limit fits several flows, the oldest of them counts: the sender may not have seen the later ones.
         Args: clipped: the sender has no credit. It shows the same for each limit that it has reached.
         """
-        told = self._told
+        told = self._announced_limits
         if len(told) >= MAX_TOLD:
             return  # some limits are not remembered
         for at, limit in enumerate(told):

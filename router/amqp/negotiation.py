@@ -62,7 +62,7 @@ class Negotiation:
     def start(self) -> None:
         """Write a client's first header: the client speaks first (§2.2)."""
         if not self.server:
-            self.out += protocol_header(self._wanted())
+            self.out += protocol_header(self._next_protocol_id())
 
     def secured(self) -> None:
         """Go on after the TLS handshake, which happens once (§5.2)."""
@@ -71,7 +71,7 @@ class Negotiation:
 
     def receive_header(self, header: bytes) -> Progress:
         """Take a protocol header, or the octets in its place."""
-        wanted = self._wanted()
+        wanted = self._next_protocol_id()
         acceptable = {wanted}
         if self.server:
             if self.sasl is not None and not self.sasl.done:
@@ -126,7 +126,7 @@ class Negotiation:
         self.start()
         return Progress.GO_ON
 
-    def _wanted(self) -> int:
+    def _next_protocol_id(self) -> int:
         """Return the protocol id that a client asks for next, or that a server names when it refuses another."""
         if self.tls and not self.server:
             return TLS_ID

@@ -143,7 +143,7 @@ class Session:
                 desired_capabilities=tuple(desired_capabilities),
             ),
         )
-        self._become(after)
+        self._set_state(after)
 
     def attach(self, terminus: Terminus, **fields: object) -> Link:
         """Initiate a link of `terminus`; `fields` as `Link.attach` takes them (§2.6.3).
@@ -166,7 +166,7 @@ class Session:
         self.write_dispositions()
         self.write(End(error=error))
         self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
-        self._become(after)
+        self._set_state(after)
         # Links do not matter any more, and the peer's `end` may never come.
         for each in (self.links, self.output_links, self._awaiting, self._owed, self._errant):
             each.clear()
@@ -238,7 +238,7 @@ class Session:
         if self._ended_channel != -1:
             # We ended the session before this answer came: only the peer's `end` matters now.
             return ()
-        self._become(SESSION[self.state][Step.RECEIVED_BEGIN])
+        self._set_state(SESSION[self.state][Step.RECEIVED_BEGIN])
         flow_state = self.flow_state
         flow_state.begun = True
         flow_state.next_incoming_id = begin.next_outgoing_id
@@ -270,7 +270,7 @@ class Session:
         """Take a frame of a delivery (§2.7.5). Raises: ProtocolError, Violation."""
         if self.state in (S.DISCARDING, S.END_SENT):
             return ()
-        link = self._attached(frame.handle)
+        link = self._link_at(frame.handle)
         flow_state = link.flow_state
         if link.state in _DEAF:
             kernel.discard_transfer(self.flow_state)
@@ -327,7 +327,7 @@ class Session:
         self.end(error)
         return (SessionEnded(self, error, by_peer=False),)
 
-    def _become(self, state: SessionState) -> None:
+    def _set_state(self, state: SessionState) -> None:
         self.state = state
         sessions = self.connection.flow_state.sessions
         if state is S.MAPPED:
@@ -345,7 +345,7 @@ class Session:
     def _new_link(self, terminus: Terminus) -> Link:
         return Sender(self, terminus) if terminus.role is Role.SENDER else Receiver(self, terminus)
 
-    def _attached(self, handle: int) -> Link:
+    def _link_at(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
             if handle > self.handle_max:
@@ -413,7 +413,7 @@ class Session:
             )
 
     def _receive_flow(self, flow: Flow) -> tuple[Event, ...]:
-        link = None if flow.handle is None else self._attached(flow.handle)
+        link = None if flow.handle is None else self._link_at(flow.handle)
         if link is not None and link.state in _DEAF:
             link, echoes = None, False
         else:
@@ -455,7 +455,7 @@ class Session:
         return tuple(events)
 
     def _receive_detach(self, detach: Detach) -> tuple[Event, ...]:
-        link = self._attached(detach.handle)
+        link = self._link_at(detach.handle)
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
         kernel.disable_fast_path(link.flow_state)
@@ -480,7 +480,7 @@ class Session:
         # The peer may end the session before we have answered its begin: both answers are due.
         self._answer_begin()
         assert self.incoming_channel is not None
-        self._become(SESSION[self.state][Step.RECEIVED_END])
+        self._set_state(SESSION[self.state][Step.RECEIVED_END])
         del self.connection.channels.incoming[self.incoming_channel]
         self.incoming_channel = None
         if self.state is S.UNMAPPED:

@@ -50,7 +50,7 @@ def short_state(state: bytes) -> bytes | None:
     Returns: None for the state of an extension, whose essential part is unknown.
     """
     value = decode_composite(STATES, bounded(state))[0]
-    return None if isinstance(value, Extension) else encode_composite(_short(value))
+    return None if isinstance(value, Extension) else encode_composite(_short_state(value))
 
 
 def lasting_state(state: bytes | None) -> bytes | None:
@@ -69,13 +69,13 @@ def told_state(state: bytes | None) -> bytes | None:
     return state if state is None or len(state) <= LONG_STATE else short_state(state) or _UNKNOWN
 
 
-def _short(state: DeliveryState) -> DeliveryState:
+def _short_state(state: DeliveryState) -> DeliveryState:
     if isinstance(state, Rejected):
         return Rejected(error=short_error(state.error))
     if isinstance(state, Modified):
         return replace(state, message_annotations=None)
     if isinstance(state, TransactionalState) and state.outcome is not None:
-        outcome = _short(state.outcome)
+        outcome = _short_state(state.outcome)
         assert not isinstance(outcome, Received | TransactionalState)
         return replace(state, outcome=None if isinstance(outcome, Extension) else outcome)
     return state

@@ -81,7 +81,7 @@ class Attaching:
         self._claims = Claims(context)
         #: Containers whose connections share the name of a link, by the hash of their identity; each with the time from
         #: which it may be logged again.
-        self._told: OrderedDict[int, float] = OrderedDict()
+        self._logged_shared: OrderedDict[int, float] = OrderedDict()
 
     def answer(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
         """Answer a peer's attach.
@@ -145,7 +145,7 @@ class Attaching:
             if claim is None or holder.connection is record or holder.connection in claim.silent:
                 self._steal(record, holder)
             else:
-                self._tell_shared(record, holder)
+                self._log_shared_id(record, holder)
         self._context.link_names.add(key, link)
 
     def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object]:
@@ -362,9 +362,9 @@ class Attaching:
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
         fail_link(context, robbed, error)
 
-    def _tell_shared(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
+    def _log_shared_id(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
         """Log, once in `TOLD_TIME`, that two live connections of a container have a link of the same name."""
-        now, told = self._context.now, self._told
+        now, told = self._context.now, self._logged_shared
         assert holder.key is not None
         container = hash(holder.key[:3])
         if told.get(container, now) > now:

@@ -38,7 +38,7 @@ def in_common(context: Context, record: ConnectionRecord, endpoint: Link, attach
     An incomplete map of the sender does not count: all our deliveries are returned then. The sender has settled the
     deliveries that are not in its complete map (§2.6.13). Outcomes in the map are passed on (§2.6.12).
     """
-    ours = _live(record, endpoint) if attach.unsettled is not None else {}
+    ours = _live_deliveries(record, endpoint) if attach.unsettled is not None else {}
     if not ours or attach.incomplete_unsettled:
         return ours
     assert attach.unsettled is not None
@@ -48,11 +48,11 @@ def in_common(context: Context, record: ConnectionRecord, endpoint: Link, attach
         if delivery is not None:
             both[tag] = delivery
             if (encoded := _outcome(state)) is not None:
-                _said(context, delivery, encoded, settled=False)
+                _apply_state(context, delivery, encoded, settled=False)
         if not ours:
             break  # the rest of the map is not read
     for delivery in ours.values():
-        _said(context, delivery, None, settled=True)
+        _apply_state(context, delivery, None, settled=True)
     return both
 
 
@@ -74,7 +74,7 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
         flow_state.unsettled[tag] = delivery
         assert delivery.relay is not None
         delivery.relay.second = True
-    for old in _before(incoming.connection, incoming.endpoint):
+    for old in _former_links(incoming.connection, incoming.endpoint):
         context.end_detached(old)
 
 
@@ -83,7 +83,7 @@ def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, at
 
     These are the deliveries in the map without an outcome, and the deliveries that a complete map does not have.
     """
-    ours = _live(record, endpoint) if attach.unsettled is not None else {}
+    ours = _live_deliveries(record, endpoint) if attach.unsettled is not None else {}
     if not ours:
         return
     assert attach.unsettled is not None
@@ -92,7 +92,7 @@ def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, at
         if delivery is None:
             continue
         if (encoded := _outcome(state)) is not None:
-            _said(context, delivery, encoded, settled=True)
+            _apply_state(context, delivery, encoded, settled=True)
         elif delivery.leg is not None:
             receiver_gone(context, delivery.leg)
         if not ours:
@@ -103,7 +103,7 @@ def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, at
                 receiver_gone(context, delivery.leg)
 
 
-def _before(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | OutgoingLink]:
+def _former_links(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | OutgoingLink]:
     """Return the links that were attached with this name and role before, and were detached but not closed."""
     return [
         each
@@ -112,9 +112,9 @@ def _before(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | Out
     ]
 
 
-def _live(record: ConnectionRecord, endpoint: Link) -> dict[bytes, Delivery]:
+def _live_deliveries(record: ConnectionRecord, endpoint: Link) -> dict[bytes, Delivery]:
     """Return the live deliveries of the former attaches of this link, by delivery-tag."""
-    before = _before(record, endpoint)
+    before = _former_links(record, endpoint)
     for old in before:
         expand_link(old.endpoint.flow_state)
     return {
@@ -130,7 +130,7 @@ def _outcome(state: DeliveryState | None) -> bytes | None:
     return encoded if is_outcome(encoded) else None
 
 
-def _said(context: Context, delivery: Delivery, state: bytes | None, *, settled: bool) -> None:
+def _apply_state(context: Context, delivery: Delivery, state: bytes | None, *, settled: bool) -> None:
     """Handle the state of a delivery in a map like that of a disposition."""
     if state is not None:
         delivery.remote_state = state

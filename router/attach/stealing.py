@@ -92,10 +92,10 @@ class Claims:
 
     def _look_again(self, question: _Question) -> None:
         context = self._context
-        context.schedule(min(context.now + question.pause, question.until), partial(self._look, question))
+        context.schedule(min(context.now + question.pause, question.until), partial(self._check_for_life, question))
         question.pause *= 2
 
-    def _look(self, question: _Question) -> None:
+    def _check_for_life(self, question: _Question) -> None:
         """Check a connection for a sign of life, and answer the claims that wait for no other connection."""
         context, record = self._context, question.record
         lives = record.octets_in > question.octets_in or context.is_acknowledged(record)

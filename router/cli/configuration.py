@@ -52,7 +52,7 @@ def effective(given: argparse.Namespace) -> RouterConfig:
     _try_mesh(config, given.config)
     if given.workers is not None:
         _try_workers(config, given.workers, given.config)
-    return _traced(config) if given.trace_frames else config
+    return _with_tracing(config) if given.trace_frames else config
 
 
 def _read(file: Path | None) -> RouterConfig:
@@ -98,7 +98,7 @@ def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:
         raise ConfigError("command line", "--listen", error.reason) from None
 
 
-def _traced(config: RouterConfig) -> RouterConfig:
+def _with_tracing(config: RouterConfig) -> RouterConfig:
     """Return the configuration with every frame of every connection in the log, at level info or debug."""
     level = config.log.level if config.log.level == "debug" else "info"
     return replace(

@@ -69,28 +69,28 @@ class AuthorityFolder:
 
     def certificate(self) -> AuthorityCertificate:
         """Read the authority's certificate. Raises: ConfigError: there is none, or it is not valid."""
-        return _understood(self.trust, lambda pem: read_authority(certificates_in(pem)[0]))
+        return _read_file(self.trust, lambda pem: read_authority(certificates_in(pem)[0]))
 
     def authority(self, passphrase: bytes | None) -> Authority:
         """Read the authority. Raises: ConfigError: a file is missing or not valid, or the passphrase is wrong."""
         certificate = self.certificate()
-        return _understood(self.key, lambda pem: Authority.load(certificate.der, pem, passphrase))
+        return _read_file(self.key, lambda pem: Authority.load(certificate.der, pem, passphrase))
 
     def has_passphrase(self) -> bool:
         """Return True if the authority's key is encrypted. Raises: ConfigError: there is no key."""
-        return _understood(self.key, is_encrypted)
+        return _read_file(self.key, is_encrypted)
 
     def revocations(self) -> Revocations | None:
         """Read the list of revocations, None before the first one. Raises: ConfigError: it is not the authority's."""
         certificate = self.certificate()
-        lists = _understood(self.trust, lambda pem: [read_revocations(each, (certificate,)) for each in lists_in(pem)])
+        lists = _read_file(self.trust, lambda pem: [read_revocations(each, (certificate,)) for each in lists_in(pem)])
         return max(lists, key=lambda each: each.number, default=None)
 
     def certificates(self) -> list[RouterCertificate]:
         """Read the issued certificates, in the order of issue. Raises: ConfigError: the file is not valid."""
         if not self.issued.exists():
             return []
-        return _understood(self.issued, lambda pem: [read_router(each) for each in certificates_in(pem)])
+        return _read_file(self.issued, lambda pem: [read_router(each) for each in certificates_in(pem)])
 
     def write_authority(self, certificate: AuthorityCertificate, revocations: Revocations | None) -> None:
         """Write the file for routers to trust. Raises: OSError."""
@@ -112,7 +112,7 @@ def write_key(file: Path, pem: bytes) -> None:
     _write(file, pem, _SECRET)
 
 
-def _understood(file: Path, read: Callable[[bytes], T]) -> T:
+def _read_file(file: Path, read: Callable[[bytes], T]) -> T:
     try:
         return read(file.read_bytes())
     except OSError as error:

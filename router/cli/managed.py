@@ -46,7 +46,7 @@ class ManagementClients:
 
     async def _add(self, connection: Connection, router: str | None) -> None:
         requester = await self._stack.enter_async_context(connection.requester(ADDRESS, max_message_size=MAX_ANSWER))
-        ids = [each["id"] for each in await _told(requester, "router", "id")]
+        ids = [each["id"] for each in await _read_attributes(requester, "router", "id")]
         if router is not None and ids != [router]:
             raise CommandError(f"--at: the URL of {router} leads to {', '.join(ids) or 'no router'}")
         for each in ids:
@@ -84,13 +84,13 @@ class ManagementClients:
         """Return a router's URLs for clients, if it answers."""
         try:
             await self.asking(router)(query(f"{PREFIX}router", ["id"]))
-            found = await _told(self._requesters[router], "listener", "url", "role")
+            found = await _read_attributes(self._requesters[router], "listener", "url", "role")
         except AmqpMeshError:
             return []
         return [each["url"] for each in found if each["role"] == "normal"][:_URLS]
 
 
-async def _told(requester: Requester, kind: str, *names: str) -> list[dict[str, str]]:
+async def _read_attributes(requester: Requester, kind: str, *names: str) -> list[dict[str, str]]:
     """Return text attributes of all entities of a type; [] if the answer is not understood. Raises: AmqpMeshError: no
     answer.
     """

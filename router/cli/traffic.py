@@ -45,8 +45,8 @@ class Traffic:
         self.longest_pause = 0.0
         self.arrived = 0
         self._ids: set[object] = set()
-        self._came = bytearray(count)
-        self._told = bytearray(count)
+        self._arrived_flags = bytearray(count)
+        self._accepted_flags = bytearray(count)
         self._doubtful: set[int] = set()
         #: Messages below the limit may be sent; `_next` is the next one.
         self._limit = count
@@ -73,7 +73,7 @@ class Traffic:
     @property
     def lost(self) -> int:
         """Messages that were not accepted, and accepted ones that never arrived."""
-        told = zip(self._came, self._told, strict=True)
+        told = zip(self._arrived_flags, self._accepted_flags, strict=True)
         return self.count - self.accepted + sum(1 for came, accepted in told if accepted and not came)
 
     @property
@@ -97,7 +97,7 @@ class Traffic:
                 await self._wake.wait()
                 continue
             outgoing = end.submit(
-                encode_message(Message(str(number), message_id=number)), watch=partial(self._decided, number)
+                encode_message(Message(str(number), message_id=number)), watch=partial(self._count_outcome, number)
             )
             if not outgoing.done.is_set():
                 await outgoing.done.wait()
@@ -133,18 +133,18 @@ class Traffic:
         number, name = int(message.body), message.message_id
         if name is None or name not in self._ids:
             self._ids.add(name)
-            self.twice += self._came[number]
-            self._came[number] = 1
+            self.twice += self._arrived_flags[number]
+            self._arrived_flags[number] = 1
         elif number in self._doubtful:
             self.dropped += 1
         else:
             self.irregular += 1
 
-    def _decided(self, number: int, outgoing: Outgoing) -> None:
+    def _count_outcome(self, number: int, outgoing: Outgoing) -> None:
         outcome = outgoing.outcome
         if isinstance(outcome, Accepted):
             self.accepted += 1
-            self._told[number] = 1
+            self._accepted_flags[number] = 1
         elif isinstance(outcome, Rejected):
             self.rejected += 1
         else:

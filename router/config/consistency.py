@@ -31,19 +31,19 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
         ("connector", config.connectors),
         ("link", config.container_links),
     ):
-        yield from _doubled(kind, [table.name for table in tables if table.name], "are named", repr)
+        yield from _duplicates(kind, [table.name for table in tables if table.name], "are named", repr)
     urls = [str(listener.endpoint) for listener in config.listeners if listener.endpoint.port]
-    yield from _doubled("listener", urls, "are at", str)
+    yield from _duplicates("listener", urls, "are at", str)
     for position, listener in enumerate(config.listeners):
-        yield from _unfit(config, f"listener[{position}]", (listener.endpoint,), is_mesh=listener.is_mesh)
+        yield from _place_faults(config, f"listener[{position}]", (listener.endpoint,), is_mesh=listener.is_mesh)
     for position, connector in enumerate(config.connectors):
-        yield from _unfit(config, f"connector[{position}]", connector.places, is_mesh=connector.is_mesh)
+        yield from _place_faults(config, f"connector[{position}]", connector.places, is_mesh=connector.is_mesh)
     try:
         config.address_table()
     except ValueError as error:
         yield "address", str(error)
         return
-    yield from _circles(config)
+    yield from _circular_redirects(config)
 
 
 def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
@@ -66,10 +66,10 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
             yield f"link[{position}].address", f"stands for {address.alias}, by the pattern {address.pattern!r}"
         elif address is not None and address.distribution is Distribution.UNAVAILABLE:
             yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
-    yield from _in_circles(config)
+    yield from _circular_links(config)
 
 
-def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+def _circular_links(config: RouterConfig) -> Iterator[tuple[str, str]]:
     """Find links that do the same as another one, or send back what another one brings."""
     met: dict[tuple[str, str | None, str | None, str], str] = {}
     for position, link in enumerate(config.container_links):
@@ -83,13 +83,13 @@ def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
         met.setdefault((link.connector, *same, link.address), link.name)
 
 
-def _doubled(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+def _duplicates(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     for position, value in enumerate(values):
         if value in values[:position]:
             yield kind, f"two {kind}s {are} {shown(value)}"
 
 
-def _unfit(
+def _place_faults(
     config: RouterConfig, where: str, places: Sequence[Endpoint | Service], *, is_mesh: bool
 ) -> Iterator[tuple[str, str]]:
     mesh = config.mesh
@@ -109,7 +109,7 @@ def _unfit(
             yield f"{where}.url", f"must begin with {wanted}: the mesh {why}"
 
 
-def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+def _circular_redirects(config: RouterConfig) -> Iterator[tuple[str, str]]:
     """Find redirects that lead in circles, as far as that is visible without DNS."""
     for position, listener in enumerate(config.listeners):
         if listener.redirect is not None:

@@ -116,7 +116,7 @@ class RouterConfig(Limits):
             ("connectors", lambda connector: connector.places[0].host),
             ("container_links", lambda link: link.address),
         ):
-            object.__setattr__(self, key, _named(getattr(self, key), stem))
+            object.__setattr__(self, key, _with_names(getattr(self, key), stem))
         for key, reason in unbound(self):
             raise ConfigError(type(self).__name__, key, reason)
 
@@ -153,7 +153,7 @@ class RouterConfig(Limits):
         return replace(self, connectors=(*self.connectors, *more))
 
 
-def _named(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
+def _with_names(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
     """Return the tables with names: a table without one gets the name of `stem`.
 
     If a name is taken, a number is added: see `free_name`.

@@ -82,7 +82,7 @@ class Table:
         Raises: ConfigError: a value outside its limits, or keys that contradict each other. Its `file` is the name of
             the class, until `read` replaces it.
         """
-        for name, kind in _words(type(self)).items():
+        for name, kind in _word_types(type(self)).items():
             # A program can use the words of the file in place of paths and members of enumerations.
             value = getattr(self, name)
             if isinstance(value, str) and not isinstance(value, kind):
@@ -108,7 +108,7 @@ def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
 _word_keys: dict[type[Table], Mapping[str, type]] = {}
 
 
-def _words(cls: type[Table]) -> Mapping[str, type]:
+def _word_types(cls: type[Table]) -> Mapping[str, type]:
     """Return the keys whose values are paths or one of several words, with the class of the values."""
     if cls in _word_keys:
         return _word_keys[cls]

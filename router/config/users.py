@@ -130,7 +130,7 @@ def add_user(file: Path, user: str, password: str, iterations: int = SCRAM_ITERA
 
     Raises: ConfigError: the file is not a file of users. CommandError: as `Users.add`. OSError: writing failed.
     """
-    with _locked(file.absolute().parent):
+    with _folder_lock(file.absolute().parent):
         users = Users.load(file) if file.exists() else Users({})
         users.add(user, password, iterations).save(file)
 
@@ -141,12 +141,12 @@ def remove_user(file: Path, user: str) -> None:
     Raises: ConfigError: there is no such file, or it is not a file of users. CommandError: as `Users.remove`. OSError:
         writing failed.
     """
-    with _locked(file.absolute().parent):
+    with _folder_lock(file.absolute().parent):
         Users.load(file).remove(user).save(file)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     # Two processes that add users must not overwrite each other. The file itself is replaced, so its folder is locked.
     descriptor = os.open(folder, os.O_RDONLY)
     try:

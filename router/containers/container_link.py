@@ -109,7 +109,7 @@ class ContainerLink:
         self.thefts = 0
         #: All thefts.
         self.stolen = 0
-        self._told: tuple[str, float] | None = None
+        self._logged_reason: tuple[str, float] | None = None
         self._told_of_watch: str | None = None
 
     def __repr__(self) -> str:
@@ -127,9 +127,13 @@ class ContainerLink:
 
     def is_news(self, reason: str, now: float) -> bool:
         """Return whether to log the reason for a pause, and note it: it is new, or `REPEAT_TIME` has passed."""
-        if self._told is not None and self._told[0] == reason and now - self._told[1] < REPEAT_TIME:
+        if (
+            self._logged_reason is not None
+            and self._logged_reason[0] == reason
+            and now - self._logged_reason[1] < REPEAT_TIME
+        ):
             return False
-        self._told = reason, now
+        self._logged_reason = reason, now
         return True
 
     def is_news_of_watch(self, reason: str) -> bool:
@@ -139,7 +143,7 @@ class ContainerLink:
 
     def is_news_no_more(self) -> None:
         """Note that the link works: the next reason is logged, even if it equals the last one."""
-        self._told = None
+        self._logged_reason = None
 
     def is_watched(self, *, is_doubtful: bool) -> bool:
         """Return whether the link has a watch. Args: is_doubtful: as of `router.containers.watches.is_watched`."""

@@ -78,7 +78,7 @@ class Containers:
     def add(self, each: ContainerLink) -> None:
         """Add a link. It attaches now, or as soon as there is a connection."""
         self._all[each] = None
-        self._go(each, each.connector)
+        self._use_connector(each, each.connector)
         if each.record is not None:
             self._attach(each)
 
@@ -87,7 +87,7 @@ class Containers:
         endpoint = each.link
         each.retry_at = None
         self._all.pop(each, None)
-        for attached in (endpoint, self._let_go(each)):
+        for attached in (endpoint, self._forget_endpoint(each)):
             if attached is not None:
                 self._detach(attached)
         self._leave(each)
@@ -112,7 +112,7 @@ class Containers:
         for each in list(self._by_connector.get(record.connector.name, ())):
             if each.record is not record:
                 continue
-            self._let_go(each)
+            self._forget_endpoint(each)
             each.record = each.session = None
             if each.chain is not None:
                 self._wait(each, f"the connection to {each.connector} is gone, where it was sent")
@@ -125,15 +125,15 @@ class Containers:
         what = f"the {who(by_peer=by_peer)} ended the session"
         for each in self._others_in(session):
             if each.link is None:
-                self._watch_over(each, error, what)
+                self._watch_ended(each, error, what)
             else:
-                self._over(each, error, what, refused=alone and by_peer and each.state is S.ATTACHING)
+                self._link_ended(each, error, what, refused=alone and by_peer and each.state is S.ATTACHING)
 
     def _others_in(self, session: Session) -> list[ContainerLink]:
         endpoints = (*self._by_link.items(), *self._by_watch.items())
         return list(dict.fromkeys(each for endpoint, each in endpoints if endpoint.session is session))
 
-    def _go(self, each: ContainerLink, connector: str) -> None:
+    def _use_connector(self, each: ContainerLink, connector: str) -> None:
         """Let a link use the connections of a connector from now on."""
         each.connector = connector
         self._by_connector.setdefault(connector, {})[each] = None
@@ -190,20 +190,20 @@ class Containers:
 
     def detached(self, event: LinkDetached) -> None:
         """Handle a detach by the peer, or by this router for a fault of the peer."""
-        self.over(event.link, event.error, by_peer=event.by_peer)
+        self.link_ended(event.link, event.error, by_peer=event.by_peer)
 
-    def over(self, endpoint: Link, error: Error | None, *, by_peer: bool = False) -> None:
+    def link_ended(self, endpoint: Link, error: Error | None, *, by_peer: bool = False) -> None:
         """Handle the end of an endpoint. If it belongs to a container link, that attaches again after a pause."""
         watched = self._by_watch.get(endpoint)
         if watched is not None:
             verb = "refused" if watched.link is None else "detached"
-            self._watch_over(watched, error, f"the {who(by_peer=by_peer)} {verb} the watch")
+            self._watch_ended(watched, error, f"the {who(by_peer=by_peer)} {verb} the watch")
         each = self._by_link.get(endpoint)
         if each is None:
             return
         refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, endpoint)))
         verb = "refused" if refused else "detached"
-        self._over(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
+        self._link_ended(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _is_untried(self, each: ContainerLink, endpoint: Link) -> bool:
         """Return whether a link attached a moment ago, and has had no delivery. Some containers answer an attach before
@@ -235,7 +235,7 @@ class Containers:
         try:
             endpoint = each.attach(self._session_of(each, record), record.limits.max_message_size)
         except CommandError as error:
-            self._let_go(each)
+            self._forget_endpoint(each)
             self._wait(each, f"it cannot be attached: {error}")
             return
         endpoint.context = each
@@ -257,23 +257,23 @@ class Containers:
         each.watch = watch
         self._by_watch[watch] = each
         each.become(S.ATTACHING, self._context.now)
-        self._context.schedule(self._context.now + WATCHING, partial(self._despair_of, each, watch))
+        self._context.schedule(self._context.now + WATCHING, partial(self._give_up_watch, each, watch))
 
-    def _despair_of(self, each: ContainerLink, watch: Link) -> None:
+    def _give_up_watch(self, each: ContainerLink, watch: Link) -> None:
         if each.watch is watch and each.link is None:
-            self._watch_over(each, None, f"the peer did not answer the watch in {WATCHING:g} s")
+            self._watch_ended(each, None, f"the peer did not answer the watch in {WATCHING:g} s")
             self._detach(watch)
 
-    def _watch_over(self, each: ContainerLink, error: Error | None, what: str) -> None:
+    def _watch_ended(self, each: ContainerLink, error: Error | None, what: str) -> None:
         """End the link if its watch ended because the node is gone; else continue without a watch, and log that."""
         context, endpoint, record = self._context, each.link, each.record
         assert record is not None, "it has a watch"
         if is_gone(error):
             if endpoint is not None:
                 self._detach(endpoint)
-            self._over(each, error, f"{what}: the node is not there", refused=True)
+            self._link_ended(each, error, f"{what}: the node is not there", refused=True)
             return
-        self._let_go_of_watch(each)
+        self._forget_watch(each)
         reason = what + because(error)
         if each.is_news_of_watch(reason):
             context.log.warning(
@@ -362,10 +362,10 @@ class Containers:
         context.routes.consumers_changed(node)
         return outgoing
 
-    def _over(self, each: ContainerLink, error: Error | None, what: str, *, refused: bool) -> None:
+    def _link_ended(self, each: ContainerLink, error: Error | None, what: str, *, refused: bool) -> None:
         now = self._context.now
         lasted = now - each.since if each.state is S.ATTACHED else 0.0
-        watch = self._let_go(each)
+        watch = self._forget_endpoint(each)
         if watch is not None:
             self._detach(watch)
         if lasted >= LASTING:
@@ -374,7 +374,7 @@ class Containers:
             each.thefts = 0
         reason = what + because(error)
         if error is not None and error.condition == LinkCondition.STOLEN:
-            self._stolen(each)
+            self._attach_stolen_later(each)
             return
         if error is not None and error.condition == LinkCondition.REDIRECT:
             refusal = self._follow(each, error)
@@ -386,14 +386,14 @@ class Containers:
         else:
             self._wait(each, reason)
 
-    def _let_go(self, each: ContainerLink) -> Link | None:
+    def _forget_endpoint(self, each: ContainerLink) -> Link | None:
         """Forget the endpoint of a link, and its watch. Returns: the watch, if there was one."""
         if each.link is not None:
             del self._by_link[each.link]
             each.link = None
-        return self._let_go_of_watch(each)
+        return self._forget_watch(each)
 
-    def _let_go_of_watch(self, each: ContainerLink) -> Link | None:
+    def _forget_watch(self, each: ContainerLink) -> Link | None:
         watch, each.watch = each.watch, None
         if watch is not None:
             del self._by_watch[watch]
@@ -415,36 +415,36 @@ class Containers:
         self._leave(each, connector)
         each.chain = chain
         each.node = chain.address or each.node
-        self._go(each, connector)
+        self._use_connector(each, connector)
         each.reason = f"{came_from} says that it is at {connector}"
         context.log.info(
             "link redirected", connector=came_from, link=each.name, node=each.node, address=each.address, to=connector
         )
         each.become(S.DISCONNECTED, context.now)
-        context.schedule(context.now + REACHING, partial(self._despair, each, chain))
+        context.schedule(context.now + REACHING, partial(self._give_up_redirect, each, chain))
         if each.record is not None:
             self._attach(each)
         return None
 
-    def _despair(self, each: ContainerLink, chain: object) -> None:
+    def _give_up_redirect(self, each: ContainerLink, chain: object) -> None:
         """Return a redirected link to its own connector, if there is no connection to its new place yet."""
         if each.chain is chain and each.state is S.DISCONNECTED:
             self._wait(each, f"{each.connector} is not reached, where it was sent")
 
-    def _go_home(self, each: ContainerLink) -> None:
+    def _return_home(self, each: ContainerLink) -> None:
         """Return a redirected link to its own connector: the container there may have a newer redirect."""
         if each.chain is not None:
             self._leave(each)
             each.chain = None
             each.node = each.home_node
-            self._go(each, each.home)
+            self._use_connector(each, each.home)
 
     # ----------------------------------------------------------------------------------------------------------- again
 
     def _wait(self, each: ContainerLink, reason: str) -> None:
         each.failures += 1
         at = each.connector
-        self._go_home(each)
+        self._return_home(each)
         seconds = self._try_later(each, S.WAITING, reason, FIRST_PAUSE, LONGEST_PAUSE, each.failures)
         if each.is_news(reason, self._context.now):
             self._context.log.warning(
@@ -457,13 +457,13 @@ class Containers:
                 seconds=seconds,
             )
 
-    def _stolen(self, each: ContainerLink) -> None:
+    def _attach_stolen_later(self, each: ContainerLink) -> None:
         """Attach a stolen link again later: a container with our id has attached a link of its name (§2.6.1)."""
         each.thefts += 1
         each.stolen += 1
         reason = "it was attached elsewhere, by a container with this one's id"
         at = each.connector
-        self._go_home(each)
+        self._return_home(each)
         seconds = self._try_later(each, S.STOLEN, reason, FIRST_STOLEN_PAUSE, LONGEST_STOLEN_PAUSE, each.thefts)
         self._context.log.warning(
             "link stolen by another container",

@@ -97,7 +97,7 @@ class RemoteNode(RemoteSide):
         """
         context, local, ingress = self._context, self.local, self.local.ingress
         for incoming in (True, False):
-            self._keep(incoming=incoming, needed=self._is_needed(incoming=incoming))
+            self._attach_or_release(incoming=incoming, needed=self._is_needed(incoming=incoming))
         if self._links:
             return False
         if ingress is not None and ingress.is_idle:
@@ -139,7 +139,7 @@ class RemoteNode(RemoteSide):
             return bool(local.outgoing or local.copies)
         return ingress is not None and bool(ingress.incoming or ingress.borrowers or ingress.waiting.size)
 
-    def _keep(self, *, incoming: bool, needed: bool) -> None:
+    def _attach_or_release(self, *, incoming: bool, needed: bool) -> None:
         context = self._context
         link = self._links.get(incoming)
         if needed:
@@ -153,9 +153,9 @@ class RemoteNode(RemoteSide):
         idle = 0.0 if context.draining else context.config.elsewhere.idle
         until = self._idle_since.setdefault(incoming, context.now) + idle
         if context.now < until:
-            self._look_by(until)
+            self._schedule_look(until)
         elif link.is_busy:
-            self._look_by(context.now + BUSY_TIME)
+            self._schedule_look(context.now + BUSY_TIME)
         else:
             del self._links[incoming], self._idle_since[incoming]
             self._containers.remove(link)
@@ -175,7 +175,7 @@ class RemoteNode(RemoteSide):
             refused=self._refused,
         )
 
-    def _look_by(self, at: float) -> None:
+    def _schedule_look(self, at: float) -> None:
         if self._look_at is None or at < self._look_at:
             self._look_at = at
             self._context.schedule(at, self._look_again)
@@ -191,7 +191,7 @@ class RemoteNode(RemoteSide):
             be refused, since they would ask again at once.
         """
         context, local = self._context, self.local
-        told = _passed_on(error, link.connector)
+        told = _error_for_clients(error, link.connector)
         attached: list[IncomingLink | OutgoingLink]
         if link.incoming:
             attached = [*local.outgoing, *local.copies]
@@ -284,7 +284,7 @@ class RemoteNodes:
         return local
 
 
-def _passed_on(error: Error | None, connector: str) -> Error:
+def _error_for_clients(error: Error | None, connector: str) -> Error:
     """Return the error that clients get for a refusal. A redirect stays in it: clients may follow it themselves."""
     if error is None:
         return Error(condition=LinkCondition.DETACH_FORCED, description=f"{connector} does not take the link")

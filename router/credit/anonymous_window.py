@@ -100,7 +100,7 @@ class SharedWindow(FixedCredit):
             portion = self._portions[key] = Portion(key, self.capacity, self._left)
             self._waited[portion] = None
         self._change(portion, portion.waiting + 1, portion.most)
-        self._look(sink)
+        self._note_low(sink)
         return portion
 
     def take_back(self, sink: CreditSink) -> None:

@@ -148,12 +148,12 @@ class Pool(PoolState):
             self._lower_now = False
             self._held_until = 0.0
             if free and (waiters.empty or waiters.low):
-                self._deal(now)
+                self._grant_free_credit(now)
         elif now < self._held_until:
             self._lower_at = self._held_until if self._held_until < inf else None
         elif not self._lowered_fully:
             if self._lower_now:
-                self._lower(now)
+                self._lower_excess(now)
             elif self._lower_at is None:
                 self._lower_at = now + self._settings.starve_time
         if self._drain_asked:
@@ -229,7 +229,7 @@ class Pool(PoolState):
             share = few if large else -(-(demand - few * waiters.large) // (waiters.not_idle - waiters.large))
         return share
 
-    def _deal(self, now: float) -> None:
+    def _grant_free_credit(self, now: float) -> None:
         """Grant the free credit: one to each sink without any, then up to a share to those that are low."""
         waiters = self._waiters
         waiters.age(now)
@@ -288,7 +288,7 @@ class Pool(PoolState):
         self._overcommit_at = until if self._overcommit_at is None else min(until, self._overcommit_at)
         return True
 
-    def _lower(self, now: float) -> None:
+    def _lower_excess(self, now: float) -> None:
         """Take back the credit that exceeds the demand, from idle sinks first.
 
         While there is a consumer, a firm sink is asked to return credit only if it is idle: a busy one uses it up soon.

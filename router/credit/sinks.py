@@ -169,7 +169,7 @@ class FixedCredit:
         if not sink.waiting:
             raise CommandError("forwarded: no delivery of this sink waits")
         sink.waiting -= 1
-        self._look(sink)
+        self._note_low(sink)
 
     def held(self, sink: CreditSink) -> int:
         """Return the number of waiting deliveries that use up the window."""
@@ -180,7 +180,7 @@ class FixedCredit:
         sink.delivery_count = (sink.delivery_count + count) & SERIAL
         sink.available = max(0, sink.available - count)
         sink.granted = max(0, sink.granted - count)
-        self._look(sink)
+        self._note_low(sink)
 
     def credit_slack(self, sink: CreditSink) -> int:
         """Return the slack of a sink, as `Pool.credit_slack` does."""
@@ -230,7 +230,7 @@ class FixedCredit:
         self._low.clear()
         return flows
 
-    def _look(self, sink: CreditSink) -> None:
+    def _note_low(self, sink: CreditSink) -> None:
         """Note that a sink may get credit if half of the window is free, or the sink has none."""
         if sink in self._inputs and ((sink.granted + self.held(sink)) * 2 <= self.window or not sink.granted):
             self._low[sink] = None

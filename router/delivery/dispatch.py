@@ -77,7 +77,7 @@ def dispatch(context: Context, node: Node) -> None:
         if context.legs_seen >= LEGS_A_TURN:
             context.postpone(node)
             break
-        if _is_left(relay):
+        if _is_abandoned(relay):
             assert relay.incoming is not None
             sender_gone(context, relay, relay.incoming)
             continue
@@ -95,7 +95,7 @@ def dispatch(context: Context, node: Node) -> None:
     waiting.put_back(aside)
 
 
-def _is_left(relay: Relay) -> bool:
+def _is_abandoned(relay: Relay) -> bool:
     """Tell whether the sender of an unsettled queued delivery is gone: then no receiver gets it."""
     source = relay.source
     return (
@@ -130,10 +130,10 @@ def _move_to_share(context: Context, relay: Relay, share: CreditShare) -> None:
 def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     """Return the outgoing links that take a delivery now; none: it must wait."""
     if node.is_multicast:
-        return _everyone(context, node)
+        return _choose_all(context, node)
     excluded = relay.excluded
     if isinstance(node, InternalNode) and node.lane is not None:
-        return _by_lane(context, node, relay)
+        return _choose_lane_link(context, node, relay)
     ready = [each for each in node.creditors if each.is_ready and (excluded is None or each not in excluded)]
     if not ready:
         for each in node.creditors:
@@ -141,7 +141,7 @@ def _choose(context: Context, node: Node, relay: Relay) -> list[OutgoingLink]:
     return list(choose(node.config.distribution, ready))
 
 
-def _by_lane(context: Context, lane_node: InternalNode, relay: Relay) -> list[OutgoingLink]:
+def _choose_lane_link(context: Context, lane_node: InternalNode, relay: Relay) -> list[OutgoingLink]:
     """Return the link of a lane that takes a delivery now; none: it must wait.
 
     A delivery of more than one frame goes by a bulk link of the lane, so that no small one waits for it. Later
@@ -175,7 +175,7 @@ def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
     return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
 
 
-def _everyone(context: Context, node: Node) -> list[OutgoingLink]:
+def _choose_all(context: Context, node: Node) -> list[OutgoingLink]:
     """Return all receivers of a multicast that are not skipped; none: one of them is not ready, and it must wait."""
     awaited = node.awaited
     while awaited:
@@ -188,7 +188,7 @@ def _everyone(context: Context, node: Node) -> list[OutgoingLink]:
     here: list[OutgoingLink] = []
     for share in node.shares:
         # This is a node of the mesh: the consumers of this router are at the node of the share.
-        here = _everyone(context, share.node) if share.is_ready else []
+        here = _choose_all(context, share.node) if share.is_ready else []
         if not here:
             return []
     if len(ready) == len(node.outgoing):

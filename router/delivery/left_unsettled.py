@@ -39,12 +39,12 @@ def end_all(context: Context, links: Links) -> Steps[None]:
         if _has_left(link):
             ledgers.setdefault((state.session, state.sender), []).append(link)
         else:
-            _done(context, link)
+            _forget_link(context, link)
     for ledger, those in ledgers.items():
         if ledger in rounds:
             rounds[ledger].join(those)
         else:
-            yield from _go_through(context, ledger, those)
+            yield from _sweep_ledger(context, ledger, those)
 
 
 def end_backlog(context: Context, link: OutgoingLink) -> Steps[None]:
@@ -54,7 +54,7 @@ def end_backlog(context: Context, link: OutgoingLink) -> Steps[None]:
         yield
 
 
-def _go_through(context: Context, ledger: Ledger, links: Links) -> Steps[None]:
+def _sweep_ledger(context: Context, ledger: Ledger, links: Links) -> Steps[None]:
     session, sent = ledger
     going = context.ended_links.rounds[ledger] = Round(Sweep(session, sent), links)
     try:
@@ -76,10 +76,10 @@ def _go_through(context: Context, ledger: Ledger, links: Links) -> Steps[None]:
         for delivery in [each for each in link.endpoint.flow_state.unsettled.values() if isinstance(each, Delivery)]:
             _end(context, delivery)
             yield
-        _done(context, link)
+        _forget_link(context, link)
 
 
-def _done(context: Context, link: IncomingLink | OutgoingLink) -> None:
+def _forget_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     if context.ended_links.links.pop(link, 0) is None:
         context.keep_count(link)
     link.endpoint.flow_state.compact()  # the garbage collector may find the link's objects only much later

@@ -65,7 +65,7 @@ def close_if_done(context: Context, relay: Relay) -> None:
         context.end_detached(relay.source)
     drop_kept(context, relay)
     if context.recording is not None:
-        context.recording.over(relay)
+        context.recording.relay_ended(relay)
     context.legs_seen += max(0, len(relay.legs) - 1)
     # Relays, legs and deliveries refer to each other: these circles end here.
     for leg in relay.legs:

@@ -73,7 +73,7 @@ def end_connection(context: Context, record: ConnectionRecord) -> None:
     for session in record.engine.channels.sessions:
         session.flow_state.channel = -1  # so that no frame leaves by links that are yet to be ended
     context.leaving[record] = None
-    links = _over(context, [*record.outgoing, *record.detached_unsettled, *record.incoming])
+    links = _stop_links(context, [*record.outgoing, *record.detached_unsettled, *record.incoming])
     context.chores.do(_leave(context, record, links))
 
 
@@ -92,10 +92,10 @@ def end_session(context: Context, record: ConnectionRecord, session: Session) ->
     for each in links:
         if isinstance(each, OutgoingLink) and each.lane is not None:
             context.routes.lane_refused(each)
-    context.chores.do(_end(context, _over(context, links)))
+    context.chores.do(_end(context, _stop_links(context, links)))
 
 
-def _over(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:
+def _stop_links(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:
     """Stop links from taking and sending deliveries, before they are ended in steps."""
     for each in links:
         _forget_name(context, each)
@@ -199,7 +199,7 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
         node = link.node  # type: ignore[assignment]  # None for an anonymous terminus
     if node is not None:
         context.touch(node)
-        if isinstance(node, DynamicNode) and node.maker is record and _made(link):
+        if isinstance(node, DynamicNode) and node.maker is record and _made_its_node(link):
             _maker_gone(context, node)
     return True
 
@@ -222,7 +222,7 @@ def release_queued(context: Context, node: Node) -> None:
         undelivered(context, relay, node)
 
 
-def _made(link: IncomingLink | OutgoingLink) -> bool:
+def _made_its_node(link: IncomingLink | OutgoingLink) -> bool:
     """Tell whether a link has made its dynamic node."""
     remote = link.endpoint.remote
     if remote is None:

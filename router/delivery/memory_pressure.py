@@ -31,7 +31,7 @@ def check(context: Context) -> None:
     if used_up != memory.used_up:
         memory.used_up = used_up
         if used_up:
-            largest = max(_holders(context), key=_used, default=None)
+            largest = max(_holders(context), key=_used_octets, default=None)
             context.log.warning(
                 "memory used up",
                 octets=budget.used,
@@ -67,7 +67,7 @@ def _holders(context: Context) -> Iterator[Node | ConnectionRecord]:
     yield from (node for node in nodes(context) if node.buffered)
 
 
-def _used(holder: Node | ConnectionRecord) -> int:
+def _used_octets(holder: Node | ConnectionRecord) -> int:
     return holder.account.used
 
 
@@ -83,17 +83,17 @@ def _make_room(context: Context) -> None:
     if left <= 2 * limit:
         return
     returned: dict[str, int] = {}
-    for holder in sorted(_holders(context), key=_used, reverse=True):
-        if left <= 1.5 * limit or not _used(holder):
+    for holder in sorted(_holders(context), key=_used_octets, reverse=True):
+        if left <= 1.5 * limit or not _used_octets(holder):
             break
-        held = _used(holder)
+        held = _used_octets(holder)
         if isinstance(holder, ConnectionRecord):
             _close(context, holder)
             left -= held
         else:
             _return(context, holder)
-            if _used(holder) < held:  # the node keeps messages that may be sent again
-                returned[holder.name] = held - _used(holder)
+            if _used_octets(holder) < held:  # the node keeps messages that may be sent again
+                returned[holder.name] = held - _used_octets(holder)
                 left -= returned[holder.name]
     if returned:
         context.log.warning(

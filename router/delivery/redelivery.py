@@ -48,7 +48,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if kind == REJECTED:
-        data = _again(relay, failed=True)
+        data = _next_attempt(relay, failed=True)
         drop_kept(context, relay)
         dead_letter(context, relay, data)
         return outcome
@@ -63,7 +63,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     assert waits_at is not None
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
     failed = modified is not None and bool(modified.delivery_failed)
-    data = _again(relay, failed=failed, modified=modified)
+    data = _next_attempt(relay, failed=failed, modified=modified)
     if relay.attempts >= node.config.attempts or not possible:
         drop_kept(context, relay)
         if node.config.dead_letter is None:
@@ -75,7 +75,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
         dispose(leg.delivery, outcome, True)
         uncount_or_abort(context, leg)
     if context.recording is not None:
-        context.recording.tried_again(relay, leg)
+        context.recording.attempt_failed(relay, leg)
     relay.failed = relay.failed or failed
     # Legs of copies go on: a browser sees a message once, for all its attempts.
     relay.drop([each for each in relay.legs if each.copy and not each.done])
@@ -95,7 +95,7 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     return None
 
 
-def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:
+def _next_attempt(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:
     """Return a message for its next attempt, see `message_head.redelivered`. Another format than 0 stays as it came."""
     assert relay.kept is not None
     data = bytes(relay.kept)

@@ -43,7 +43,7 @@ def refuse(context: Context, relay: Relay, error: Error, node: Node | None = Non
         if relay.settled or not takes_rejected(incoming):
             count_undelivered(context, node)
             if context.recording is not None:
-                context.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
+                context.recording.not_sent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
             fail_sender(context, relay, error)
             return
     undelivered(context, relay, node, encode_composite(Rejected(error=error)))

@@ -173,7 +173,7 @@ def end_unsent(context: Context, relay: Relay, state: bytes, why: Outcome | None
     Args: why: the outcome in telemetry; None: that of `state`.
     """
     if context.recording is not None:
-        context.recording.unsent(relay, why if why is not None else outcome_of(state), state)
+        context.recording.not_sent(relay, why if why is not None else outcome_of(state), state)
     unqueue(context, relay)
     forwarded(context, relay, left=False)
     drop_chunks(relay)

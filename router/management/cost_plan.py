@@ -204,21 +204,21 @@ class _Keys:
             raise CommandError(f"{place} must be an object")
         for name in names:
             if name not in value:
-                raise CommandError(f"{self._at(name)} is missing")
+                raise CommandError(f"{self._key_path(name)} is missing")
         for name in value:
             if name not in names:
-                raise CommandError(f"{self._at(name)} is not known")
+                raise CommandError(f"{self._key_path(name)} is not known")
         self._value: Mapping[str, Any] = value
 
     def get(self, name: str, what: str, is_so: Callable[[Any], bool]) -> Any:
         if not is_so(self._value[name]):
-            raise CommandError(f"{self._at(name)} must be {what}")
+            raise CommandError(f"{self._key_path(name)} must be {what}")
         return self._value[name]
 
     def inner(self, name: str, names: Sequence[str]) -> _Keys:
-        return _Keys(self._value[name], self._at(name), names)
+        return _Keys(self._value[name], self._key_path(name), names)
 
-    def _at(self, name: str) -> str:
+    def _key_path(self, name: str) -> str:
         return f"{self._place}.{name}" if self._place else name
 
 

@@ -83,7 +83,7 @@ class EntityType:
         self.changeable = changeable
         self._kind = kind
         self._key = key
-        self._called = called
+        self._public_name = called
 
     def identity(self, entity: Any) -> str:
         """Return the identity of an entity, unique in its router."""
@@ -91,7 +91,7 @@ class EntityType:
 
     def entity_name(self, entity: Any) -> str:
         """Return the name that people use for an entity; it need not be unique."""
-        return self._called(entity) if self._called is not None else self.identity(entity)
+        return self._public_name(entity) if self._public_name is not None else self.identity(entity)
 
     def reader(self, names: Iterable[str]) -> Callable[[Any], list[Value]]:
         """Return a function that reads these attributes of an entity; null for attributes that it does not have."""
@@ -142,7 +142,7 @@ def _named(entity: AddressStatistics | ConnectorStatistics | ListenerStatistics 
     return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
 
 
-def _called(entity: AddressStatistics | NodeStatistics) -> str:
+def _public_name(entity: AddressStatistics | NodeStatistics) -> str:
     return without_secret(entity.name)
 
 
@@ -184,8 +184,8 @@ TYPES: Final[Mapping[str, EntityType]] = {
         ),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
-        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),
-        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_called),
+        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
+        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),
         EntityType(
             "neighbour",

@@ -155,11 +155,11 @@ def _page(
 
 def _read(request: Message, statistics: Statistics) -> Steps[Value]:
     """Return all attributes of one entity."""
-    name, identity, wanted = _wanted(request)
+    name, identity, wanted = _requested_entity(request)
     if "self" in (name, identity) and wanted in (None, NODE):
         return {"name": "self", "identity": "self", "type": NODE}
     kind, entity = yield from _find(request, statistics)
-    return _told(kind, entity)
+    return _attributes(kind, entity)
 
 
 def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
@@ -179,14 +179,14 @@ def _update(request: Message, statistics: Statistics, change: Change | None) -> 
         change(kind.identity(entity), entity, int(cost))
     except LookupError as error:
         raise RequestError(NOT_FOUND, str(error)) from None
-    return {**_told(kind, entity), "cost": ULong(cost)}
+    return {**_attributes(kind, entity), "cost": ULong(cost)}
 
 
-def _told(kind: EntityType, entity: Any) -> dict[str, Value]:
+def _attributes(kind: EntityType, entity: Any) -> dict[str, Value]:
     return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
 
 
-def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
+def _requested_entity(request: Message) -> tuple[str | None, str | None, str | None]:
     """Return name, identity and type of the requested entity."""
     properties = request.application_properties
     name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
@@ -197,7 +197,7 @@ def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
 
 def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, Any]]:
     """Find the requested entity."""
-    name, identity, wanted = _wanted(request)
+    name, identity, wanted = _requested_entity(request)
     found: list[tuple[EntityType, Any]] = []
     for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
         for entity in kind.entities(statistics):

@@ -58,7 +58,7 @@ class Neighbour:
         #: Sessions of lanes: for small deliveries, for large ones, and for lanes whose only link carries both.
         self._shared: deque[Session] = deque((self._begin_shared(),))
         self._bulk: deque[Session] = deque()
-        self._apart: deque[Session] = deque()
+        self._tree_sessions: deque[Session] = deque()
         endpoint = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
@@ -92,15 +92,15 @@ class Neighbour:
         assert session.remote is not None
         desired = session.remote.desired_capabilities
         if WHOLE in desired:
-            wide = sum(each.window for each in self._begun_for(WHOLE) if each.window > each.part)
+            wide = sum(each.window for each in self._sessions_desiring(WHOLE) if each.window > each.part)
             window = max(session.part, (self._config.lane_window - wide) // 2)
             session.begin(window=window, offered_capabilities=(WHOLE,))
-        elif LARGE in desired and len(self._begun_for(LARGE)) <= 2 * BULK_SESSIONS:
+        elif LARGE in desired and len(self._sessions_desiring(LARGE)) <= 2 * BULK_SESSIONS:
             session.begin(window=max(session.part, self._config.bulk_window), offered_capabilities=(LARGE,))
         else:
             session.begin()
 
-    def _begun_for(self, capability: Symbol) -> list[Session]:
+    def _sessions_desiring(self, capability: Symbol) -> list[Session]:
         """Return the sessions of this connection that the neighbour began with a desired capability."""
         sessions = self.record.engine.channels.sessions
         return [each for each in sessions if each.remote is not None and capability in each.remote.desired_capabilities]
@@ -137,7 +137,7 @@ class Neighbour:
             session with lanes that have another link for those.
         Raises: CommandError: the neighbour allows no further session.
         """
-        sessions = self._apart if alone else self._bulk
+        sessions = self._tree_sessions if alone else self._bulk
         session = self._with_room(sessions, BULK_SESSIONS, self._begin_bulk)
         for _ in range(BULK_SESSIONS - 1):
             if not session.is_closed:

@@ -106,11 +106,11 @@ class Message:
     def __repr__(self) -> str:
         """Return the fields that are set, and the kind and the size of the body, but not its content."""
         said = [
-            f"{item.name}={_told(value)}"
+            f"{item.name}={_field_text(value)}"
             for item in fields(self)[1:]
             if (value := getattr(self, item.name)) != _default(item)
         ]
-        return f"<Message {' '.join([_told_body(self.body), *said])}>"
+        return f"<Message {' '.join([_body_text(self.body), *said])}>"
 
     def encode(self) -> bytes:
         """Encode the message as a payload of message-format 0.
@@ -232,12 +232,12 @@ def encode_foot(message: Message) -> bytes:
     return encode_sections(message._foot())
 
 
-def _told(value: object) -> str:
+def _field_text(value: object) -> str:
     """Return a field as text for people; a map as its keys."""
     return shown(list(value) if isinstance(value, dict) else value)
 
 
-def _told_body(body: object) -> str:
+def _body_text(body: object) -> str:
     kind = type(body).__name__
     return f"{kind}[{len(body)}]" if isinstance(body, Sized) else kind
 

@@ -50,7 +50,7 @@ class Credentials:
         try:
             return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
         except OSError as error:
-            raise _unlike(error, tls.certificate, f"{where or listener.name}.tls") from None
+            raise _unusable_file(error, tls.certificate, f"{where or listener.name}.tls") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ConnectorCredentials:
         try:
             return cls(client_context(tls.trust, tls.certificate, tls.key), password)
         except OSError as error:
-            raise _unlike(error, tls.certificate or tls.trust, f"{where}.tls") from None
+            raise _unusable_file(error, tls.certificate or tls.trust, f"{where}.tls") from None
 
 
 def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
@@ -98,7 +98,7 @@ def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContex
     try:
         return mesh_contexts(mesh.certificate, mesh.key, mesh.trust)
     except OSError as error:
-        raise _unlike(error, mesh.certificate, "mesh.certificate") from None
+        raise _unusable_file(error, mesh.certificate, "mesh.certificate") from None
 
 
 _REASONS: Final[Mapping[str, str]] = {
@@ -108,7 +108,7 @@ _REASONS: Final[Mapping[str, str]] = {
 """Explanations of OpenSSL's reasons."""
 
 
-def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
+def _unusable_file(error: OSError, file: Path | None, key: str) -> ConfigError:
     """Return the error for an unusable file. `ssl.SSLError` is an OSError: no PEM, or a key of another certificate."""
     reason = error.strerror or str(error)
     if isinstance(error, ssl.SSLError):

@@ -90,7 +90,7 @@ class Listener:
             found = await trio.socket.getaddrinfo(
                 endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            return cls(config, _bound(_addresses(found), shared=shared, listens=True))
+            return cls(config, _bind(_addresses(found), shared=shared, listens=True))
         except OSError as error:
             raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
 
@@ -146,7 +146,7 @@ def reserved(config: ListenerConfig) -> list[socket.socket]:
     endpoint = config.endpoint
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        sockets = _bound(_addresses(found))
+        sockets = _bind(_addresses(found))
         for each in sockets:
             # Set after `bind`: set before it, another process that shares its port, too, would go unnoticed.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -168,17 +168,17 @@ def _addresses(found: Iterable[tuple[Any, ...]]) -> list[Address]:
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
-def _bound(addresses: Sequence[Address], *, shared: bool = False, listens: bool = False) -> list[socket.socket]:
+def _bind(addresses: Sequence[Address], *, shared: bool = False, listens: bool = False) -> list[socket.socket]:
     for attempt in range(BIND_ATTEMPTS):
         try:
-            return _bound_once(addresses, shared=shared, listens=listens)
+            return _bind_once(addresses, shared=shared, listens=listens)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or addresses[0][1][1] or attempt == BIND_ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _bound_once(addresses: Sequence[Address], *, shared: bool, listens: bool) -> list[socket.socket]:
+def _bind_once(addresses: Sequence[Address], *, shared: bool, listens: bool) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, address in addresses:

@@ -70,7 +70,7 @@ class StreamTransport(Transport):
                 self._driver.core.sent(self._record, now)
                 return
             rest = memoryview(data)[sent:]
-        self._driver.core.unsent(self._record)
+        self._driver.core.output_blocked(self._record)
         self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection only
         self._start(self._write_rest, rest)
@@ -86,7 +86,7 @@ class StreamTransport(Transport):
                     driver.core.sent(record, self._now())
                     data = driver.core.data_to_send(record, self._now())
                     if data:
-                        driver.core.unsent(record)
+                        driver.core.output_blocked(record)
                     if self._tracer is not None:
                         self._tracer.sent(data)
                     self._written.set()

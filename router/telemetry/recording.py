@@ -98,8 +98,8 @@ class Recording:
         self._numbers: dict[Node | bytes, int] = {}
         #: The last recorded counts of links, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
-        #: Ended links that were explained again, for hop records that are not handed over yet.
-        self._told_again: set[int] = set()
+        #: Ended links that were explained again, for hop records that are not handed relay_ended yet.
+        self._explained_again: set[int] = set()
         self._generation = -1
         recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
@@ -112,7 +112,7 @@ class Recording:
     # ------------------------------------------------------------------------------------------------------ deliveries
 
     def flush(self) -> None:
-        """Hand over the hop records."""
+        """Hand relay_ended the hop records."""
         recorder = self._recorder
         if self._words is None:
             self._words = self._writer.room()
@@ -120,7 +120,7 @@ class Recording:
             self._words = self._writer.take_hops(
                 self._words, recorder.used, recorder.first, recorder.stored - recorder.first
             )
-            self._told_again.clear()
+            self._explained_again.clear()
         else:
             return
         recorder.give(self._words)
@@ -130,15 +130,15 @@ class Recording:
         self._recorder.times = 0
         leg.sent_at = self._recorder.time()
 
-    def over(self, relay: Relay) -> None:
+    def relay_ended(self, relay: Relay) -> None:
         """Record each leg of a relay that has ended."""
         if relay.legs:
             for leg in relay.legs:
-                self.tried(relay, leg)
+                self.attempt_ended(relay, leg)
         elif not relay.recorded:
-            self.unsent(relay, Outcome.ABORTED, None)
+            self.not_sent(relay, Outcome.ABORTED, None)
 
-    def tried(self, relay: Relay, leg: Leg) -> None:
+    def attempt_ended(self, relay: Relay, leg: Leg) -> None:
         """Record a leg for which nothing more follows, or whose delivery is sent again."""
         delivery = leg.delivery
         outgoing = leg.outgoing
@@ -152,23 +152,23 @@ class Recording:
         if outcome is Outcome.NONE and leg.aborting:
             outcome = Outcome.ABORTED
         if outgoing.gone:
-            self._tell_again(outgoing)
+            self._explain_again(outgoing)
         flags = Flag.COPY if leg.copy else 0
         self._store(
             relay, key, flags, outcome, leg.outcome, outgoing.number, delivery.size, leg.sent_at, leg.outcome_at
         )
 
-    def tried_again(self, relay: Relay, leg: Leg) -> None:
+    def attempt_failed(self, relay: Relay, leg: Leg) -> None:
         """Record a failed attempt, which another with its own key will follow.
 
         Finished copies belong to the failed attempt.
         """
         for each in relay.legs:
             if each is leg or (each.copy and each.done):
-                self.tried(relay, each)
+                self.attempt_ended(relay, each)
         relay.counter = 0
 
-    def unsent(self, relay: Relay, outcome: Outcome, state: bytes | None) -> None:
+    def not_sent(self, relay: Relay, outcome: Outcome, state: bytes | None) -> None:
         """Record a delivery that goes to no receiver. Args: state: the outcome for its sender."""
         key = self._key(relay, None)
         relay.recorded = True
@@ -218,7 +218,7 @@ class Recording:
         if isinstance(source, IncomingLink):
             incoming = source.number
             if source not in source.connection.incoming:
-                self._tell_again(source)
+                self._explain_again(source)
         if relay.presettled:
             flags |= Flag.SETTLED
         self._recorder.store(
@@ -249,7 +249,7 @@ class Recording:
         number = self._numbers.get(node)
         if number is None:
             place = {"address": without_secret(node.name)[:NAME] or None, "tenant": node.tenant}
-            number = self._numbered(node, {"name": "", "direction": "address", **place})
+            number = self._assign_number(node, {"name": "", "direction": "address", **place})
         return number
 
     def condition(self, state: bytes) -> int:
@@ -261,10 +261,10 @@ class Recording:
         if number is None:
             name = condition.decode("ascii", "replace")
             told = {"name": name, "direction": "condition", "address": None, "tenant": None}
-            number = self._numbered(condition, told)
+            number = self._assign_number(condition, told)
         return number
 
-    def _numbered(self, key: Node | bytes, told: dict[str, Any]) -> int:
+    def _assign_number(self, key: Node | bytes, told: dict[str, Any]) -> int:
         """Return a new number, and record its meaning `told`."""
         if len(self._numbers) >= NUMBERED:
             for each in self._numbers.values():
@@ -278,24 +278,24 @@ class Recording:
 
     def up(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link was attached."""
-        self._writer.take(Kind.LINK, [self._explained(link)])
-        self._happened(Happening.UP, self._told(link))
+        self._writer.take(Kind.LINK, [self._explanation(link)])
+        self._record_event(Happening.UP, self._link_fields(link))
 
-    def _tell_again(self, gone: IncomingLink | OutgoingLink) -> None:
+    def _explain_again(self, gone: IncomingLink | OutgoingLink) -> None:
         """Explain an ended link's number again: its deliveries lasted so long that the number may be forgotten."""
-        if gone.number not in self._told_again:
-            self._told_again.add(gone.number)
-            self._writer.take(Kind.LINK, [self._explained(gone)])
+        if gone.number not in self._explained_again:
+            self._explained_again.add(gone.number)
+            self._writer.take(Kind.LINK, [self._explanation(gone)])
             self._writer.gone(gone.number)
 
     def down(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link has ended."""
-        self._happened(Happening.DOWN, self._told(link))
+        self._record_event(Happening.DOWN, self._link_fields(link))
         self._writer.gone(link.number)
 
     def stolen(self, link: IncomingLink | OutgoingLink) -> None:
-        """Record that a link was attached again over another connection, and is about to end."""
-        self._happened(Happening.STOLEN, self._told(link))
+        """Record that a link was attached again relay_ended another connection, and is about to end."""
+        self._record_event(Happening.STOLEN, self._link_fields(link))
 
     def refused(self, endpoint: Link, record: ConnectionRecord, error: Error) -> None:
         """Record that a link was not attached."""
@@ -303,7 +303,7 @@ class Recording:
         direction = "incoming" if isinstance(endpoint, Receiver) else "outgoing"
         told = {"link": endpoint.name[:NAME], "direction": direction, "peer": record.peer.container_id[:NAME] or None}
         happening = Happening.REDIRECTED if redirected else Happening.REFUSED
-        self._happened(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
+        self._record_event(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
 
     def may_have_waited(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link had no credit for long, when it gets credit again."""
@@ -311,9 +311,9 @@ class Recording:
         if since is not None and link.endpoint.flow_state.link_credit:
             waited = self._kernel.now - since
             if waited >= self._credit_wait:
-                self._happened(Happening.CREDIT, self._told(link), waited=round(waited * 1e9))
+                self._record_event(Happening.CREDIT, self._link_fields(link), waited=round(waited * 1e9))
 
-    def _happened(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
+    def _record_event(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
         event = {"time": self._time(), "happening": happening.value, **told, "error": None, "waited": None, **more}
         self._writer.take(Kind.EVENT, [event])
 
@@ -343,7 +343,7 @@ class Recording:
                 "time": time,
                 "since": since,
                 "number": link.number,
-                **self._told(link),
+                **self._link_fields(link),
                 "from_router": link.lane is not None,
                 "deliveries": counted.deliveries,
                 "octets": counted.octets,
@@ -356,13 +356,13 @@ class Recording:
                 "credit": counted.link_credit,
             }
 
-    def _explained(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    def _explanation(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
         """Return the record that explains a link's number: the link's name, and the fields that identify it."""
-        told = self._told(link)
+        told = self._link_fields(link)
         name = told.pop("link")
         return {"number": link.number, "name": name, **told, "from_router": link.lane is not None}
 
-    def _told(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    def _link_fields(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
         """Return the fields that identify a link to readers."""
         named = link.lane if link.lane is not None else link.node
         connection = link.connection

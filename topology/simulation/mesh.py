@@ -203,7 +203,7 @@ class Mesh:
 
     def unlink(self, one: str, other: str) -> None:
         """Take away all links of two routers. Raises: CommandError: there is none."""
-        for link in self._between(one, other):
+        for link in self._links_between(one, other):
             self._links.remove(link)
             link.path.cut = True
             if link.near.is_running:
@@ -214,7 +214,7 @@ class Mesh:
 
     def set_cost(self, one: str, other: str, cost: int) -> None:
         """Set the cost of all links of two routers, both ways. Raises: CommandError: there is none."""
-        for link in self._between(one, other):
+        for link in self._links_between(one, other):
             self.log.note("-", "cost set", near=link.near.id, far=link.far.id, cost=cost)
             if link.near.is_running:
                 link.near.router.set_cost(link.connector, cost)
@@ -278,14 +278,14 @@ class Mesh:
 
     def cut(self, one: str, other: str) -> None:
         """Cut all links of two routers: connections break, both ends learn of it, and no new one opens until `heal`."""
-        for link in self._between(one, other):
+        for link in self._links_between(one, other):
             link.path.cut = True
             self.log.note("-", "cut", near=one, far=other)
             self._network.break_all(link.path)
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections of two routers; new ones can open at once."""
-        for link in self._between(one, other):
+        for link in self._links_between(one, other):
             self.log.note("-", "reset", near=one, far=other)
             self._network.break_all(link.path)
 
@@ -303,7 +303,7 @@ class Mesh:
     def heal(self, one: str | None = None, other: str | None = None) -> None:
         """Mend the links of two routers; or, without arguments, all links and the partition."""
         if one is not None and other is not None:
-            links = self._between(one, other)
+            links = self._links_between(one, other)
         else:
             links = self._links
             self.partition()
@@ -456,7 +456,7 @@ class Mesh:
         if self[id].is_running:
             self[id].router.reload()
 
-    def _between(self, one: str, other: str) -> list[Link]:
+    def _links_between(self, one: str, other: str) -> list[Link]:
         found = [link for link in self._links if link.joins(self[one], self[other])]
         if not found:
             raise CommandError(f"there is no link of {one} and {other}")

@@ -98,9 +98,9 @@ def restricted(name: str, code: int) -> Callable[[type[T]], type[T]]:
                 decoder.refuse_depth(depth)
                 value, offset = table[data[offset]](data, offset + 1, depth + 1)
             except ProtocolError as error:
-                raise _within(label, error) from error
+                raise _with_field_name(label, error) from error
             except MALFORMED as error:
-                raise _within(label, malformed(error)) from error
+                raise _with_field_name(label, malformed(error)) from error
             return made(value), offset  # type: ignore[call-arg]  # mypy does not see its one field
 
         def write(value: Any, depth: int) -> bytes:
@@ -203,7 +203,7 @@ def _descriptor(code: int) -> bytes:
     return b"\x00" + encoder.FIELD_WRITERS[Primitive.ULONG](code, 0)
 
 
-def _within(where: str, error: ProtocolError) -> ProtocolError:
+def _with_field_name(where: str, error: ProtocolError) -> ProtocolError:
     return ProtocolError(error.scope, error.condition, f"{where}: {error.description}", error.info)
 
 
@@ -314,9 +314,9 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
                     put(value, item)
             decoder.leave(offset, end)
         except ProtocolError as error:
-            raise _within(where(put), error) from error
+            raise _with_field_name(where(put), error) from error
         except MALFORMED as error:
-            raise _within(where(put), malformed(error)) from error
+            raise _with_field_name(where(put), malformed(error)) from error
         if missing[count] is not None:
             raise invalid_field(f"{label}.{missing[count]}: is mandatory")
         for put, default in absent[count]:

@@ -264,7 +264,7 @@ def read_elements(
         raise decode_error(f"{count} elements do not fit {max(end - offset, 0)} octets")
     if width == 0:
         leave(offset, end)
-        return code, _nothings(reader, count), descriptors
+        return code, _empty_elements(reader, count), descriptors
     values = []
     for _ in range(count):
         value, offset = reader(data, offset, depth)
@@ -273,18 +273,18 @@ def read_elements(
     return code, values, descriptors
 
 
-def _nothings(reader: Reader, count: int) -> Sequence[Any]:
+def _empty_elements(reader: Reader, count: int) -> Sequence[Any]:
     """Make `count` elements that have no octets."""
     most = MAX_EMPTY_LISTS if reader is _read_list0 else MAX_ARRAY_OF_NOTHING
     if count > most:
         raise decode_error(f"{count} array elements without octets where {most} are allowed")
     if reader is _read_list0:
         return [[] for _ in range(count)]
-    return _shared_nothings(reader, count)
+    return _shared_empty_elements(reader, count)
 
 
 @cache
-def _shared_nothings(reader: Reader, count: int) -> tuple[Any, ...]:
+def _shared_empty_elements(reader: Reader, count: int) -> tuple[Any, ...]:
     """Return shared elements: a frame full of such arrays would take 500 times its size. They are immutable."""
     return (reader(b"", 0, 0)[0],) * count
 

@@ -247,7 +247,7 @@ def _sized(small: int, large: int, octets: Callable[[Any], bytes]) -> ElementWri
     return write
 
 
-def _counted(small: int, large: int, body: Callable[[Any, int], tuple[bytes, int]]) -> ElementWriter:
+def _compound_elements(small: int, large: int, body: Callable[[Any, int], tuple[bytes, int]]) -> ElementWriter:
     def write(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
         elements = [body(value, depth) for value in values]
         if all(len(octets) < 255 and count < 256 for octets, count in elements):
@@ -312,9 +312,9 @@ ELEMENT_WRITERS: dict[Primitive, ElementWriter] = {
     Primitive.BINARY: _sized(0xA0, 0xB0, _octets),
     Primitive.STRING: _sized(0xA1, 0xB1, str.encode),
     Primitive.SYMBOL: _sized(0xA3, 0xB3, _ascii),
-    Primitive.LIST: _counted(0xC0, 0xD0, lambda value, depth: (_constituents(value, depth), len(value))),
-    Primitive.MAP: _counted(0xC1, 0xD1, lambda value, depth: (_pairs(value, depth), 2 * len(value))),
-    Primitive.ARRAY: _counted(0xE0, 0xF0, _array),
+    Primitive.LIST: _compound_elements(0xC0, 0xD0, lambda value, depth: (_constituents(value, depth), len(value))),
+    Primitive.MAP: _compound_elements(0xC1, 0xD1, lambda value, depth: (_pairs(value, depth), 2 * len(value))),
+    Primitive.ARRAY: _compound_elements(0xE0, 0xF0, _array),
 }
 
 CLASSES: dict[type, Primitive] = {

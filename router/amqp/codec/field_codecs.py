@@ -123,10 +123,10 @@ def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> 
         key, value = get_args(base)
         return _map(plan_for(key), plan_for(value), lazy=kind is Shape.LAZY_MAP)
     plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
-    return reduce(_at_most, restrictions, plan)
+    return reduce(_with_limit, restrictions, plan)
 
 
-def _wrapped(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> dict[int, Reader]:
+def _converting_readers(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> dict[int, Reader]:
     """Make readers that convert the values of other readers."""
 
     def wrap(reader: Reader) -> Reader:
@@ -139,7 +139,7 @@ def _wrapped(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> di
     return {code: wrap(reader) for code, reader in readers.items()}
 
 
-def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
+def _with_limit(plan: Plan, limit: MaxOctets) -> Plan:
     most, write = limit.octets, plan.write
 
     def check(value: bytes) -> bytes:
@@ -152,7 +152,7 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
             raise ValueError(f"{len(value)} octets are more than {most}")
         return write(value, depth)
 
-    return replace(plan, readers=_wrapped(plan.readers, check), write=write_checked)
+    return replace(plan, readers=_converting_readers(plan.readers, check), write=write_checked)
 
 
 def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
@@ -176,7 +176,7 @@ def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
                 return encoder.FIELD_WRITERS[source](value, depth)
             raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
-    return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
+    return Plan(source.value, _converting_readers(decoder.PLAIN[source], choose), write, (cls,))
 
 
 # Described types: the descriptor chooses the reader.
@@ -314,7 +314,7 @@ def _multiple(one: Plan) -> Plan:
             return one.write(values[0], depth)
         return encoder.write_array(types.Array(source, values), depth)
 
-    single = _wrapped(one.readers, lambda value: (value,))
+    single = _converting_readers(one.readers, lambda value: (value,))
     readers = single | _by_width(Primitive.ARRAY, many)
     return Plan(one.label, readers, write, (tuple,), multiple=True)
 
@@ -336,7 +336,7 @@ def _strings_as_symbols(key: Plan) -> Plan:
     strings = decoder.PLAIN[Primitive.STRING]
     if not symbols <= key.readers.keys() or strings.keys() & key.readers.keys():
         return key
-    return replace(key, readers={**key.readers, **_wrapped(strings, _symbol)})
+    return replace(key, readers={**key.readers, **_converting_readers(strings, _symbol)})
 
 
 def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:

@@ -163,7 +163,7 @@ class _Exchange(Generic[F]):
         return frame
 
 
-def _nobody(_said: bytes) -> Never:
+def _refuse_message(_said: bytes) -> Never:
     """Refuse a message before a mechanism is chosen, or after the end."""
     raise MechanismError("no mechanism is chosen")
 
@@ -195,7 +195,7 @@ class SaslServer(_Exchange[ClientFrame]):
         possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
         self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
         self._side = ServerSide(authenticator, external_user)
-        self._tell: Callable[[bytes], bytes | Work] = _nobody
+        self._tell: Callable[[bytes], bytes | Work] = _refuse_message
         self.hostname: str | None = None
         self.refused_user: str | None = None
         self.authenticator_error: Exception | None = None
@@ -259,7 +259,7 @@ class SaslServer(_Exchange[ClientFrame]):
         return self._tell(frame.initial_response or b"")
 
     def _end(self, code: SaslCode, reason: str, additional_data: bytes | None = None) -> list[bytes]:
-        self.outcome, self.reason, self._tell = code, reason, _nobody
+        self.outcome, self.reason, self._tell = code, reason, _refuse_message
         # Azure's pure-Python stack prints both fields of an outcome that is not OK, and fails on one.
         return [encode_composite(SaslOutcome(code=code, additional_data=additional_data), full=True)]
 
@@ -294,7 +294,7 @@ class SaslClient(_Exchange[ServerFrame]):
         self._withheld = withheld
         self._conversations: dict[str, tuple[ClientConversation, Turn]] = {}
         self._turn = Turn(b"", satisfied=False)
-        self._tell: Callable[[bytes], Turn | Work] = _nobody
+        self._tell: Callable[[bytes], Turn | Work] = _refuse_message
         side = ClientSide(user, password, external)
         for name in mechanisms:
             if not MECHANISMS[name].usable(side):
@@ -393,7 +393,7 @@ class SaslClient(_Exchange[ServerFrame]):
             self.user = self._user
 
     def _end(self, code: SaslCode, reason: str) -> None:
-        self.outcome, self.reason, self._tell = code, reason, _nobody
+        self.outcome, self.reason, self._tell = code, reason, _refuse_message
         self._conversations.clear()
 
 

@@ -255,7 +255,7 @@ def decoy_iterations(user: str, counts: Sequence[int]) -> int:
     return counts[int.from_bytes(seed[:8], "big") % len(counts)]
 
 
-def _decoy(user: str, mechanism: str, counts: Sequence[int]) -> ScramKeys:
+def _decoy_keys(user: str, mechanism: str, counts: Sequence[int]) -> ScramKeys:
     """Make keys that fit no password, with a salt that is the same each time for this user."""
     seed = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha512")
     key = seed[SALT_SIZE:][: new_hash(_SCRAM_HASHES[mechanism]).digest_size]
@@ -277,7 +277,7 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
         user = name
         # An unknown user goes through the whole exchange, and fails in the same place as a wrong password. The decoy
         # is made for known users, too, to take the same time.
-        decoy = _decoy(name, mechanism, side.authenticator.iterations)
+        decoy = _decoy_keys(name, mechanism, side.authenticator.iterations)
         try:
             keys = side.authenticator.scram_keys(name, mechanism) or decoy
         except Exception as error:

@@ -143,7 +143,9 @@ def make(given: argparse.Namespace) -> int:
         folder.issued.unlink(missing_ok=True)  # another authority issued those
         write_key(folder.key, key_pem(authority.key, passphrase))
         folder.write_authority(authority.certificate, None)
-    _say(f"authority of {given.mesh}: {folder.trust}, {folder.key}, until {_date(authority.certificate.not_after)}")
+    _print_to_stderr(
+        f"authority of {given.mesh}: {folder.trust}, {folder.key}, until {_date(authority.certificate.not_after)}"
+    )
     return Exit.DONE
 
 
@@ -156,14 +158,14 @@ def issue_one(given: argparse.Namespace) -> int:
         if not given.force:
             folder.demand_absent(file, key_file)
         issued = folder.certificates()
-        _demand_apart(given.router, issued)
+        _check_apart(given.router, issued)
         key = Ed25519PrivateKey.generate()
         certificate = _issue(authority, given, key.public_key())
         # In this order: every issued certificate can be revoked, and none exists without its key.
         _register(folder, [*issued, certificate], _serials(folder.revocations()))
         write_key(key_file, key_pem(key))
         write_certificate(file, certificate)
-    _tell(certificate, authority, f"{file}, {key_file}")
+    _print_certificate(certificate, authority, f"{file}, {key_file}")
     return Exit.DONE
 
 
@@ -180,14 +182,14 @@ def renew_one(given: argparse.Namespace) -> int:
         before = [each for each in issued if each.router == given.router]
         if not before:
             raise CommandError(f"{given.router} has no certificate yet: `amqpmesh ca issue` makes one")
-        _demand_apart(given.router, issued)
+        _check_apart(given.router, issued)
         key = before[-1].key
         if any(each.key == key and each.serial in revoked for each in before):
             raise CommandError(f"{given.router} was revoked: `amqpmesh ca issue --force` makes a new key")
         certificate = _issue(authority, given, key)
         _register(folder, [*issued, certificate], revoked)
         write_certificate(file, certificate)
-    _tell(certificate, authority, str(file))
+    _print_certificate(certificate, authority, str(file))
     return Exit.DONE
 
 
@@ -210,7 +212,7 @@ def revoke_some(given: argparse.Namespace) -> int:
             raise CommandError(str(error)) from None
         folder.write_authority(authority.certificate, made)
         _register(folder, issued, made.serials)
-    _say(f"revoked {len(chosen)} of {given.router}: list {made.number} is in {folder.trust}")
+    _print_to_stderr(f"revoked {len(chosen)} of {given.router}: list {made.number} is in {folder.trust}")
     return Exit.DONE
 
 
@@ -239,7 +241,7 @@ def _renew_authority(folder: AuthorityFolder, authority: Authority, given: argpa
             raise CommandError(str(error)) from None
         folder.write_authority(renewed.certificate, folder.revocations())
     mesh, ends = renewed.certificate.mesh, renewed.certificate.not_after
-    _say(f"authority of {mesh}: {folder.trust}, until {_date(ends)}")
+    _print_to_stderr(f"authority of {mesh}: {folder.trust}, until {_date(ends)}")
     return Exit.DONE
 
 
@@ -269,7 +271,7 @@ def _issue(authority: Authority, given: argparse.Namespace, key: Ed25519PublicKe
         raise CommandError(str(error)) from None
 
 
-def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
+def _check_apart(router: str, issued: list[RouterCertificate]) -> None:
     """Refuse a router and its worker (`A`, `A.1`): one certificate is good for both. Raises: CommandError."""
     for other in {each.router for each in issued if not _has_ended(each)} - {router}:
         for one, worker in ((router, other), (other, router)):
@@ -303,13 +305,13 @@ def _state(certificate: RouterCertificate, revoked: frozenset[int]) -> str:
     return "ended" if certificate.not_after < time.time() else "good"
 
 
-def _tell(certificate: RouterCertificate, authority: Authority, files: str) -> None:
-    _say(f"router {certificate.router}: {files}, until {_date(certificate.not_after)}")
+def _print_certificate(certificate: RouterCertificate, authority: Authority, files: str) -> None:
+    _print_to_stderr(f"router {certificate.router}: {files}, until {_date(certificate.not_after)}")
     if certificate.not_after == authority.certificate.not_after:
-        _say("the authority's own certificate ends then, too: `amqpmesh ca renew --authority`")
+        _print_to_stderr("the authority's own certificate ends then, too: `amqpmesh ca renew --authority`")
 
 
-def _say(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 

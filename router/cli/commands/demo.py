@@ -195,11 +195,11 @@ class _Demo:
         # However few messages there are, and however slowly routers start: some are sent before each event of the
         # story, some after.
         traffic.allow(count // 6)
-        await self._until(lambda: traffic.accepted > 0)
+        await self._wait_until(lambda: traffic.accepted > 0)
         say(f"{count:,} messages go from A to E, each to be accepted by the receiver")
-        await self._until(lambda: any(each.relayed for each in middle))
+        await self._wait_until(lambda: any(each.relayed for each in middle))
         traffic.allow(count // 2)
-        await self._until(lambda: traffic.accepted >= count // 3)
+        await self._wait_until(lambda: traffic.accepted >= count // 3)
 
         victim = max(middle, key=lambda each: each.relayed)
         (other,) = (each for each in middle if each is not victim)
@@ -210,26 +210,26 @@ class _Demo:
         # Not earlier: all sent messages, and their outcomes, may have passed the victim.
         traffic.allow(count * 5 // 6)
         say(f"{victim.id} is killed (SIGKILL, process {process}) with {hit:,} messages in flight", "bad")
-        await self._until(lambda: other.relayed > before)
+        await self._wait_until(lambda: other.relayed > before)
         # The other router is queried only periodically: all allowed messages may have arrived by now.
         arrived = traffic.arrived
         traffic.allow(count * 11 // 12)
-        await self._until(lambda: traffic.arrived > arrived)
+        await self._wait_until(lambda: traffic.arrived > arrived)
         say(f"they go through {other.id}; {traffic.again.total():,} are sent again", "good")
 
-        await self._until(lambda: traffic.accepted >= count // 2)
+        await self._wait_until(lambda: traffic.accepted >= count // 2)
         victim.state = STARTS
         say(f"{victim.id} is started again, with the same id")
         listeners = await self._start_middle(routers, victim.id).listening()
         before = victim.relayed
         start(partial(victim.watch, listeners[CLIENTS]))
         traffic.allow(count)
-        await self._until(lambda: victim.relayed > before or traffic.is_over)
+        await self._wait_until(lambda: victim.relayed > before or traffic.is_over)
         if victim.relayed > before:
             say(f"they go through {victim.id} again", "good")
-        await self._until(lambda: traffic.is_over)
+        await self._wait_until(lambda: traffic.is_over)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         accepted = self._traffic.accepted
         while not is_so():
             await trio.sleep(FRAME / 5)

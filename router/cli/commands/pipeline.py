@@ -83,7 +83,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 def pipeline(given: argparse.Namespace) -> int:
     """Run jobs. Returns: 0. Raises: CommandError: wrong arguments, or a missing package. SparkError: Spark failed."""
     jobs = chosen(given.job)
-    _demand_places(given)
+    _check_places(given)
     try:
         accounts, report = _perform(jobs, given)
     except ModuleNotFoundError as error:
@@ -98,7 +98,7 @@ def pipeline(given: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _demand_places(given: argparse.Namespace) -> None:
+def _check_places(given: argparse.Namespace) -> None:
     """Check local directories; Spark checks others. Raises: CommandError: one is no directory."""
     if given.since and given.until and given.since >= given.until:
         raise CommandError("--since: must be before --until")

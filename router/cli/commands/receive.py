@@ -91,18 +91,18 @@ class _Receiving:
             with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
                 await run_interruptible(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
-            self._tell()
+            self._print_summary()
             if self._given.count is not None:
                 raise
         except (AmqpMeshError, OSError):
             if self._summary.count:
-                self._tell()
+                self._print_summary()
             raise
         else:
-            self._tell()
+            self._print_summary()
         return Exit.FAILED if self._summary.outcomes["in doubt"] else Exit.DONE
 
-    def _tell(self) -> None:
+    def _print_summary(self) -> None:
         self._progress.close()
         self._progress.say(self._summary.json() if self._given.json else self._summary.text())
 

@@ -153,7 +153,7 @@ class _Run:
         async with AsyncExitStack() as stack:
             self._wait("the router at --url")
             mesh = await ManagementClients.connected(first, others, stack, self._wait)
-            found = await self._look(changes, mesh)
+            found = await self._read_states(changes, mesh)
             self._say(*_head(self._plan, found, back=self._given.take_back))
             todo = [each for each in found if not each.is_done]
             if not todo:
@@ -166,14 +166,14 @@ class _Run:
                 await self._ask()
                 await self._change(todo, mesh)
                 self._say("", "all changes are in force")
-                found = await self._look(changes, mesh)
+                found = await self._read_states(changes, mesh)
                 for each in found:
                     if not each.is_done:
                         raise ReroutingError(f"{each.change.name} costs {each.cost} again: its connection was replaced")
-                self._say(*_lasting(found, back=self._given.take_back))
+                self._say(*_duration_lines(found, back=self._given.take_back))
             self._patience.rest()
 
-    async def _look(self, changes: Sequence[Change], mesh: ManagementClients) -> list[ChangeState]:
+    async def _read_states(self, changes: Sequence[Change], mesh: ManagementClients) -> list[ChangeState]:
         """Return the state of all changes, in their order."""
         by_router: dict[str, list[Change]] = defaultdict(list)
         for each in changes:
@@ -213,7 +213,7 @@ class _Run:
                     raise
                 self._say(f"{each.change.name} costs {each.change.after}")
         except BaseException:
-            for line in await _taken_back(begun, mesh):
+            for line in await _undo_changes(begun, mesh):
                 print(f"amqpmesh: {printable(line)}", file=sys.stderr)
             raise
         self.changed = [{**_object(each), "cost": each.change.after, "before": each.cost} for each in todo]
@@ -227,7 +227,7 @@ class _Run:
             print("\n".join(map(printable, told)), flush=True)
 
 
-async def _taken_back(begun: Sequence[ChangeState], mesh: ManagementClients) -> list[str]:
+async def _undo_changes(begun: Sequence[ChangeState], mesh: ManagementClients) -> list[str]:
     """Take back the changes made. Returns: lines with the current cost of each, as far as known."""
     if not begun:
         return ["nothing was changed"]
@@ -264,7 +264,7 @@ def _head(plan: Plan, found: Sequence[ChangeState], *, back: bool) -> Iterator[s
     yield f"plan of {plan.made}, for {plan.routers:,} routers and {plan.links:,} links"
     yield f"traffic from {plan.since or 'the beginning'} to {plan.until or 'the end'} of {', '.join(plan.events)}"
     use = "use, relative to the busiest link" if plan.relative else "use, of the links' capacity"
-    yield f"{use}: {_used(plan.before)}; with the plan {_used(plan.after)}, during the change {plan.between:.2f}"
+    yield f"{use}: {_use_of(plan.before)}; with the plan {_use_of(plan.after)}, during the change {plan.between:.2f}"
     yield f"contingency {_verdict(plan.contingency)}"
     yield f"simulation {_verdict(plan.simulation)}"
     yield ""
@@ -276,7 +276,7 @@ def _head(plan: Plan, found: Sequence[ChangeState], *, back: bool) -> Iterator[s
     yield from table(headings, rows, width(), ("ROUTER", "NEIGHBOUR"))
 
 
-def _used(use: Use) -> str:
+def _use_of(use: Use) -> str:
     return f"{use.share:.2f}" if use.router is None else f"{use.share:.2f} ({use.router} -> {use.neighbour})"
 
 
@@ -285,7 +285,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"{words[verdict.passed]}: {verdict.sentence}"
 
 
-def _lasting(found: Sequence[ChangeState], *, back: bool) -> Iterator[str]:
+def _duration_lines(found: Sequence[ChangeState], *, back: bool) -> Iterator[str]:
     """Yield lines on how long the costs hold, and how to keep them."""
     if back:
         return

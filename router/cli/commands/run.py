@@ -73,10 +73,12 @@ def run(given: argparse.Namespace) -> int:
     if given.workers is not None:
         from amqpmesh.router.cli.process.supervisor import supervise  # imported here: a single process does not need it
 
-        return supervise(config, given.workers, partial(_work, given), partial(_tell, config, workers=given.workers))
+        return supervise(
+            config, given.workers, partial(_work, given), partial(_log_started, config, workers=given.workers)
+        )
     stage = DaemonHooks(
         reload_config=partial(configuration.effective, given),
-        begun=lambda router: _tell(config, [(each.url, each.config) for each in router.listeners]),
+        begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
     )
@@ -101,7 +103,9 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
 
 
-def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None) -> None:
+def _log_started(
+    config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None
+) -> None:
     """Log that the router runs. Args: listeners: each with its actual URL."""
     log.info("started", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
     for url, listener in listeners:
@@ -129,7 +133,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
                 nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_at_once, signals, stage.end_now, at_once)
+                nursery.start_soon(_cancel_on_signal, signals, stage.end_now, at_once)
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("stopped", drained=drained)
@@ -157,7 +161,7 @@ async def _until_told_to_end(
             log.warning("restart required", key=key)
 
 
-async def _at_once(signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope) -> None:
+async def _cancel_on_signal(signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope) -> None:
     async for number in signals:
         if number in end_now:
             scope.cancel()

@@ -130,9 +130,9 @@ class _Sending:
                 await run_interruptible(lambda: self._send_all(connection), self._patience)
         except (AmqpMeshError, OSError):
             if self._summary.count:
-                self._tell()
+                self._print_summary()
             raise
-        self._tell()
+        self._print_summary()
         return Exit.DONE if self._summary.all_accepted else Exit.FAILED
 
     async def _send_all(self, connection: Connection) -> None:
@@ -277,7 +277,7 @@ class _Sending:
         decided, self._decided = self._decided, trio.Event()
         decided.set()
 
-    def _tell(self) -> None:
+    def _print_summary(self) -> None:
         summary = self._summary
         self._progress.close()
         if self._given.json:

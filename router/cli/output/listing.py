@@ -89,11 +89,11 @@ def _octets(number: int) -> str:
 
 
 def _credit(link: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
-    since = _since(link["zero_credit_since"], now)
+    since = _age_since(link["zero_credit_since"], now)
     return f"{link['credit']:,}" if since is None else f"none, {since}"
 
 
-def _since(at: float | None, now: float) -> str | None:
+def _age_since(at: float | None, now: float) -> str | None:
     return None if at is None else _age(now - at)
 
 
@@ -102,7 +102,7 @@ def _receivers_at(address: Entity, _now: float, _containers: Mapping[int, str]) 
     return ", ".join([*address["consumers_at"], *(f"({each})" for each in address["out_of_reach"])]) or None
 
 
-def _where(connector: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+def _connector_url(connector: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
     """Return the URL that a connector uses and, after redirects, the URL of its configuration."""
     url, begun = connector["url"], connector["redirected_from"]
     return f"{url} (redirected from {begun})" if begun else url
@@ -117,10 +117,10 @@ def _kind(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
 
 
 def _hop(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
-    return f"{_way(lane)} {lane['neighbour']}"
+    return f"{_direction(lane)} {lane['neighbour']}"
 
 
-def _way(link: Entity) -> str:
+def _direction(link: Entity) -> str:
     """Return the direction of deliveries, seen from this router."""
     return "from" if link["direction"] == "incoming" else "to"
 
@@ -164,7 +164,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "name": _plain("name"),
             "role": _plain("role"),
             "state": _plain("state"),
-            "url": _where,
+            "url": _connector_url,
             "failures": _plain("failures"),
             "why not connected": _plain("reason"),
         },
@@ -175,7 +175,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         {
             "name": _plain("name"),
             "by": _plain("connector"),
-            "node": lambda link, _now, _containers: f"{_way(link)} {link['node']}",
+            "node": lambda link, _now, _containers: f"{_direction(link)} {link['node']}",
             "address": _plain("address"),
             "state": _plain("state"),
             "stolen": _plain("stolen"),
@@ -197,7 +197,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "links": _plain("links"),
             "in": lambda entity, _now, _containers: _octets(entity["octets_in"]),
             "out": lambda entity, _now, _containers: _octets(entity["octets_out"]),
-            "age": lambda entity, now, _containers: _since(entity["connected_at"], now),
+            "age": lambda entity, now, _containers: _age_since(entity["connected_at"], now),
         },
     ),
     (

@@ -38,14 +38,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, c
         max(_width(heading), *(_width(row[at]) for row in texts), 0) if texts else _width(heading)
         for at, heading in enumerate(headings)
     ]
-    _narrow(widths, [at for at, heading in enumerate(headings) if heading in cut], width)
+    _narrow_columns(widths, [at for at, heading in enumerate(headings) if heading in cut], width)
     return [
         GAP.join(_fit(cell, widths[at], right=numeric[at]) for at, cell in enumerate(line)).rstrip()
         for line in (headings, *texts)
     ]
 
 
-def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
+def _narrow_columns(widths: list[int], words: Sequence[int], width: int) -> None:
     """Narrow the widest of these columns until the table fits."""
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while over > 0 and words:

@@ -213,7 +213,7 @@ class Dialer(LinkManager):
             self._next = None
             try:
                 client_connection = await self.client_identity.serve(
-                    place, began=self._began, opened=self.opened, ended=self.lost
+                    place, began=self._tasks_started, opened=self.opened, ended=self.lost
                 )
             except PermanentError as refusal:
                 self._fail(refusal.error)
@@ -250,7 +250,7 @@ class Dialer(LinkManager):
             # Forget where redirects have led: start with the places that the program named.
             self._chain = RedirectChain(self._places[position])
 
-    def _began(self, tasks: ConnectionTasks) -> None:
+    def _tasks_started(self, tasks: ConnectionTasks) -> None:
         self._tasks = tasks
 
     # ---------------------------------------------------------------------------------------------------------- ending
@@ -282,9 +282,9 @@ class Dialer(LinkManager):
             self._made += 1
         self._opened_at = trio.current_time()
         super().opened(client_connection)
-        self._tell()
+        self._wake_waiters()
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -292,7 +292,7 @@ class Dialer(LinkManager):
         if self._failure is None:
             self._failure = error
         self.ended(error, final=True)
-        self._tell()
+        self._wake_waiters()
 
 
 class RedirectDialer(Dialer):

@@ -110,12 +110,12 @@ class InProcess(LinkManager):
             self._fault = None
             record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
             client_connection = ClientConnection(
-                engine, wake=self._wake_up, opened=lambda: self.opened(client_connection), ended=self._over
+                engine, wake=self._wake_up, opened=lambda: self.opened(client_connection), ended=self._connection_ended
             )
             self._client_connection: ClientConnection = client_connection
             engine.open()
             self._driver.connect(record, self)
-            self._start(self._carry)
+            self._start(self._carry_bytes)
 
     # ------------------------------------------------------------------------------------------------------- the bytes
 
@@ -139,7 +139,7 @@ class InProcess(LinkManager):
             self._fault = error
             self._wanted.set()
 
-    async def _carry(self) -> None:
+    async def _carry_bytes(self) -> None:
         """Hand the links' bytes to the core, until the connection ends."""
         driver, record, client_connection = self._driver, self._record, self._client_connection
         assert driver is not None
@@ -176,6 +176,6 @@ class InProcess(LinkManager):
     def _wake_up(self) -> None:
         self._wanted.set()
 
-    def _over(self, error: ConnectionClosedError) -> None:
+    def _connection_ended(self, error: ConnectionClosedError) -> None:
         self.ended(error, final=True)
         self._wanted.set()

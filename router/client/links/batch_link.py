@@ -181,7 +181,7 @@ class BatchLink(RedirectedLink):
         self._enable_fast_path()
         self._replenish()
 
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - no task waits for a delivery here
+    def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - no task waits for a delivery here
         """Drop the deliveries that are not taken. Those that were sent settled stay: the sender has no copy."""
         self.losses += 1
         kept = Batch()

@@ -251,7 +251,7 @@ class ClientConnection:
         link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         link.transfer_received(event)
 
-    def _gathered(self, event: events.DeliveriesGathered) -> None:
+    def _batch_received(self, event: events.DeliveriesGathered) -> None:
         link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         link.batch_received(event)
 
@@ -291,7 +291,7 @@ class ClientConnection:
         events.LinkAttached: _link_attached,
         events.LinkDetached: _link_detached,
         events.TransferReceived: _transfer_received,
-        events.DeliveriesGathered: _gathered,
+        events.DeliveriesGathered: _batch_received,
         events.DeliveryIgnored: _delivery_ignored,
         events.DispositionReceived: _disposed,
         events.CreditChanged: _credit_changed,

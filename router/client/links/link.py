@@ -148,7 +148,7 @@ class ClientLink(ABC):
         if self._stage is Stage.NEW:
             raise CommandError(f"a {self.kind} is used inside `async with`")
         if self.is_over:
-            raise self._left()
+            raise self._left_error()
 
     @property
     def is_attached(self) -> bool:
@@ -224,15 +224,15 @@ class ClientLink(ABC):
 
     def detach_answered(self) -> None:
         """Forget the link endpoint: the peer has answered our `detach`, or cannot do so any more."""
-        self._end(Ending.ANSWERED, self._left())
+        self._end(Ending.ANSWERED, self._left_error())
 
     def detach_unanswered(self) -> None:
         """Stop waiting for the answer to our `detach`, if it has not come."""
-        self._end(Ending.UNANSWERED, self._left())
+        self._end(Ending.UNANSWERED, self._left_error())
 
     def stop(self) -> None:
         """Detach, without waiting for the peer."""
-        self._end(Ending.LEFT, self._left())
+        self._end(Ending.LEFT, self._left_error())
 
     @abstractmethod
     def transfer_received(self, event: TransferReceived) -> None:
@@ -277,7 +277,7 @@ class ClientLink(ABC):
         """Start to use the link, which both ends have attached."""
 
     @abstractmethod
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+    def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         """Settle the fate of the deliveries and wake waiting tasks: the link endpoint is gone."""
 
     @abstractmethod
@@ -293,7 +293,7 @@ class ClientLink(ABC):
         change, self._change = self._change, trio.Event()
         change.set()
 
-    def _left(self) -> CommandError:
+    def _left_error(self) -> CommandError:
         return CommandError(f"the {self.kind} was left")
 
     # ---------------------------------------------------------------------------------------------------------- endings
@@ -316,7 +316,7 @@ class ClientLink(ABC):
             case Action.FOLLOW:
                 self._follow(error)
             case Action.ACCOMPANY:
-                self._accompany(error)
+                self._follow_companion(error)
             case Action.CLOSE:
                 self._apply(Action.CLOSE, error)
             case Action.DETACH:
@@ -333,7 +333,7 @@ class ClientLink(ABC):
         self._stage = AFTER[action]
         if self.is_over:
             self._manager.remove(self)
-        self._lost(error, final=self.is_over)
+        self._endpoint_lost(error, final=self.is_over)
         self._changed()
 
     def _fail(self, error: AmqpMeshError) -> None:
@@ -411,5 +411,5 @@ class ClientLink(ABC):
         """Attach the link where the peer has redirected it, or fail (§2.8.18)."""
 
     @abstractmethod
-    def _accompany(self, error: AmqpMeshError) -> None:
+    def _follow_companion(self, error: AmqpMeshError) -> None:
         """Detach the link, and attach it over the connection of its companion, which was redirected."""

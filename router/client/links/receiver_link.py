@@ -187,7 +187,7 @@ class ReceiverLink(CreditingLink):
         self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
         self._give_credit()
 
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+    def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         # Whole deliveries that were sent settled stay here. Of all others the sender still has a copy.
         ready, self._ready = self._ready, deque()
         coming = () if self._arriving is None else (self._arriving,)

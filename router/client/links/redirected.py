@@ -94,9 +94,9 @@ class RedirectedLink(ClientLink):
         )
         self._drop_endpoint()
         self._apply(Action.FOLLOW, error)
-        self._move(manager, chain)
+        self._use_manager(manager, chain)
 
-    def _accompany(self, error: AmqpMeshError) -> None:
+    def _follow_companion(self, error: AmqpMeshError) -> None:
         assert self._companion is not None
         link, session = self._link, self._session
         pauses = self._stage is Stage.DETACHED and self._losses > 0
@@ -106,7 +106,7 @@ class RedirectedLink(ClientLink):
                 link.detach()
         self._drop_endpoint()
         self._apply(Action.ACCOMPANY, error)
-        self._move(self._companion._manager, None)
+        self._use_manager(self._companion._manager, None)
         if self.is_over:
             return
         if pauses:
@@ -117,9 +117,9 @@ class RedirectedLink(ClientLink):
     def _return_to_origin(self) -> None:
         self._chain = None
         if not self._at_origin:
-            self._move(self._origin, None)
+            self._use_manager(self._origin, None)
 
-    def _move(self, manager: LinkManager, chain: RedirectChain | None) -> None:
+    def _use_manager(self, manager: LinkManager, chain: RedirectChain | None) -> None:
         """Let `manager` attach the link from now on."""
         if manager is not self._manager:
             self._manager.remove(self)

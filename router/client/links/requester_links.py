@@ -99,8 +99,8 @@ class ReplyLink(ReceiverLink):
         # A node for replies is of use only at the peer that the requests go to.
         self._fail(error)
 
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        super()._lost(error, final=final)
+    def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        super()._endpoint_lost(error, final=final)
         for call in self.calls.values():
             if call.request is not None and call.request.done.is_set() and not call.done.is_set():
                 call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
@@ -124,7 +124,7 @@ class RequestLink(SenderLink):
 
     def _may_send(self) -> bool:
         # A request that is half sent is finished or aborted in any case.
-        return super()._may_send() and (self._replies.is_attached or self._half_sent() is not None)
+        return super()._may_send() and (self._replies.is_attached or self._partly_sent() is not None)
 
 
 def correlation_of(payload: bytes) -> Any:

@@ -182,7 +182,7 @@ class SenderLink(RedirectedLink):
 
     def restart_delivery(self) -> None:
         """Abort the delivery that is half sent, and send it again with a new payload."""
-        first = self._half_sent()
+        first = self._partly_sent()
         if first is not None:
             first.outdated = True
             self._send_waiting()
@@ -222,12 +222,12 @@ class SenderLink(RedirectedLink):
         self._largest = attach.max_message_size or 0
         self._send_waiting()
 
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+    def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         unsettled, self._unsettled = self._unsettled, {}
         self._awaited.clear()
         for outgoing in unsettled.values():
             outgoing.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
-        first = self._half_sent()
+        first = self._partly_sent()
         if first is not None:
             self._abort(first)
             # Its last frame was never sent, so no receiver can have taken it. It is sent again, unless it is a stream.
@@ -272,7 +272,7 @@ class SenderLink(RedirectedLink):
         if outgoing is None:
             # It is half sent; its state is read again after its last frame. But the rest of a refused stream is not
             # produced.
-            first = self._half_sent()
+            first = self._partly_sent()
             is_refused = outcome is not None and not isinstance(outcome, Accepted)
             if is_refused and isinstance(first, OutgoingStream) and first.delivery is delivery:
                 first.decide(outcome)
@@ -302,7 +302,7 @@ class SenderLink(RedirectedLink):
     def _may_send(self) -> bool:
         return self.is_attached and self._session is not None and self._session.can_send
 
-    def _half_sent(self) -> Outgoing | None:
+    def _partly_sent(self) -> Outgoing | None:
         """Return the delivery that is in the middle of its frames."""
         first = next(iter(self._waiting), None)
         return None if first is None or first.delivery is None else first

@@ -324,7 +324,7 @@ class Network:
                 elif client.stopped:
                     if downstream and not client.unread:
                         client.unread = downstream
-                        self.core.unsent(client.record)
+                        self.core.output_blocked(client.record)
                 elif downstream:
                     moved = True
                     client.unread = bytearray()
