@@ -128,7 +128,7 @@ def _groups(table: pa.Table) -> Numbers:
 
 
 def _equal_to_previous(column: pa.ChunkedArray) -> Numbers:
-    """Return for each value except the first: it equals the one before, or both are null."""
+    """Return for each value except the first whether it equals the one before; two nulls are equal."""
     before, after = column.slice(0, len(column) - 1), column.slice(1)
     same = pc.fill_null(pc.equal(before, after), False)
     if column.null_count:

@@ -187,7 +187,7 @@ def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
 
 
 def _with_all_others(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
-    """Return the rows with one name for all names that are not among those with most."""
+    """Return the rows with `ALL_OTHERS` in place of all names except the `most` names with the largest amounts."""
     kept = rows.groupBy(name).agg(F.sum(amount).alias("in_all")).orderBy(F.desc("in_all"), name).limit(most).collect()
     names = [row[0] for row in kept]
     return rows.withColumn(name, F.when(F.col(name).isin(names), F.col(name)).otherwise(ALL_OTHERS))

@@ -35,7 +35,7 @@ def steps(text: str) -> list[Step]:
 
 
 class _Node(Generic[T]):
-    """Patterns that begin alike."""
+    """A node of the table, for the patterns that begin with the same steps."""
 
     __slots__ = ("hashes", "here", "literals", "stars")
 

@@ -42,8 +42,10 @@ class StoredRecord:
 
 
 class AddressChange(NamedTuple):
-    """A change of an origin's addresses: `entries` are new or changed; all others are gone, or only those in
-    `removed`."""
+    """A change of an origin's addresses.
+
+    `entries` are new or changed. If `all`, all other addresses are gone; otherwise those in `removed`.
+    """
 
     entries: Mapping[Name, Advert]
     removed: tuple[Name, ...]

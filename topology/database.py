@@ -298,8 +298,10 @@ class Database:
         return None
 
     def _rate_refusal(self, record: Record, octets: int, now: float) -> Verdict | None:
-        """Return the judgement of a record over the rate limit; None: it is within. `_charge` counts it if it is
-        trusted."""
+        """Return the judgement of a record over the rate limit; None: the record is within the limit.
+
+        `_charge` counts the record if it is trusted.
+        """
         name = record.origin
         origin = self.origins.get(name)
         if origin is None or name == self._router:

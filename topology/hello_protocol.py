@@ -138,8 +138,11 @@ class HelloProtocol:
         self._timers.cancel(("hold", adjacency))
 
     def _judge_rivals(self, adjacency: Adjacency, now: float) -> None:
-        """Refuse the rivals of an adjacency that was heard: both are alive if the contest lasts longer than a HELLO
-        interval."""
+        """Refuse the rivals of an adjacency, which has just received a HELLO.
+
+        A rival is an adjacency to the same id with another epoch. After a contest of more than a HELLO interval, both
+        routers are alive.
+        """
         for rival in self._rivals(adjacency.router) if adjacency.up else ():
             if rival.contested_at is not None and now >= rival.contested_at + self._settings.hello:
                 reason = f"two live routers have the id {rival.router}: this one came second"

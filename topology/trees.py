@@ -190,8 +190,10 @@ class ShortestPathTree:
         return distance + cost
 
     def _relax(self, heap: list[tuple[int, str]], most: int) -> dict[str, int | None] | None:
-        """Apply a heap of possible distances. Returns: the former distances of the changed routers; None as
-        `_cut_off`."""
+        """Apply a heap of possible distances.
+
+        Returns: the former distances of the changed routers. None: as `_cut_off`.
+        """
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
         former: dict[str, int | None] = {}

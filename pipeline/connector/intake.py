@@ -106,7 +106,7 @@ class Intake:
         return self._call(lambda receiver: receiver.is_full)
 
     def take(self, count: int, octets: int) -> Batch:
-        """Return up to `count` deliveries and this many octets, but at least one if there is any, however large.
+        """Return up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size.
 
         Raises: AmqpMeshError: the link has ended for good, or has been lost for `reconnectTimeout`.
         """

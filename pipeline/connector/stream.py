@@ -57,7 +57,7 @@ class Told:
 
     @property
     def end(self) -> int:
-        """The position of the next ones."""
+        """The position behind these deliveries, where the next ones begin."""
         return self.first + len(self.taken)
 
 
@@ -178,7 +178,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_on_sigterm(self) -> None:
         """Release deliveries on SIGTERM, with which Spark ends the process of a stopped query.
 
-        The process' pipe ends, too, which also stops the reader: the second of both waits for the first.
+        The end of the process' pipe stops the reader, too. The second of the two stops waits for the first.
         """
 
         def end(*_: object) -> NoReturn:

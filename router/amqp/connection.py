@@ -212,7 +212,8 @@ class Connection:
     def relay(self, data: bytes | bytearray, now: float) -> bool:
         """Take the next bytes, and relay the frames that need no decision.
 
-        Returns: whether those were all. If not, the caller must exhaust `receive(b"", now)`, unless `is_halted`.
+        Returns: whether all whole frames were relayed. If not, the caller must exhaust `receive(b"", now)`, unless
+            `is_halted`.
         """
         reader, flow_state = self._reader, self.flow_state
         flow_state.waits_for = None

@@ -230,7 +230,7 @@ class Pool(PoolState):
         return share
 
     def _grant_free_credit(self, now: float) -> None:
-        """Grant the free credit: one to each sink without any, then up to a share to those that are low."""
+        """Grant the free credit: one to each sink without any, then up to a share to those with half a share or less."""
         waiters = self._waiters
         waiters.age(now)
         share = self._share()
@@ -258,7 +258,10 @@ class Pool(PoolState):
                     self._refill(sink)
 
     def _refill(self, sink: CreditSink) -> bool:
-        """Grant a low sink the rest of its share. Returns: True: the sink waits for nothing more."""
+        """Grant a sink with half a share or less the rest of its share.
+
+        Returns: True: the sink waits for nothing more.
+        """
         waiters = self._waiters
         share = self._share(sink.times, sink.large)
         half = share // 2
@@ -277,7 +280,8 @@ class Pool(PoolState):
     def _expects_more(self, sink: CreditSink, now: float) -> bool:
         """Return True if a sink does not get the one overcommitted delivery yet.
 
-        The sink was granted much before, so more is likely to come soon. A single delivery would cost a flow, and wait.
+        The sink was granted large shares before, so more credit will probably be free soon. A single delivery now would
+        cost a flow, and the sink would wait again.
         """
         if not sink._plenty or len(self._waiters.sinks) > FEW or self._free() + self._revoked > self.overcommit:
             return False

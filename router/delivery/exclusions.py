@@ -54,7 +54,8 @@ def is_excluded(relay: Relay, node: Node) -> bool:
 def exclude(relay: Relay, node: Node, leg: Leg, modified: Modified) -> bool:
     """Note at the ingress router that a receiver must not get a delivery again.
 
-    Args: node: the node that the delivery left from. Returns: whether a receiver had it at all.
+    Args: node: the node that the delivery left from.
+    Returns: whether a receiver had the delivery; False: the other router had no receiver that may get it.
     """
     outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)

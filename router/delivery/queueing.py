@@ -63,9 +63,9 @@ def is_full(context: Context, relay: Relay, node: Node, incoming: IncomingLink) 
 
 
 def _hold(context: Context, relay: Relay, incoming: IncomingLink, node: Node | None) -> None:
-    """Hold back the sender of a message that waits, and that named its address itself.
+    """Hold back the anonymous sender of a message that waits.
 
-    A sender at another router is held back there: that router is told.
+    If the sender is at another router, that router is told, and holds the sender back.
     Args: node: the node where the message waits; None: it waits at another router.
     """
     pool = incoming.pool
@@ -104,7 +104,7 @@ def decided_there(context: Context, relay: Relay, outcome: bytes) -> None:
 
 
 def give_up_place(relay: Relay) -> None:
-    """Take a delivery that has waited too long from the waiting ones of its anonymous sender."""
+    """Stop counting a delivery as a waiting one of its anonymous sender: it has waited too long."""
     portion, source = relay.portion, relay.source
     if isinstance(portion, Portion) and isinstance(source, IncomingLink) and isinstance(source.pool, SharedWindow):
         source.pool.give_up(portion)

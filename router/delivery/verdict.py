@@ -102,7 +102,7 @@ def _shorten(relay: Relay) -> None:
 
 
 def settle_receivers(context: Context, relay: Relay) -> None:
-    """Settle the legs of a delivery without a sender, those that have an outcome."""
+    """Settle the legs that have an outcome, of a delivery without a sender."""
     context.legs_seen += max(0, len(relay.legs) - 1)
     for leg in relay.legs:
         _settle_receiver(context, leg)

@@ -42,7 +42,7 @@ class RemoteConsumers:
         return len(self._links)
 
     def addresses(self, more: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-        """Return the addresses with remote consumers, and further ones, in an order that is the same in each run."""
+        """Return the addresses with remote consumers and those in `more`, in an order that is the same in each run."""
         return dict.fromkeys([*self._links, *more])
 
     def is_own(self, address: str) -> bool:

@@ -285,7 +285,7 @@ def _empty_elements(reader: Reader, count: int) -> Sequence[Any]:
 
 @cache
 def _shared_empty_elements(reader: Reader, count: int) -> tuple[Any, ...]:
-    """Return shared elements: a frame full of such arrays would take 500 times its size. They are immutable."""
+    """Return elements that share one immutable object: separate ones would take 500 times the size of the frame."""
     return (reader(b"", 0, 0)[0],) * count
 
 

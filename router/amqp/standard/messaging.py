@@ -200,7 +200,7 @@ class TerminusExpiryPolicy(Symbol, ReprEnum):
 
 @choices(Primitive.SYMBOL)
 class DistributionMode(Symbol, ReprEnum):
-    """The fate of a message that was sent on a link: moved, or copied and left for other links (§3.5.7)."""
+    """The treatment of a message that was sent on a link: moved, or copied and left for other links (§3.5.7)."""
 
     MOVE = "move"
     COPY = "copy"

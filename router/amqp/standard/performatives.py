@@ -185,7 +185,8 @@ def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
 
     Null replaces each field that holds other values. A delivery state of the standard keeps its simple fields and those
     of its error; a state of an extension is dropped.
-    Args: most: the limit of the values with such a state. Raises: ProtocolError(CONNECTION): as `decode_composite`.
+    Args: most: if the performative with its state holds more values, the state is dropped, too.
+    Raises: ProtocolError(CONNECTION): as `decode_composite`.
     """
     try:
         performative = decode_composite(_PERFORMATIVES, abridged(body))[0]
@@ -204,7 +205,7 @@ def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
 def encode_performative(performative: Performative, *, compact: bool = False) -> bytes:
     """Encode a performative: open, begin, attach and flow with all fields, the others compact.
 
-    Args: compact: encode those compact, too: the peer is known to read them.
+    Args: compact: encode every performative compact: the peer is known to read that.
     Raises: CommandError: as `encode_composite`.
     """
     return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)

@@ -278,7 +278,7 @@ class ClientLink(ABC):
 
     @abstractmethod
     def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        """Settle the fate of the deliveries and wake waiting tasks: the link endpoint is gone."""
+        """End the deliveries that are lost with the link endpoint, and wake waiting tasks."""
 
     @abstractmethod
     async def _finish(self, *, clean: bool) -> None:
@@ -329,7 +329,7 @@ class ClientLink(ABC):
                 self._forget(Action.ABANDON)
 
     def _apply(self, action: Action, error: AmqpMeshError) -> None:
-        """Enter the stage after an action, and settle the fate of the deliveries."""
+        """Enter the stage that follows an action, and end the deliveries that are lost with the link endpoint."""
         self._stage = AFTER[action]
         if self.is_over:
             self._manager.remove(self)
