@@ -99,7 +99,7 @@ REVOCATION: Final = Kind.REVOCATION
 
 
 class Pair(NamedTuple):
-    """The age of a record; the greater pair is newer."""
+    """The version of a record: its epoch and its sequence. Of two records, the one with the greater pair is newer."""
 
     epoch: int
     sequence: int

@@ -38,7 +38,7 @@ def short_error(error: Error | None) -> Error | None:
 
 
 def short_farewell(frame: Detach | End | Close) -> Detach | End | Close:
-    """Return a `detach`, `end` or `close` that fits into the smallest frames; its error, if it has one, is shortened."""
+    """Return a `detach`, `end` or `close` that fits into the smallest frames; an error in it is shortened."""
     if frame.error is None:
         return frame
     return replace(frame, error=short_error(frame.error) or Error(condition=AmqpCondition.INTERNAL_ERROR))

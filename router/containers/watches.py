@@ -35,7 +35,7 @@ def drops_in_silence(properties: Mapping[Symbol, Value] | None) -> bool:
 
 
 def is_watched(watch: Watch, node: str, *, is_doubtful: bool) -> bool:
-    """Return whether a link that feeds a node has a watch. Args: is_doubtful: its container `drops_in_silence`."""
+    """Return whether a link that feeds a node needs a watch. Args: is_doubtful: its container `drops_in_silence`."""
     if watch is not Watch.AUTO:
         return watch is Watch.ALWAYS
     return is_doubtful and (node.startswith(_QUEUES) or not node.startswith("/"))

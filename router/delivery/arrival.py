@@ -142,7 +142,7 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
 
 
 def _account(relay: Relay, source: IncomingLink) -> Budget:
-    """Return the account of the next payload: that of the payload before it, or the sender's while the node is unknown."""
+    """Return the account of the next payload: that of the payload before it; the sender's until the node is known."""
     if relay.chunks:
         return relay.chunks[0].account
     for leg in relay.legs:

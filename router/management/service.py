@@ -163,7 +163,7 @@ def _read(request: Message, statistics: Statistics) -> Steps[Value]:
 
 
 def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
-    """Set the cost of a neighbour, or of all connections of a connector or listener; return the entity after it."""
+    """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity."""
     kind, entity = yield from _find(request, statistics)
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")

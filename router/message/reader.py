@@ -36,8 +36,8 @@ _SIZES: Final = {0xA0: 1, 0xB0: 4}
 class Parts:
     """A reader that takes a payload in pieces, and returns its head and the octets of its data sections.
 
-    Args: section_max: the most octets of a section before or behind the body.
-        max_values: as for `Message.decode`: the limit of a section, and of a body other than data with its footer.
+    Args: section_max: the most octets of a section before or behind the body. max_values: the most values of one
+        section, counted as by `Message.decode`; and of a body that is no data, together with its footer.
     """
 
     def __init__(self, section_max: int, max_values: int = MAX_VALUES) -> None:

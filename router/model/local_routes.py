@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LocalRoutes:
     """The routes of a router in no mesh: all nodes are its own, so its methods find no other router and no lane.
 
-    A router in a mesh has `RouteSelection`, which has the same methods.
+    A router in a mesh has `MeshRoutes`, which has the same methods.
     """
 
     is_in_mesh = False

@@ -315,7 +315,7 @@ class Mesh:
     def freeze(self, id: str) -> None:
         """Stop a router until `thaw`, as SIGSTOP stops a process: its connections stay, and are silent.
 
-        Its links within the process are not frozen; what they send stays there.
+        Its links within the process are not frozen, but the router sends on nothing of what they send.
         """
         node = self._running(id)
         self.log.note(id, "frozen")
