@@ -230,7 +230,7 @@ class Pool(PoolState):
         return share
 
     def _grant_free_credit(self, now: float) -> None:
-        """Grant the free credit: one to each sink without any, then up to a share to those with at most half a share."""
+        """Grant the free credit: one to each sink without any, then a share to those with half of it or less."""
         waiters = self._waiters
         waiters.age(now)
         share = self._share()
