@@ -135,7 +135,7 @@ class Context:
         self.on_timer()
 
     def set_timer(self, owner: ConnectionRecord | Node, deadline: float | None) -> None:
-        """Have `owner` looked at by `deadline`. A timer of it that is set earlier is kept."""
+        """Have `owner` looked at by `deadline`. If it has an earlier timer, that one is kept."""
         if deadline is not None and self.timers.set_earlier(owner, deadline):
             self.on_timer()
 
@@ -236,7 +236,7 @@ class Context:
         yield
 
     def close_fast_route(self, node: Node) -> None:
-        """Have the router decide about each delivery again that comes to a node, or to a node that leads there."""
+        """Have the router decide again about each delivery that comes to a node, or to a node that leads there."""
         route = node.fast_route
         if route is not None:
             route.generation = 0

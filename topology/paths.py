@@ -98,8 +98,10 @@ class Paths:
         return tuple(self._tree(ingress).children(self.router))
 
     def subtree(self, ingress: str, child: str) -> set[str]:
-        """Return the routers below a child of this router in the tree of an ingress router, and the child;
-        else none."""
+        """Return a child of this router in the tree of an ingress router, and the routers below the child.
+
+        The result is empty if the router is no such child.
+        """
         tree = self._tree(ingress)
         return tree.subtree(child) if tree.parent(child) == self.router else set()
 

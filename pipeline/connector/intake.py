@@ -113,8 +113,8 @@ class Intake:
         return self._call(lambda receiver: receiver.take(count, octets))
 
     def accept(self, taken: Batch) -> bool:
-        """Accept processed deliveries. Returns: False if the peer does not get that, since their link is gone. Raises:
-        as `take`.
+        """Accept processed deliveries. Returns: whether the peer is told; False if their link is gone. Raises: as
+        `take`.
         """
         return self._call(lambda receiver: receiver.accept(taken))
 

@@ -1,9 +1,9 @@
 """Remote nodes: nodes of containers outside the mesh, which clients reach through addresses of this router.
 
-A configured redirect that the router follows itself leads to a remote node, or the domain in `name@domain`. Such an
-address has two nodes in this router. Consumers attach to one, and a link from the remote node feeds it. Producers
-attach to the other, and a link from it feeds the remote node. A message of a producer goes to the remote container, and
-comes back only if that container sends it: this router passes nothing from one of its two nodes to the other.
+An address leads to a remote node if the router itself follows its redirect, or if it is `name@domain`. Such an address
+has two nodes in this router. Consumers attach to one, and a link from the remote node feeds it. Producers attach to the
+other, and a link from it feeds the remote node. A message of a producer goes to the remote container, and comes back
+only if that container sends it: this router passes nothing from one of its two nodes to the other.
 
 The links are made when the first producer or consumer attaches. They are removed when there has been none for a while,
 or sooner if other nodes need their place.

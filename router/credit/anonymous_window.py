@@ -60,7 +60,7 @@ class SharedWindow(FixedCredit):
         self._excess = 0  # messages that wait and use up nothing
 
     def held(self, sink: CreditSink) -> int:
-        """Return the number of waiting deliveries that use up the window: each address's up to what it may hold."""
+        """Return the number of waiting deliveries that use up the window: of each address, no more than it may hold."""
         return sink.waiting - self._excess
 
     def passed(self, sink: CreditSink, to: str | None) -> None:

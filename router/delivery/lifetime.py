@@ -79,7 +79,7 @@ def close_if_done(context: Context, relay: Relay) -> None:
 
 
 def recount(context: Context, outgoing: OutgoingLink) -> None:
-    """Count the unsettled deliveries of a link again that was detached without being closed."""
+    """Count again the unsettled deliveries of a link that was detached without being closed."""
     record = outgoing.connection
     before = record.detached_unsettled.get(outgoing)
     if before is not None:

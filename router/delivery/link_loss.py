@@ -158,7 +158,7 @@ def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:
 def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
     """Take a link from its node, and abort the delivery that is in the middle of its frames.
 
-    Returns: whether it took part in something.
+    Returns: False: the link was withdrawn before.
     """
     _forget_name(context, link)
     disable_fast_path(link.endpoint.flow_state)

@@ -82,7 +82,7 @@ def senders_state(delivery: Delivery) -> bytes | None:
 
 
 def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
-    """Return an outcome that the sender's source lists: this one, or a replacement; None: it lists none of ours."""
+    """Return an outcome that the sender's source permits: this one, or a replacement; None: it permits none of ours."""
     remote = source.endpoint.remote
     terminus = remote.source if remote is not None else None
     kind = state_kind(outcome)

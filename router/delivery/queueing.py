@@ -32,7 +32,7 @@ _TOLD: Final = object()
 
 
 def enqueue(context: Context, relay: Relay, node: Node, incoming: IncomingLink) -> bool:
-    """Queue a delivery that no receiver can take now. An anonymous sender's waits only a limited time.
+    """Queue a delivery that no receiver can take now. A delivery of an anonymous sender waits only for a limited time.
 
     Returns: False, if the delivery of an anonymous sender may not wait, since the memory is used up.
     """

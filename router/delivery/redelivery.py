@@ -96,7 +96,10 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
 
 
 def _next_attempt(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:
-    """Return a message for its next attempt, see `message_head.redelivered`. Another format than 0 stays as it came."""
+    """Return a message for its next attempt, see `message_head.redelivered`.
+
+    A message of another format than 0 stays as it came.
+    """
     assert relay.kept is not None
     data = bytes(relay.kept)
     return message_head.redelivered(data, failed=failed, modified=modified) if relay.message_format == 0 else data

@@ -95,7 +95,7 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
 
 
 def untrusted_reason(error: ssl.SSLCertVerificationError, *, mesh: bool) -> str:
-    """Return the reason why a certificate is not trusted: OpenSSL's message, with an explanation for one of a mesh."""
+    """Return OpenSSL's reason why a certificate is not trusted, with an explanation for a certificate of a mesh."""
     strange = mesh and error.verify_code in UNKNOWN_ISSUER
     return f"{error.verify_message}{': it is not of the authority of this mesh' if strange else ''}"
 

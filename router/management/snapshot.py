@@ -270,7 +270,9 @@ def _unsettled(link: IncomingLink | OutgoingLink) -> int:
 
 
 def _far(link: IncomingLink | OutgoingLink) -> str | None:
-    """Return the address at another router that a link sends to, or that whole router."""
+    """Return the address at another router that a link sends to; `@ROUTER` if it sends to all of that router's
+    addresses.
+    """
     if not isinstance(link, IncomingLink) or link.container is None:
         return None
     return link.to or f"@{link.container}"

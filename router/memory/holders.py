@@ -91,7 +91,7 @@ def waiting_at(memory: Memory, relay: Relay, node: Node) -> Budget:
 
 
 def begun_on(relay: Relay, outgoing: OutgoingLink) -> Budget:
-    """Return the account of the frames left of a message whose first frame was sent on a link."""
+    """Return the account of the remaining frames of a message whose first frame was sent on a link."""
     if outgoing.lane is None and not outgoing.node.is_multicast:
         return outgoing.connection.account
     return _node(relay, outgoing).account

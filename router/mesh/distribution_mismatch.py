@@ -1,7 +1,7 @@
 """Addresses whose distribution differs between routers of the mesh, by their configured patterns.
 
-No message is lost. The router where a message enters decides whether it goes to one consumer or to all. The router
-where it leaves decides how its receivers share the messages for one. But the mismatch is seldom intended.
+No message is lost. The router where a message enters decides whether the message goes to one consumer or to all. If to
+one, the router where the message leaves chooses it among its receivers. But the mismatch is seldom intended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Outages: routers that no path leads to for a moment. Most come back soon, by a new connection or another path.
 
-Meanwhile the nodes that lead to them are kept, with the credit that producers hold for their sake. Otherwise each
+Meanwhile the nodes that lead to them are kept, with the credit that producers have because of them. Otherwise each
 producer would lose its credit and get it again, which costs two flows. Deliveries that arrive meanwhile wait; they are
 no more than the granted credit. The log names the routers that stay away longer, and those that come back later.
 """

@@ -28,7 +28,10 @@ class Reachability:
                         self._out_of_reach.setdefault(name, []).append(router)
 
     def of(self, tenant: str, name: str) -> ConsumerRouters:
-        """Return the other routers that have consumers of an address; for `name@router` that router."""
+        """Return the other routers that have consumers of an address.
+
+        For an address `name@router`, only that router or its workers count.
+        """
         own = self._topology.router
         local, only = split(name)
         if only is not None and only != own:

@@ -69,7 +69,8 @@ class RemoteConsumers:
     def use_local_node(self, tenant: str, address: str) -> LocalNode:
         """Return the node `name` of `name@THIS-ROUTER`, made if there is none.
 
-        Raises: RefusedError: too many nodes are in use there.
+        Raises: RefusedError: the router follows a redirect of `name`, and the other container has too many nodes in
+            use.
         """
         context, (name, _) = self._context, split(address)
         node = self.local_node(tenant, address)

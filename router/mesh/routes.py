@@ -159,7 +159,8 @@ class Routes:
     def _reconcile_postponed(self) -> None:
         """Reconcile a part of the nodes that have no lane, and schedule the next part.
 
-        There can be tens of thousands. While the lanes of one part are attached, neighbours handle the part before.
+        There can be tens of thousands of such nodes. While the lanes of one part are attached, neighbours handle the
+        part before.
         """
         for node in list(islice(self._postponed, BATCH)):
             del self._postponed[node]
@@ -363,7 +364,7 @@ class Routes:
         release_queued(context, node)
 
     def _reconcile_routed(self, tenant: str, name: str) -> None:
-        """Reconcile the addresses `name@router` with producers here, of any router that knows them as `name`."""
+        """Reconcile the addresses `name@router` with producers here, for all routers at which the address is `name`."""
         for node in self.ingresses.routed(tenant, name):
             self.reconcile(node)
 

@@ -89,7 +89,7 @@ class Sections:
         return begin + encode_foot(self._message)
 
     def _next_section(self, size: int) -> bytes:
-        """Begin a data section. Args: size: octets of the part, which are all if no size is known."""
+        """Begin a data section. Args: size: octets of the part: of all the section, if the body's size is not known."""
         known = size if self._size is None else self._size - (self._octets - size)
         self._left = min(known, self._section_max)
         self._has_sections = True

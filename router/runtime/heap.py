@@ -119,7 +119,7 @@ async def return_free_memory(memory: RouterMemory) -> Never:
 
     A closed connection has reference cycles, which only the garbage collector frees; and the C library keeps freed
     memory. A collection takes time in proportion to all objects, and returned memory must be allocated again when load
-    returns. So it must be worth that, and it waits while much is still closing.
+    returns. So only a large amount is worth the cost, and nothing is returned while much is still closing.
     """
     connections, octets, slack = HighWaterMark(MIN_CONNECTIONS), HighWaterMark(MIN_OCTETS), Slack()
     with freezing_old_objects():

@@ -27,7 +27,7 @@ class SegmentFiles:
     """
 
     def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
-        """Args: epoch: of this life, milliseconds since 1970. sample: recorded keys of 2**32."""
+        """Args: epoch: of this life, milliseconds since 1970. sample: recorded keys, of 2**32 possible ones."""
         self._config = config
         self._router = router
         self._epoch = epoch

@@ -72,8 +72,9 @@ class Field:
 
 
 class Unit(IntEnum):
-    """The kind of a unit of hop records: the highest octet of its word 2. In a hop record it has the flags, which are
-    lower.
+    """The kind of a unit of hop records, in the highest octet of its word 2.
+
+    In the unit of a hop record this octet has the flags, which are lower than the other kinds.
     """
 
     RECORD = 0

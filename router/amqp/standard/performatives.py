@@ -174,8 +174,8 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
 def is_overfull(body: bytes, most: int) -> bool:
     """Return whether the performative of a frame body holds more values than `most`.
 
-    Values of an unsettled map do not count: they are decoded on demand. Malformed octets do not: the decoder refuses
-    them.
+    Values of an unsettled map do not count: they are decoded on demand. Malformed octets do not count either: the
+    decoder refuses them.
     """
     return exceeds(body, most, _UNSETTLED if body.startswith(_ATTACHES) else -1)
 

@@ -48,7 +48,9 @@ class InProcess(LinkManager):
     """
 
     def __init__(self, listener: ListenerConfig, *, own: bool = False) -> None:
-        """Args: listener: its limits apply. own: the links are the router's own nodes, which no client may consume."""
+        """Args: listener: its limits apply. own: the links serve the router's own nodes, from which no client may
+        receive.
+        """
         super().__init__()
         self._own = own
         self._listener = replace(

@@ -137,8 +137,8 @@ class ClientConnection:
     def session_for(self, link: ClientLink, window: int = MIN_WINDOW) -> Session:
         """Return a session for a link: its own if the peer has a free channel.
 
-        Then a receiver with a full buffer stops no other link. And a peer that ends the session for what one link did,
-        as RabbitMQ does for each unknown address, ends only that link.
+        A link with a session of its own stops no other link if its buffer is full. And if the peer ends the session
+        because of one link, as RabbitMQ does for each unknown address, only that link ends.
 
         Args: window: transfer frames that may be here and not taken. A shared session has the largest window that one
             of its links asked for.
