@@ -343,6 +343,8 @@ class Core:
     def handle_timer(self, now: float) -> None:
         """Do all that is due. Raises: the error of a failed action; the next call does the rest."""
         self._begin(now)
+        if self.context.touched:  # the kernel has relayed: pools learn what their consumers can take now
+            finish_batch(self.context)
         try:
             for due in self.context.timers.due(now):
                 try:
