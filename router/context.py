@@ -10,6 +10,7 @@ from amqpmesh.router.kernel import KernelRouter
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.memory.holders import Memory
 from amqpmesh.router.model.counters import Tally
+from amqpmesh.router.model.credit_share import take_counts
 from amqpmesh.router.model.ended_links import EndedLinks
 from amqpmesh.router.model.link_names import LinkNames
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -274,11 +275,9 @@ class Context:
                 record.pool.relayed(record.credit_sink, count, link.last_at)
                 link.credit_slack = record.pool.credit_slack(record.credit_sink)
                 self.touched[node] = None
-                for share in node.shares:
-                    share.relayed(count, link.last_at)
-                    self.touched[share.node] = None
-                    if node.fast_route is not None:
-                        node.fast_route.credit_slack = share.pool.credit_slack(share.credit_sink)
+                if node.shares and node.fast_route is not None and count:
+                    for share in take_counts(node.fast_route, node.shares, count, link.last_at):
+                        self.touched[share.node] = None
 
 
 def has_unsettled(link: Link) -> bool:

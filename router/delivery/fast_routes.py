@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.annotations import DeliveryAnnotationsRule
-from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import kernel
-from amqpmesh.router.delivery.dispatch import room
+from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -20,8 +18,6 @@ from amqpmesh.router.small_set import first
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.node import Node
-
-_ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 
 #: The most receivers of a node whose fast route is decided after each change. A node with more waits for one more
 #: delivery.
@@ -47,8 +43,7 @@ def reopen(context: Context, *, amid: bool = False) -> None:
 
 def _receivers(node: Node) -> int:
     """Return how many receivers a decision about a node looks at."""
-    shares = node.shares
-    return len((first(shares).node if len(shares) == 1 else node).creditors)
+    return sum(len(share.node.creditors) for share in node.shares) if node.shares else len(node.creditors)
 
 
 def open_input(context: Context, incoming: IncomingLink) -> None:
@@ -78,56 +73,24 @@ def _decide(context: Context, entry: Node) -> None:
     """Decide whether the deliveries of a node all leave in the same way, and by which links."""
     route = entry.fast_route
     assert route is not None
-    node = entry
     route.borrowed = -1
     route.credit_slack = 0
-    if entry.shares:
-        if len(entry.shares) > 1:
-            return
-        share = first(entry.shares)
-        node, route.borrowed, route.credit_slack = (
-            share.node,
-            share.credit_sink.credit,
-            share.pool.credit_slack(share.credit_sink),
-        )
-        if entry.copies or entry.waiting.size or entry.outgoing or node.shares:
-            return
+    route.shares = None
     config = entry.config
-    distribution = node.config.distribution
-    if (
-        node.waiting.size
-        or node.copies
-        or config.redeliver
-        or config.absolute_expiry
-        or entry.remote is not None
-        or node.remote is not None
-    ):
+    if entry.is_multicast or config.redeliver or config.absolute_expiry or entry.remote is not None:
         return
-    if entry.is_multicast or node.is_multicast or distribution not in _ORDER:
+    if not entry.shares:
+        decided = set_links(context, route, entry, entry, route)
+    elif entry.copies or entry.waiting.size or entry.outgoing:
         return
-    ready = list(node.creditors)
-    if not ready or any(
-        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) for each in ready
-    ):
-        return
-    if node.lane is None and any(each.lane is not None for each in ready):
-        return  # a lane to remote consumers of an address here: its deliveries enter the mesh here
-    if node.lane is not None:
-        if node.lane.kind is not LaneKind.ANYCAST:
-            return
-        route.hops = context.routes.hop_limit(node.lane)
-        route.order = kernel.FIRST
+    elif len(entry.shares) == 1:
+        share = first(entry.shares)
+        set_credit(route, share)
+        decided = set_links(context, route, entry, share.node, route)
     else:
-        route.order = _ORDER[distribution]
-    route.links = [each.endpoint.flow_state for each in ready if not each.bulk]
-    route.bulk = [each.endpoint.flow_state for each in ready if each.bulk]
-    for each in ready:
-        endpoint = each.endpoint
-        if endpoint.input_handle is not None:
-            kernel.enable_fast_path(endpoint.flow_state, endpoint.input_handle, route)
-    route.room = min(room(each) for each in node.outgoing)
-    route.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
-    route.generation = context.kernel.generation
+        decided = set_shares(context, route, entry)
+    if decided:
+        route.generation = context.kernel.generation
 
 
 def stay_quiet(node: Node) -> None:
@@ -137,8 +100,8 @@ def stay_quiet(node: Node) -> None:
         owner = each.owner
         if isinstance(owner, IncomingLink):
             owner.endpoint.flow_state.credit_slack = pool.credit_slack(each)
-        elif isinstance(owner, CreditShare) and owner.ingress.fast_route is not None:
-            owner.ingress.fast_route.credit_slack = pool.credit_slack(each)
+        elif isinstance(owner, CreditShare):
+            set_slack(owner)
 
 
 def expanded(relay: kernel.Relay) -> None:

@@ -38,6 +38,7 @@ from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, FastRoute
+from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
@@ -115,6 +116,7 @@ __all__ = [
     "DispositionRun",
     "FastDelivery",
     "FastRoute",
+    "FastShare",
     "FlowFrame",
     "Head",
     "Incomplete",

@@ -51,6 +51,7 @@ ORDER: Final = (
     "relays",
     "fast_route",
     "backpressure",
+    "fast_shares",
     "fast_deliveries",
     "transfer_accounting",
     "fast_settlement",

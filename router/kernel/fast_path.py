@@ -11,6 +11,7 @@ from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
 from amqpmesh.router.kernel.fast_route import _fits, _is_full, _link_for_large, _ready_link
+from amqpmesh.router.kernel.fast_shares import _count_shared, _share_for
 from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
 from amqpmesh.router.kernel.frame_reading import (
     _DISPOSITION_CODE,
@@ -37,6 +38,8 @@ from amqpmesh.router.kernel.violations import Violation
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
+    from amqpmesh.router.kernel.fast_route import FastRoute
+    from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.frame_fields import FlowFrame, TransferFrame
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
@@ -133,6 +136,14 @@ def _relay_transfer(
     ):
         return False
     large = frame.more or size > route.room
+    share: FastShare | None = None
+    if route.shares is not None:
+        if large:
+            return False
+        share = _share_for(router, session.wire, route)
+        if share is None:
+            return False
+        route = share.route
     out = _ready_link(route) if not large else _link_for_large(route, size)
     if out is None:
         if session.wire.patient:
@@ -220,7 +231,7 @@ def _relay_transfer(
     session.release(0)
     _count_first_sent(target, out, settled)
     out.octets += size
-    _count_relayed(router, link, out)
+    _count_relayed(router, link, out, route, share)
     counter = 0
     sent_at = -1.0
     header_info = 4
@@ -275,10 +286,15 @@ def _relay_transfer(
     return True
 
 
-def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> None:
-    """Count a delivery that was relayed by the link `out`."""
-    route = link.fast_route
-    assert route is not None
+def _count_relayed(
+    router: KernelRouter, link: KernelLink, out: KernelLink, route: FastRoute, share: FastShare | None
+) -> None:
+    """Count a delivery that was relayed by the link `out` of a route.
+
+    Args: share: the one that the delivery leaves by, if the ingress has several.
+    """
+    if share is not None:
+        _count_shared(router, link, share)
     if route.turn:
         out.turn = route.turn
     link.relayed += 1
@@ -343,7 +359,8 @@ def _relay_first(
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
-    _count_relayed(router, link, out)
+    assert link.fast_route is not None
+    _count_relayed(router, link, out, link.fast_route, None)
     if not target.woken:
         target.stir()
     if not frame.more:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns.
@@ -34,6 +35,7 @@ class FastRoute:
         "links",
         "order",
         "room",
+        "shares",
         "turn",
         "wanted",
     )
@@ -49,6 +51,8 @@ class FastRoute:
         self.turn = 0
         #: Octets of payload that certainly fit into one frame.
         self.room = 0
+        #: The shares of an ingress that leads to several nodes. Each has a route of its own, which has the links.
+        self.shares: list[FastShare] | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.

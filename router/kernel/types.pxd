@@ -289,8 +289,28 @@ cdef class Relay:
 @cython.final
 cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn
-    cdef public list links, bulk
+    cdef public list links, bulk, shares
     cdef public bint drops, wanted
+
+@cython.final
+cdef class FastShare:
+    cdef public object record
+    cdef public FastRoute route
+    cdef public list counted
+    cdef public bint is_candidate, is_lane, is_open
+    cdef public long turn, relayed
+    cdef public double last_at
+
+@cython.locals(share=FastShare, best=FastShare, least=long, turn=long, credited=long, outstanding=long)
+cdef FastShare _share_for(KernelRouter router, KernelConnection wire, FastRoute route)
+@cython.locals(route=FastRoute)
+cdef bint _count_shared(KernelRouter router, KernelLink link, FastShare share) except -1
+@cython.locals(link=KernelLink, least=long, together=long)
+cdef long _outstanding(FastShare share) except -1
+@cython.locals(link=KernelLink, busy=bint)
+cdef bint _is_busy(FastRoute route) except -1
+@cython.locals(share=FastShare)
+cdef bint _wait_for_share(KernelRouter router, KernelConnection wire, FastRoute route) except -1
 
 cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
@@ -333,7 +353,7 @@ cdef class ReceivedBatch:
 @cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(route=FastRoute, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
+@cython.locals(route=FastRoute, share=FastShare, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, header_info=long,
                p="const unsigned char *")
@@ -356,8 +376,7 @@ cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
 cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes incoming_tag, bytes outgoing_tag,
                   long counter, long size, double arrived, double sent_at, double outcome_at, bytes state, long header_info) except -1
-@cython.locals(route=FastRoute)
-cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out) except -1
+cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out, FastRoute route, FastShare share) except -1
 @cython.locals(session=KernelSession, target=KernelSession, received=Delivery, sent=Delivery, relay=Relay, wire=KernelConnection)
 cdef void _relay_first(KernelRouter router, KernelLink link, KernelLink out, TransferFrame frame, bytes data,
                        Py_ssize_t payload_at, Py_ssize_t end, bytes tag) except *

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.credit.sinks import MANY_SENDERS, SERIAL
-from amqpmesh.router.small_set import with_item, without_item
+from amqpmesh.router.small_set import SmallSet, first, with_item, without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.credit.sinks import Grant
+    from amqpmesh.router.kernel import FastRoute
     from amqpmesh.router.model.node import InternalNode, Node
 
 
@@ -119,3 +120,28 @@ class CreditShare:
             # delivery.
             usable = min(usable, min((each.usable for each in self.node.outgoing), default=0))
         self.ingress.pool.set_usable(self.credit_source, usable, now, withdrawn=withdrawn)
+
+
+def take_counts(route: FastRoute, shares: SmallSet[CreditShare], count: int, last_at: float) -> list[CreditShare]:
+    """Record the deliveries of an ingress that the kernel has relayed.
+
+    Args: route: of the ingress. count, last_at: deliveries of one sender, and the time of the last one. If the ingress
+        has several shares, the kernel has counted the deliveries of all senders by share.
+    Returns: the shares that deliveries have left by.
+    """
+    if route.shares is None:
+        share = first(shares)
+        share.relayed(count, last_at)
+        route.credit_slack = share.pool.credit_slack(share.credit_sink)
+        return [share]
+    used = []
+    for fast in route.shares:
+        if fast.relayed:
+            record = fast.record
+            assert isinstance(record, CreditShare)
+            record.turn = fast.turn
+            record.relayed(fast.relayed, fast.last_at)
+            fast.relayed = 0
+            fast.route.credit_slack = record.pool.credit_slack(record.credit_sink)
+            used.append(record)
+    return used

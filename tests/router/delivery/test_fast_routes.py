@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -532,16 +533,86 @@ def test_while_something_drains_what_comes_is_delivered(drains: str) -> None:
 # ----------------------------------------------------------------------------------------------------------- the mesh
 
 
-def test_where_there_are_several_ways_each_delivery_is_decided(events: Events) -> None:
-    mesh = World("ABC", [("A", "B"), ("A", "C")])
+@pytest.mark.parametrize("places", ["BC", "AB", "ABC"])
+@pytest.mark.parametrize("distribution", [Distribution.CLOSEST, Distribution.BALANCED])
+def test_consumers_at_several_routers_get_their_shares_without_a_decision(
+    events: Events, distribution: Distribution, places: str
+) -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")], AddressConfig(pattern="q", distribution=distribution))
     producer = mesh["A"].client()
-    consumers = [mesh[router].client() for router in "BC"]
+    consumers = [mesh[router].client() for router in places]
     for consumer in consumers:
         consumer.receiver("q", credit=50)
+    mesh.advance(0.2)
     link = producer.sender("q")
     mesh.advance(0.2)
-    assert decided(events, lambda: send(producer, link, *[message()] * 6)) >= 6
-    assert [len(consumer.take()) for consumer in consumers] == [3, 3]
+    near = 1 if distribution is Distribution.CLOSEST and "A" in places else len(places)
+    sent = send(producer, link, *[message()] * near)  # the first one on each link is decided
+    assert decided(events, lambda: sent.extend(send(producer, link, *[message()] * 5 * near))) == 0
+    taken = [consumer.take() for consumer in consumers]
+    assert [len(arrivals) for arrivals in taken] == [6] * near + [0] * (len(places) - near)
+
+    for arrival in itertools.chain(*taken):
+        arrival.accept()
+    mesh.run()
+    assert [each.outcome for each in sent] == [Accepted()] * 6 * near
+    mesh.leave()
+
+
+def test_the_router_decides_where_the_closest_consumers_have_no_credit_left(events: Events) -> None:
+    mesh = World("AB", LINE[:1], AddressConfig(pattern="q", distribution=Distribution.CLOSEST))
+    producer = mesh["A"].client()
+    near, far = mesh["A"].client(), mesh["B"].client()
+    receiver = near.receiver("q", credit=3)
+    far.receiver("q", credit=50)
+    mesh.advance(0.2)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    send(producer, link, message())
+    assert decided(events, lambda: send(producer, link, *[message()] * 2)) == 0
+    assert link.credit == 1
+    assert decided(events, lambda: producer.send(link)) == 1
+    assert (len(near.take()), len(far.take())) == (3, 0)
+    receiver.flow(10)
+    mesh.run()
+    assert (len(near.take()), len(far.take())) == (1, 0)
+    mesh.leave()
+
+
+@pytest.mark.parametrize("loss", ["detach", "credit", "drain", "client", "router"])
+def test_what_a_lost_share_cannot_take_goes_to_the_others(events: Events, loss: str) -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    producer = mesh["A"].client()
+    consumers = {router: mesh[router].client() for router in "BC"}
+    receivers = {router: consumer.receiver("q", credit=50) for router, consumer in consumers.items()}
+    mesh.advance(0.2)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    sent = send(producer, link, *[message()] * 10)
+    if loss == "detach":
+        receivers["B"].detach()
+    elif loss == "client":
+        consumers["B"].lose()
+    elif loss == "router":
+        mesh.kill("B")
+    else:
+        receivers["B"].flow(0 if loss == "credit" else 40, drain=loss == "drain")
+    mesh.run()
+    for _ in range(20):
+        mesh.advance_until(lambda: link.credit > 0, 2.0)
+        sent += send(producer, link, message())
+    mesh.advance(2.0)
+    if loss in ("client", "router"):
+        del consumers["B"]
+    elif loss != "detach":
+        receivers["B"].flow(40)  # one may wait there
+    mesh.advance(1.0)
+    arrived = {router: consumer.take() for router, consumer in consumers.items()}
+    for arrival in itertools.chain(*arrived.values()):
+        arrival.accept()
+    mesh.run()
+    assert len(arrived["C"]) >= 20
+    assert all(each.said for each in sent)
     mesh.leave()
 
 

@@ -151,7 +151,9 @@ class Dice:
             "output_backlog": usually(2**18, 1, 600),
             "max_owed": usually(5000, 2),
             "selective": usually(False, True),
-            "near": random.random() < 0.5,
+            # Of a mesh: the routers of both producers and both consumers; whether B is no neighbour of C.
+            "places": "AACC" if random.random() < 0.5 else "AACB",
+            "star": False,
             "snd": usually(2, 0, 1),
             "max_message_size": usually(0, 200),
             "credit": usually(20, 1, 0, 5),
@@ -240,7 +242,7 @@ class Dice:
 
 
 class Bench:
-    """Two producers and two consumers, of one router or of three in a row."""
+    """Two producers and two consumers, of one router, of three in a row, or with two neighbours of one between them."""
 
     def __init__(self, world: dict[str, Any], *, mesh: bool) -> None:
         self.world = world
@@ -254,8 +256,9 @@ class Bench:
             max_frame_size=4096,
         )
         if mesh:
-            self.mesh: World | None = World("ABC", [("A", "B"), ("B", "C")], *CONFIGS)
-            nodes = [self.mesh[router] for router in "AAC" + ("C" if world["near"] else "B")]
+            edges = [("A", "B"), ("A" if world["star"] else "B", "C")]
+            self.mesh: World | None = World("ABC", edges, *CONFIGS)
+            nodes = [self.mesh[router] for router in world["places"]]
             self.networks = [self.mesh[router] for router in "ABC"]
         else:
             self.mesh = None
@@ -531,6 +534,19 @@ def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, 
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
     check(dice.world(at_once=False), dice.steps(count, at_once=False), mesh=True)
+
+
+@settings(max_examples=12)
+@given(SEEDS, st.integers(0, 40), ODD, st.sampled_from(["AABC", "AAAC", "BAAB", "ACBC"]), st.booleans())
+def test_so_do_several_whose_consumers_are_at_several(
+    seed: int, count: int, odd: float, places: str, star: bool
+) -> None:
+    dice = Dice(seed, odd)
+    world = dice.world(at_once=False)
+    everywhere = [(number, handle) for number in (2, 3) for handle in (0, 1, 3)]
+    check(
+        {**world, "places": places, "star": star, "consumers": everywhere}, dice.steps(count, at_once=False), mesh=True
+    )
 
 
 @settings(max_examples=40)

@@ -1,0 +1,107 @@
+"""The links of a fast route: those of one node, or those of each node that an ingress has a share of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.annotations import DeliveryAnnotationsRule
+from amqpmesh.policies.distribution import Distribution, eligible
+from amqpmesh.router import kernel
+from amqpmesh.router.delivery.dispatch import room
+from amqpmesh.router.model.lane import LaneKind
+
+if TYPE_CHECKING:
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.model.credit_share import CreditShare
+    from amqpmesh.router.model.node import Node
+
+_ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
+
+
+def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node, opened: kernel.FastRoute) -> bool:
+    """Set the links by which deliveries that come to `entry` leave a node.
+
+    Args: entry: the node itself, or an ingress that leads to it. opened: the route of `entry`, whose links the kernel
+        may give credit to. Returns: False: the router must decide about each delivery.
+    """
+    distribution = node.config.distribution
+    if (
+        node.waiting.size
+        or node.copies
+        or node.shares
+        or node.remote is not None
+        or node.is_multicast
+        or distribution not in _ORDER
+    ):
+        return False
+    ready = list(node.creditors)
+    if not ready or any(
+        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) for each in ready
+    ):
+        return False
+    if node.lane is None and any(each.lane is not None for each in ready):
+        return False  # a lane to remote consumers of an address here: its deliveries enter the mesh here
+    if node.lane is not None:
+        if node.lane.kind is not LaneKind.ANYCAST:
+            return False
+        route.hops = context.routes.hop_limit(node.lane)
+        route.order = kernel.FIRST
+    else:
+        route.order = _ORDER[distribution]
+    route.links = [each.endpoint.flow_state for each in ready if not each.bulk]
+    route.bulk = [each.endpoint.flow_state for each in ready if each.bulk]
+    for each in ready:
+        endpoint = each.endpoint
+        if endpoint.input_handle is not None:
+            kernel.enable_fast_path(endpoint.flow_state, endpoint.input_handle, opened)
+    route.room = min(room(each) for each in node.outgoing)
+    route.drops = entry.config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    return True
+
+
+def set_shares(context: Context, route: kernel.FastRoute, ingress: Node) -> bool:
+    """Set the shares among which the kernel chooses for each delivery of an ingress that leads to several nodes.
+
+    Returns: False: the router must decide about each delivery.
+    """
+    distribution = ingress.config.distribution
+    if distribution not in _ORDER:
+        return False
+    route.order = _ORDER[distribution]
+    near = eligible(distribution, ingress.shares)
+    route.shares = [_fast_share(context, route, share, is_candidate=share in near) for share in ingress.shares]
+    rooms = [each.route.room for each in route.shares if each.is_open]
+    if rooms:
+        route.room = min(rooms)
+    return bool(rooms)
+
+
+def _fast_share(
+    context: Context, route: kernel.FastRoute, share: CreditShare, *, is_candidate: bool
+) -> kernel.FastShare:
+    """Return a share as the kernel uses it. Args: route: of its ingress."""
+    fast, node = kernel.FastShare(share), share.node
+    fast.turn = share.turn
+    fast.is_lane = node.lane is not None
+    fast.counted = [each.endpoint.flow_state for each in (node.outgoing if fast.is_lane else node.creditors)]
+    fast.is_candidate = is_candidate
+    fast.is_open = is_candidate and set_links(context, fast.route, share.ingress, node, route)
+    set_credit(fast.route, share)
+    return fast
+
+
+def set_credit(route: kernel.FastRoute, share: CreditShare) -> None:
+    """Tell the kernel how many deliveries may leave by a share."""
+    route.borrowed = share.credit_sink.credit
+    route.credit_slack = share.pool.credit_slack(share.credit_sink)
+
+
+def set_slack(share: CreditShare) -> None:
+    """Tell the kernel how many deliveries may leave by a share before its pool must be told."""
+    route = share.ingress.fast_route
+    if route is None:
+        return
+    for fast in route.shares or ():
+        if fast.record is share:
+            route = fast.route
+    route.credit_slack = share.pool.credit_slack(share.credit_sink)
