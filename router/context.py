@@ -183,7 +183,7 @@ class Context:
 
     def end_detached(self, link: Link) -> None:
         """Let go of a link that was detached without being closed, if its last delivery is settled."""
-        if link in link.connection.detached_unsettled and not has_unsettled(link):
+        if link in link.connection.detached_unsettled and not link.has_unsettled:
             self.forget_detached(link)
             self.keep_count(link)
 
@@ -193,11 +193,9 @@ class Context:
         count = record.detached_unsettled.pop(link, None)
         if count is None:
             return False
-        if isinstance(link, OutgoingLink):
-            held = record.unsettled_after_detach.pop(link.node, 0) - count
-            if held > 0:
-                record.unsettled_after_detach[link.node] = held
-            self.relieved.setdefault(record, set()).add(link.node)
+        node = link.end_suspension(count)
+        if node is not None:
+            self.relieved.setdefault(record, set()).add(node)
         return True
 
     def fail_link(self, link: Link, error: Error) -> None:
@@ -278,15 +276,6 @@ class Context:
                 if node.shares and node.fast_route is not None and count:
                     for share in take_counts(node.fast_route, node.shares, count, link.last_at):
                         self.touched[share.node] = None
-
-
-def has_unsettled(link: Link) -> bool:
-    """Tell whether a delivery is unsettled on a link.
-
-    The unsettled map of a sender does not hold fast deliveries. `outstanding` counts these, too.
-    """
-    state = link.endpoint.flow_state
-    return bool(state.unsettled) or (state.sender and state.outstanding > 0)
 
 
 def _unset(*_: object) -> NoReturn:

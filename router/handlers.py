@@ -221,7 +221,7 @@ class Handlers:
             self.mesh.routes.lane_refused(link)
         if isinstance(link, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
-                suspend(self._context, record, link)
+                suspend(self._context, link)
             else:
                 # Neither side can name its deliveries any more, whichever side has closed it (§2.6.5, §2.6.6).
                 close_link(self._context, link)
@@ -263,11 +263,7 @@ class Handlers:
             if link.backlog or (link.current is not None and not link.current.started):
                 send_more(self._context, link)
         elif isinstance(link, IncomingLink) and flow.delivery_count is not None:
-            link.pool.flow_received(
-                link.credit_sink, flow.delivery_count, flow.link_credit, flow.available, self._context.now
-            )
-            link.endpoint.flow_state.credit_slack = link.credit_sink.credit_slack
-            link.time_credit(self._context.now)
+            link.flow_received(flow, self._context.now)
             self._context.touch_input(link)
         elif isinstance(link, Neighbour):
             link.pump()

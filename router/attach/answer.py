@@ -117,7 +117,7 @@ class Attaching:
             if attach.unsettled is not None:
                 resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
                 for each in resumed:
-                    suspend(self._context, record, each)
+                    suspend(self._context, each)
             if isinstance(endpoint, Receiver):
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, attach)
             else:

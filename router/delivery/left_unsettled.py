@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.context import has_unsettled
 from amqpmesh.router.delivery.settlement import receiver_gone, sender_gone
 from amqpmesh.router.kernel import Delivery, Sweep, forget, sweep
 from amqpmesh.router.model.ended_links import Round
@@ -34,8 +33,7 @@ def end_all(context: Context, links: Links) -> Steps[None]:
     ledgers: dict[Ledger, Links] = {}
     for link in links:
         state = link.endpoint.flow_state
-        if isinstance(link, OutgoingLink):
-            yield from end_backlog(context, link)
+        yield from end_backlog(context, link)
         if _has_left(link):
             ledgers.setdefault((state.session, state.sender), []).append(link)
         else:
@@ -47,7 +45,7 @@ def end_all(context: Context, links: Links) -> Steps[None]:
             yield from _sweep_ledger(context, ledger, those)
 
 
-def end_backlog(context: Context, link: OutgoingLink) -> Steps[None]:
+def end_backlog(context: Context, link: IncomingLink | OutgoingLink) -> Steps[None]:
     """End the copies that wait for the credit of a link that has ended."""
     while link.backlog:
         receiver_gone(context, link.backlog.popleft())
@@ -102,4 +100,4 @@ def _is_done(going: Round) -> bool:
 
 def _has_left(link: IncomingLink | OutgoingLink) -> bool:
     """Tell whether a link has a delivery that has not ended."""
-    return has_unsettled(link) or (isinstance(link, OutgoingLink) and bool(link.backlog))
+    return link.has_unsettled or bool(link.backlog)

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.context import has_unsettled
 from amqpmesh.router.delivery.left_unsettled import add_ended, end_all, end_backlog
-from amqpmesh.router.delivery.lifetime import recount
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
 from amqpmesh.router.delivery.settlement import receiver_gone, route_again, undelivered
@@ -18,7 +16,6 @@ from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
-from amqpmesh.router.small_set import without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
@@ -111,16 +108,13 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
     yield from end_all(context, links)
 
 
-def suspend(context: Context, record: ConnectionRecord, link: IncomingLink | OutgoingLink) -> None:
+def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6)."""
     _withdraw(context, link)
-    if isinstance(link, OutgoingLink):
+    if link.backlog:
         context.chores.do(end_backlog(context, link))
-    if has_unsettled(link):
-        record.detached_unsettled[link] = 0
-        if isinstance(link, OutgoingLink):
-            link.max_unsettled = 0  # so that each settlement on it touches the link
-            recount(context, link)
+    if link.has_unsettled:
+        link.suspend()
     else:
         context.keep_count(link)
 
@@ -156,52 +150,48 @@ def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:
 
 
 def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
-    """Take a link from its node, and abort the delivery that is in the middle of its frames.
+    """Take a link from its connection and node, and abort the delivery that is in the middle of its frames.
 
     Returns: False: the link was withdrawn before.
     """
     _forget_name(context, link)
     disable_fast_path(link.endpoint.flow_state)
-    record = link.connection
+    if not link.leave_connection():
+        return False
+    if context.recording is not None:
+        context.recording.down(link)
     if isinstance(link, OutgoingLink):
-        if link.gone:
-            return False
-        link.gone = True
-        record.outgoing.pop(link, None)
-        if context.recording is not None:
-            context.recording.down(link)
-        node = link.node
-        node.copies = without_item(node.copies, link)
-        node.outgoing = without_item(node.outgoing, link)
-        node.draining = without_item(node.draining, link)
-        node.creditors = without_item(node.creditors, link)
-        if link.credit_source is not None:
-            node.pool.remove_source(link.credit_source, context.now)
-        current, link.current = link.current, None
-        if current is not None:
-            receiver_gone(context, current)
-        if not node.outgoing:
-            if not link.retired:
-                find_other_route(context, node)
-        elif node.config.redeliver or node.excludes:
-            context.deserted[node] = None
+        _withdraw_outgoing(context, link)
     else:
-        if record.incoming.pop(link, 0) == 0:
-            return False
-        if context.recording is not None:
-            context.recording.down(link)
-        if link.current is not None:
-            relay, link.current = link.current, None
-            abort(context, relay)
-        link.pool.remove_sink(link.credit_sink, context.now)
-        if link.node is not None:
-            link.node.incoming = without_item(link.node.incoming, link)
-        node = link.node  # type: ignore[assignment]  # None for an anonymous terminus
+        _withdraw_incoming(context, link)
+    node = link.node
     if node is not None:
         context.touch(node)
-        if isinstance(node, DynamicNode) and node.maker is record and _made_its_node(link):
+        if isinstance(node, DynamicNode) and node.maker is link.connection and _made_its_node(link):
             _maker_gone(context, node)
     return True
+
+
+def _withdraw_outgoing(context: Context, link: OutgoingLink) -> None:
+    # First the node: else the current delivery could choose this link again.
+    link.leave_node(context.now)
+    current, link.current = link.current, None
+    if current is not None:
+        receiver_gone(context, current)
+    node = link.node
+    if not node.outgoing:
+        if not link.retired:
+            find_other_route(context, node)
+    elif node.config.redeliver or node.excludes:
+        context.deserted[node] = None
+
+
+def _withdraw_incoming(context: Context, link: IncomingLink) -> None:
+    # First the delivery: it counts in the link's pool until it is aborted.
+    current, link.current = link.current, None
+    if current is not None:
+        abort(context, current)
+    link.leave_node(context.now)
 
 
 def find_other_route(context: Context, node: Node) -> None:
@@ -224,10 +214,7 @@ def release_queued(context: Context, node: Node) -> None:
 
 def _made_its_node(link: IncomingLink | OutgoingLink) -> bool:
     """Tell whether a link has made its dynamic node."""
-    remote = link.endpoint.remote
-    if remote is None:
-        return False
-    terminus = remote.source if isinstance(link, OutgoingLink) else remote.target
+    terminus = link.peer_terminus
     return isinstance(terminus, Source | Target) and terminus.dynamic
 
 

@@ -28,7 +28,7 @@ from amqpmesh.router.model.blocked import (
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode, LocalNode, OwnNode
-from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
+from amqpmesh.router.statistics.common import ConnectionDirection, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
 from amqpmesh.router.statistics.router_statistics import (
     AddressStatistics,
@@ -204,7 +204,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
         reason = Reason.NO_PATH
     return _link(
         incoming,
-        Direction.INCOMING,
+        address=node.name if node is not None else _far(incoming),
         copy=False,
         undelivered=incoming.credit_sink.waiting + incoming.waiting,
         missed=0,
@@ -215,7 +215,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
 def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
     return _link(
         outgoing,
-        Direction.OUTGOING,
+        address=outgoing.node.name,
         copy=outgoing.copy,
         undelivered=len(outgoing.backlog),
         missed=outgoing.missed,
@@ -225,21 +225,21 @@ def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
 
 def _link(
     link: IncomingLink | OutgoingLink,
-    direction: Direction,
     *,
+    address: str | None,
     copy: bool,
     undelivered: int,
     missed: int,
     reason: Reason | None,
 ) -> LinkStatistics:
-    endpoint, record, node = link.endpoint, link.connection, link.node
+    endpoint, record = link.endpoint, link.connection
     counted = endpoint.flow_state
     return LinkStatistics(
         number=link.number,
         name=endpoint.name,
         connection=record.number,
-        direction=direction,
-        address=node.name if node is not None else _far(link),
+        direction=link.direction,
+        address=address,
         tenant=record.peer.tenant,
         copy=copy,
         attached=endpoint.is_attached,
@@ -247,7 +247,7 @@ def _link(
         deliveries=counted.deliveries,
         octets=counted.octets,
         undelivered=undelivered,
-        unsettled=_unsettled(link),
+        unsettled=link.unsettled,
         missed=missed,
         available=counted.available,
         credit=counted.link_credit,
@@ -262,20 +262,11 @@ def _link(
     )
 
 
-def _unsettled(link: IncomingLink | OutgoingLink) -> int:
-    """Return the number of unsettled deliveries on a link."""
-    counted = link.endpoint.flow_state
-    # The map of sent deliveries lacks those that the kernel relays on its fast path; the map of received ones has all.
-    return counted.outstanding if counted.sender else len(counted.unsettled)
-
-
-def _far(link: IncomingLink | OutgoingLink) -> str | None:
+def _far(incoming: IncomingLink) -> str | None:
     """Return the address at another router that a link sends to; `@ROUTER` if it sends to all of that router's
     addresses.
     """
-    if not isinstance(link, IncomingLink) or link.container is None:
-        return None
-    return link.to or f"@{link.container}"
+    return None if incoming.container is None else incoming.to or f"@{incoming.container}"
 
 
 def _is_lane(link: IncomingLink | OutgoingLink) -> bool:
@@ -287,12 +278,12 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     counted, node = link.endpoint.flow_state, link.node
     reason: Reason | None
     if isinstance(link, IncomingLink):
-        lane, direction, bulk, retired = link.lane, Direction.INCOMING, link.credit_sink.large, False
+        lane, bulk, retired = link.lane, link.credit_sink.large, False
         waiting = link.credit_sink.waiting + link.waiting
         of_node = why_node(node, draining=core.context.draining) if node is not None else None
         reason = why_incoming(link, of_node, draining=core.context.draining)
     else:
-        lane, direction, bulk, retired = link.lane, Direction.OUTGOING, link.bulk, link.retired
+        lane, bulk, retired = link.lane, link.bulk, link.retired
         waiting = link.node.waiting.size
         reason = why_outgoing(link)
     assert lane is not None
@@ -303,7 +294,7 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
         address=lane.name or None,
         tenant=lane.tenant,
         far=lane.far,
-        direction=direction,
+        direction=link.direction,
         neighbour=link.connection.peer.container_id,
         connection=link.connection.number,
         bulk=bulk,
@@ -312,7 +303,7 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
         deliveries=counted.deliveries,
         octets=counted.octets,
         waiting=waiting,
-        unsettled=_unsettled(link),
+        unsettled=link.unsettled,
         credit=counted.link_credit,
         zero_credit_since=link.zero_credit_since,
         last_delivery_at=link.last_delivery_at,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.credit.sinks import MANY_SENDERS
 from amqpmesh.router.small_set import shared, with_item, without_item
+from amqpmesh.router.statistics.common import Direction
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.amqp.standard.performatives import Flow
     from amqpmesh.router.credit.pool import Pool
     from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
     from amqpmesh.router.credit.sources import CreditSource
@@ -54,6 +56,10 @@ class IncomingLink:
         "waiting",
         "zero_credit_since",
     )
+
+    direction: ClassVar = Direction.INCOMING
+    #: No copies wait on the link.
+    backlog: ClassVar = _NO_BACKLOG
 
     def __init__(
         self,
@@ -155,6 +161,47 @@ class IncomingLink:
         elif self.zero_credit_since is None:
             self.zero_credit_since = now
 
+    @property
+    def peer_terminus(self) -> object:
+        """The terminus in this router, as the peer's `attach` describes it; None: the peer has not attached."""
+        remote = self.endpoint.remote
+        return None if remote is None else remote.target
+
+    @property
+    def unsettled(self) -> int:
+        """The number of unsettled deliveries."""
+        return len(self.endpoint.flow_state.unsettled)
+
+    @property
+    def has_unsettled(self) -> bool:
+        """True if a delivery is unsettled."""
+        return bool(self.endpoint.flow_state.unsettled)
+
+    def flow_received(self, flow: Flow, now: float) -> None:
+        """Change the credit by the sender's `flow`, which has a delivery-count (§2.6.7)."""
+        assert flow.delivery_count is not None
+        self.pool.flow_received(self.credit_sink, flow.delivery_count, flow.link_credit, flow.available, now)
+        self.endpoint.flow_state.credit_slack = self.credit_sink.credit_slack
+        self.time_credit(now)
+
+    def suspend(self) -> None:
+        """Keep the link with its unsettled deliveries, after a detach that did not close it (§2.7.6)."""
+        self.connection.detached_unsettled[self] = 0
+
+    def end_suspension(self, count: int) -> Node | None:  # noqa: ARG002 - only sent deliveries count at a node
+        """Return the node whose other links may take more deliveries now. Args: count: deliveries counted there."""
+        return None
+
+    def leave_connection(self) -> bool:
+        """Take the link from the links of its connection. Returns: whether it was one of them."""
+        return self.connection.incoming.pop(self, 0) != 0
+
+    def leave_node(self, now: float) -> None:
+        """Take the link from its node and from its pool of credit."""
+        self.pool.remove_sink(self.credit_sink, now)
+        if self.node is not None:
+            self.node.incoming = without_item(self.node.incoming, self)
+
 
 class OutgoingLink:
     """A link on which deliveries leave. This router is the sender; the peer is a consumer."""
@@ -181,6 +228,8 @@ class OutgoingLink:
         "stalled_since",
         "zero_credit_since",
     )
+
+    direction: ClassVar = Direction.OUTGOING
 
     def __init__(
         self,
@@ -381,3 +430,55 @@ class OutgoingLink:
             tag = b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails on other octets
             if self.lane is None or not flow_state.has_tag(tag):
                 return tag
+
+    @property
+    def peer_terminus(self) -> object:
+        """The terminus in this router, as the peer's `attach` describes it; None: the peer has not attached."""
+        remote = self.endpoint.remote
+        return None if remote is None else remote.source
+
+    @property
+    def unsettled(self) -> int:
+        """The number of unsettled deliveries."""
+        return self.outstanding
+
+    @property
+    def has_unsettled(self) -> bool:
+        """True if a delivery is unsettled. The map lacks fast deliveries, which `outstanding` counts."""
+        return bool(self.endpoint.flow_state.unsettled) or self.outstanding > 0
+
+    def suspend(self) -> None:
+        """Keep the link with its unsettled deliveries, after a detach that did not close it (§2.7.6).
+
+        The deliveries still count at the node, against what the connection's other links to it may have unsettled.
+        """
+        record = self.connection
+        record.detached_unsettled[self] = self.outstanding
+        held = record.unsettled_after_detach.get(self.node, 0)
+        record.unsettled_after_detach[self.node] = held + self.outstanding
+        self.max_unsettled = 0  # so that each settlement on it touches the link
+
+    def end_suspension(self, count: int) -> Node | None:
+        """Return the node whose other links may take more deliveries now. Args: count: deliveries counted there."""
+        held = self.connection.unsettled_after_detach.pop(self.node, 0) - count
+        if held > 0:
+            self.connection.unsettled_after_detach[self.node] = held
+        return self.node
+
+    def leave_connection(self) -> bool:
+        """Take the link from the links of its connection. Returns: whether it was not taken from them before."""
+        if self.gone:
+            return False
+        self.gone = True
+        self.connection.outgoing.pop(self, None)
+        return True
+
+    def leave_node(self, now: float) -> None:
+        """Take the link from its node, and its credit from the node's pool."""
+        node = self.node
+        node.copies = without_item(node.copies, self)
+        node.outgoing = without_item(node.outgoing, self)
+        node.draining = without_item(node.draining, self)
+        node.creditors = without_item(node.creditors, self)
+        if self.credit_source is not None:
+            node.pool.remove_source(self.credit_source, now)

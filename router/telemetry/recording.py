@@ -352,7 +352,7 @@ class Recording:
                 "rejected": counted.rejected,
                 "released": counted.released,
                 "modified": counted.modified,
-                "unsettled": counted.outstanding if counted.sender else len(counted.unsettled),
+                "unsettled": link.unsettled,
                 "credit": counted.link_credit,
             }
 
@@ -368,7 +368,7 @@ class Recording:
         connection = link.connection
         return {
             "link": link.endpoint.name[:NAME],
-            "direction": "incoming" if isinstance(link, IncomingLink) else "outgoing",
+            "direction": str(link.direction),
             "peer": self._id if connection.own else connection.peer.container_id[:NAME] or None,
             "address": (without_secret(named.name)[:NAME] or None) if named is not None else None,
             "tenant": named.tenant if named is not None else None,
