@@ -1,4 +1,4 @@
-"""The jobs: their names, their questions, and the jobs that they need. Importing this needs no Spark."""
+"""The jobs: their names, their summaries, and the jobs that they need. Importing this needs no Spark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RUN: Final = "run"
 class Job:
     """A job: a module of this room with its name, whose function `job` takes a `Work` and returns a `Done`.
 
-    Args: name: its name, and its result's directory. answers: its question, in a line. title: its heading in the
+    Args: name: its name, and its result's directory. summary: its result, in a line. title: its heading in the
         report; empty: its name. needs: jobs whose results it reads. module: its module, if it is not in this room.
     """
 
     name: str
-    answers: str
+    summary: str
     needs: tuple[str, ...] = ()
     module: str = ""
     title: str = ""
@@ -49,38 +49,38 @@ def _by_name(*jobs: Job) -> Mapping[str, Job]:
 
 
 JOBS: Final = _by_name(
-    Job("ingest", "what routers have recorded, as tables", title="What was recorded"),
-    Job("deliveries", "which path each delivery took, and how it ended", ("ingest",), title="How deliveries ended"),
+    Job("ingest", "tables of the recorded telemetry", title="Recorded telemetry"),
+    Job("deliveries", "the path and the outcome of each delivery", ("ingest",), title="Outcomes of deliveries"),
     Job(
         "traffic",
-        "who sends how much to whom, and what each link carries",
+        "the traffic from router to router, and the load of each link",
         ("ingest", "deliveries"),
-        title="Who sends to whom",
+        title="Traffic",
     ),
     Job(
         "latency",
-        "how long deliveries take, where they spend it, and how far clocks are apart",
+        "the latency of deliveries, its parts, and the offsets of clocks",
         ("deliveries",),
-        title="How long deliveries take",
+        title="Latency",
     ),
     Job(
         "losses",
-        "which deliveries were lost, not accepted, looped or redelivered too often, and which consumers are slow",
+        "lost, looped, not accepted and often redelivered deliveries, and slow consumers",
         ("deliveries",),
-        title="What went wrong",
+        title="Losses and slow consumers",
     ),
-    Job("anomalies", "when the mesh differed from its own history", ("deliveries",), title="What was not as usual"),
+    Job("anomalies", "times when the mesh differed from its own history", ("deliveries",), title="Anomalies"),
     Job(
         "contingency",
-        "what breaks if a link or a router fails",
+        "the effects of the failure of a link or a router",
         ("ingest", "traffic"),
-        title="What a failure would break",
+        title="Effects of failures",
     ),
     Job(
         "plan",
-        "which link costs would relieve the busiest link",
+        "link costs that would relieve the busiest link",
         ("ingest", "traffic"),
-        title="Other costs of links",
+        title="Better link costs",
     ),
 )
 """The jobs in their order: each after those that it needs."""

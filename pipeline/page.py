@@ -39,7 +39,7 @@ a { color: var(--link); }
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; list-style: none; padding: .6rem 0; margin: .75rem 0 0;
   border-block: 1px solid var(--line); }
 section { padding: 1.75rem 0 .5rem; border-bottom: 1px solid var(--line); }
-.question { color: var(--soft); margin: 0 0 .75rem; }
+.summary { color: var(--soft); margin: 0 0 .75rem; }
 .answer { font-size: 1.08rem; margin: 0 0 1rem; max-width: 50rem; overflow-wrap: anywhere; }
 .where { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }
 .told { padding-left: 1.2rem; overflow-wrap: anywhere; }
@@ -73,7 +73,7 @@ footer { color: var(--soft); font-size: .85rem; padding-block: 1rem 3rem; }
   nav { display: none; }
   .answer { font-size: 1.1em; }
   figure, table, .answer { break-inside: avoid; }
-  h2, .question, .answer, caption { break-after: avoid; }
+  h2, .summary, .answer, caption { break-after: avoid; }
 }
 """
 
@@ -102,7 +102,7 @@ class Section:
 
     id: str
     title: str
-    question: str
+    summary: str
     answer: str
     place: str
     shown: Sequence[Shown] = ()
@@ -184,7 +184,7 @@ def _id(name: str) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     yield f'<section id="{_id(section.id)}">\n<h2>{_text(section.title)}</h2>\n'
-    yield f'<p class="question">{_text(section.question)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
+    yield f'<p class="summary">{_text(section.summary)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
     for each in section.shown:
         data = base64.b64encode(each.png).decode()
         # All in one scale, so that their texts have one size.

@@ -81,12 +81,12 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
             _write(file, data)
             shown.append(Shown(each.name, each.caption, each.alt, data))
         answer = ANSWERS.get(name, _plain)(work, account.done)
-        question = f"{account.job.answers[:1].upper()}{account.job.answers[1:]}"
+        summary = f"{account.job.summary[:1].upper()}{account.job.summary[1:]}"
         title = account.job.title or name
-        sections.append(Section(name, title, question, answer, account.place, shown, account.done.tables))
+        sections.append(Section(name, title, summary, answer, account.place, shown, account.done.tables))
     found = list(_findings(done, {each.id: each.answer for each in sections}))
     facts, told = list(_facts(work, basis)), list(_told(basis, done))
-    return Report("What the mesh has recorded", facts, told, sections, found)
+    return Report("Telemetry of the mesh", facts, told, sections, found)
 
 
 def _findings(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
@@ -137,7 +137,7 @@ def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
         more = f" and {basis.shares_count - len(shares)} others" if basis.shares_count > len(shares) else ""
         yield Told(
             f"{basis.shares_count} of {_plural(basis.routers, 'router')} recorded a share of the deliveries: "
-            f"{', '.join(shares)}{more}. What they counted is exact, and traffic is scaled to that.",
+            f"{', '.join(shares)}{more}. Their counters are exact, and traffic is scaled to the counters.",
             is_warning=True,
         )
     else:
@@ -149,7 +149,7 @@ def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
     if basis.quarantined:
         kinds = ", ".join(f"{problem} {number:,}" for problem, number in basis.quarantined.items())
         rows = _plural(sum(basis.quarantined.values()), "row")
-        yield Told(f"Of what was recorded, something is quarantined, in {rows}: {kinds}.", is_warning=True)
+        yield Told(f"Quarantined telemetry: {rows} ({kinds}).", is_warning=True)
     if not (basis.dropped or basis.not_whole or basis.quarantined):
         yield Told("No record is known to be lost, and none is quarantined.")
     for job, sentences in _RESERVATIONS.items():
@@ -167,7 +167,7 @@ _RESERVATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "incomplete": "{:,} of {of:,} deliveries lack the record of a router on their way.",
         "contradictions": "Records of {:,} deliveries say things that cannot all be true.",
     },
-    "traffic": {"rows not exact": "{:,} rows of the traffic matrix are estimates, by what was counted."},
+    "traffic": {"rows not exact": "{:,} rows of the traffic matrix are estimates from counters."},
     "latency": {
         "without clocks": "{:,} of {of:,} latencies are between clocks that could not be compared: taken as they are.",
         "negative": "{:,} of {of:,} latencies are less than nothing by the clocks: taken as they are.",
@@ -200,7 +200,7 @@ def _deliveries(work: Work, done: Done) -> str:
     (outcomes,) = done.tables
     if not outcomes.rows:
         return "No delivery was recorded."
-    words = {"none": "without an outcome (what is sent settled has none)", "unknown": "of which it is unknown"}
+    words = {"none": "without an outcome (settled deliveries have none)", "unknown": "with an unknown outcome"}
     told = ", ".join(f"{number:,} {words.get(str(outcome), outcome)}" for outcome, number in outcomes.rows)
     return f"{done.figures['deliveries']:,} attempts to deliver: {told}."
 
@@ -262,7 +262,7 @@ def _anomalies(work: Work, done: Done) -> str:
     if not figures["windows judged"]:
         return f"Nothing can be said: none of {_plural(int(figures['series']), 'series', 'series')} has history enough."
     if not figures["episodes"]:
-        return f"Nothing differed from what is usual, in {judged}."
+        return f"No anomaly in {judged}."
     worst = done.tables[0].rows[0][2]
     return f"{_plural(int(figures['episodes']), 'episode')} in {judged}. The worst: {worst}."
 
@@ -318,12 +318,12 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
         Drawn(
             "mesh",
             f"The mesh. The wider and darker a link, the more it carried; the {BUSIEST} busiest say how much.",
-            "Graph of routers and links, with what links carried",
+            "Graph of routers and links, with the load of each link",
             lambda work: mesh_picture.mesh(*summaries.mesh(work)),
         ),
         Drawn(
             "matrix",
-            "Who sends to whom: payload, by the routers where it came and went,"
+            "The traffic matrix: payload from each ingress router to each egress router,"
             f" at most {summaries.ENDS} of each side.",
             "Heat map of payload from ingress routers to egress routers",
             lambda work: pictures.matrix(summaries.matrix(work)),
@@ -338,19 +338,19 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
     "latency": (
         Drawn(
             "latency",
-            f"How long deliveries take, of the {summaries.ADDRESSES} addresses with most of them.",
+            f"The latency of the {summaries.ADDRESSES} addresses with most deliveries.",
             "Percentiles of the latency of addresses, on a logarithmic scale",
             lambda work: pictures.percentiles(summaries.percentiles(work)),
         ),
         Drawn(
             "shares",
-            f"Where the time goes, of the {summaries.ADDRESSES} addresses that take most of it.",
+            f"The parts of the latency, of the {summaries.ADDRESSES} addresses that take most time.",
             "For each address, the shares of time in routers, on links, at receivers, and on the way back",
             lambda work: pictures.shares(summaries.shares(work)),
         ),
         Drawn(
             "clocks",
-            f"How far clocks are apart, and how well that is known: the {summaries.CLOCKS} furthest.",
+            f"The offsets of clocks, with their errors: the {summaries.CLOCKS} largest.",
             "Offsets of routers' clocks over time, with their errors",
             lambda work: pictures.clocks(summaries.clocks(work)),
         ),
@@ -358,8 +358,8 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
     "losses": (
         Drawn(
             "losses",
-            "What was found, by kind.",
-            "How many rows show each kind of finding",
+            "The findings, by kind.",
+            "The number of rows of each kind of finding",
             lambda work: pictures.losses(summaries.losses(work)),
         ),
     ),
@@ -367,7 +367,7 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
         Drawn(
             "anomalies",
             f"The worst episodes, at most {summaries.EPISODES}, each of another incident.",
-            "What was seen over time around the worst episodes, with what was expected",
+            "Observed and expected values over time around the worst episodes",
             lambda work: pictures.anomalies(summaries.anomalies(work)),
         ),
     ),

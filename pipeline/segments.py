@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Account:
-    """The data of a segment about itself, and what was found in it."""
+    """The data of a segment about itself, and the findings in it."""
 
     name: Name | None = None
     """From its first block, else from its file; None: neither has one."""
@@ -211,7 +211,7 @@ class _Conversion:
                 sentence = f"{count - MOST_FINDINGS} more of this kind"
                 account.findings.append(Finding(problem, sentence, records=None))
 
-    # ------------------------------------------------------------------------------------------------- what was found
+    # ------------------------------------------------------------------------------------------------------- findings
 
     def _find(self, problem: Problem, sentence: str, at: int | None = None, **concerned: int) -> None:
         self._counts[problem] = self._counts.get(problem, 0) + 1
@@ -268,7 +268,7 @@ class _Conversion:
             sentence = f"at {block.at} the numbers of {kind} records go back from {expected} to {first}"
             self._find(Problem.DISORDERED, sentence, block.at)
             return
-        why = "in what is damaged, or for want of room" if damaged else "for want of room"
+        why = "in a damaged part, or for want of room" if damaged else "for want of room"
         sentence = f"{first - expected} {kind} records before {block.at} are lost, {why}"
         self._find(Problem.LOST, sentence, block.at, records=first - expected)
 

@@ -21,8 +21,12 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import WITHHELD
 
 
-def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
-    """Declare the options. Args: lasting: the command can continue over a new connection."""
+def add_options(command: argparse.ArgumentParser, *, reconnect: str | None) -> None:
+    """Declare the options.
+
+    Args: reconnect: the help of `--reconnect`, beyond "reconnect after a lost connection"; None: the command cannot
+        continue over a new connection.
+    """
     group = command.add_argument_group("the peer")
     group.add_argument(
         "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
@@ -62,12 +66,11 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
     )
     group.add_argument("--key", metavar="PEM", type=Path, help="the key of the certificate")
     group.add_argument("--insecure", action="store_true", help="send the password without TLS, even to a remote peer")
-    if lasting:
+    if reconnect is not None:
         group.add_argument(
             "--reconnect",
             action="store_true",
-            help="retry until connected, and reconnect after a lost connection; a message whose outcome is unknown "
-            "is in doubt, and is not sent again",
+            help=f"retry until connected, and reconnect after a lost connection; {reconnect}",
         )
     command.set_defaults(reconnect=False, password=None)
 

@@ -120,10 +120,10 @@ def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType])
     assert {*told} == named - {"TOP", "SECOND", "ALL"}
 
 
-def test_every_job_is_there_with_what_it_answers() -> None:
-    table = JOBS_PAGE.split("| job | what it answers | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
+def test_every_job_is_there_with_its_summary() -> None:
+    table = JOBS_PAGE.split("| job | summary | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
-    assert told == [(job.name, job.answers) for job in JOBS.values()]
+    assert told == [(job.name, job.summary) for job in JOBS.values()]
 
 
 def test_every_parameter_of_the_report_is_there() -> None:

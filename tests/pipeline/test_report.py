@@ -133,7 +133,7 @@ def test_each_job_has_its_question_its_answer_its_tables_and_its_result(ran: Ran
     texts = ran.page.texts
     for account in ran.accounts:
         assert account.job.title in texts["h2"]
-        assert any(each.casefold() == account.job.answers.casefold() for each in texts["p"])
+        assert any(each.casefold() == account.job.summary.casefold() for each in texts["p"])
         assert f"All rows, as Parquet: {account.place}" in texts["p"]
         assert {table.title for table in account.done.tables if table.rows} <= {*texts["caption"]}
     assert ran.page.values("href") == ["#job-findings", "#job-basis", *(f"#job-{name}" for name in JOBS)]
@@ -159,7 +159,7 @@ def test_what_the_figures_rest_on_tells_what_is_missing(ran: Ran) -> None:
     assert "1 router of the graph recorded nothing of its own: E." in told
     assert any(each.startswith("1 of 4 routers recorded a share of the deliveries: D 0.5. ") for each in told)
     assert "4 records found no room in a router, and are lost." in told
-    assert any(each.startswith("Of what was recorded, something is quarantined, in ") for each in told)
+    assert any(each.startswith("Quarantined telemetry: ") for each in told)
     assert any("foreign 1" in each for each in told)
     times = sorted(each.time // 1_000_000_000 for each in ran.known.deliveries)
     first, last = (

@@ -33,7 +33,7 @@ WIDTH: Final = 100
 
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    jobs = "; ".join(f"{job.name}: {job.answers}" for job in JOBS.values())
+    jobs = "; ".join(f"{job.name}: {job.summary}" for job in JOBS.values())
     command.description = (
         "Analyse the telemetry that routers recorded, with Spark. Without --master, Spark runs in this process. "
         f"Jobs: {jobs}; {RUN}: all jobs, and a report. A job first runs the jobs that it needs. The results are "

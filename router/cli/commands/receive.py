@@ -64,7 +64,9 @@ def declare(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print each message as a JSON object with all its fields, and the summary as JSON, too",
     )
-    client_peer.add_options(command, lasting=True)
+    client_peer.add_options(
+        command, reconnect="the sender may send messages again that were not settled, so some may come twice"
+    )
     command.set_defaults(command=receive)
 
 

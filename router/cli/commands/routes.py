@@ -74,7 +74,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     apply.add_argument(
         "--json", action="store_true", help="print the result as one JSON object; needs --yes or --dry-run"
     )
-    client_peer.add_options(apply, lasting=False)
+    client_peer.add_options(apply, reconnect=None)
     apply.set_defaults(command=apply_plan)
 
 

@@ -89,7 +89,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="seconds to wait for the peer, for credit, or for an outcome",
     )
     command.add_argument("--json", action="store_true", help="print the summary as JSON, with times in seconds")
-    client_peer.add_options(command, lasting=True)
+    client_peer.add_options(command, reconnect="a message whose outcome is unknown is in doubt, and is not sent again")
     command.set_defaults(command=send)
 
 

@@ -65,7 +65,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="print all attributes as one JSON object; times are seconds of the router's clock; own_connection is the "
         "number of this command's connection",
     )
-    client_peer.add_options(command, lasting=False)
+    client_peer.add_options(command, reconnect=None)
     command.set_defaults(command=status)
 
 
