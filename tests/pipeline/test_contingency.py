@@ -44,7 +44,7 @@ def test_a_link_with_a_way_round_it_costs_a_longer_way_and_loads_others() -> Non
     assert (found["most_loaded"], found["most_loaded_bytes"], found["use"]) == ("A -> C", 1000, 1.0)
 
 
-def test_a_router_takes_its_own_with_it_and_cuts_off_who_needs_it() -> None:
+def test_a_failed_router_takes_its_clients_with_it_and_cuts_off_routers_behind_it() -> None:
     some = case(
         SYMMETRIC,
         flow("orders", "A", "B", 5),
@@ -172,7 +172,7 @@ def test_each_router_is_believed_of_its_own_edges_whatever_clocks_show() -> None
     assert graph(seen).edges == {("A", "B"): 1, ("B", "A"): 7}
 
 
-def test_of_routers_that_record_nothing_whoever_has_heard_of_them_last_is_believed() -> None:
+def test_of_routers_that_record_nothing_the_latest_recording_router_is_believed() -> None:
     seen = [*both("C", 1, "A", "B", whole=True), *both("D", 2, "A", "B", 7)]
     assert graph(seen).edges == {("A", "B"): 7, ("B", "A"): 7}
 

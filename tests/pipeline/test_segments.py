@@ -138,7 +138,7 @@ def test_an_outcome_that_is_none_is_null_and_counted(recorder: Recorder) -> None
     assert [(each.problem, each.records) for each in account.findings] == [(Problem.UNKNOWN_OUTCOME, 1)]
 
 
-def test_maps_become_rows_with_who_wrote_them(recorder: Recorder) -> None:
+def test_maps_become_rows_with_the_router_that_wrote_them(recorder: Recorder) -> None:
     recorder.put(Kind.EVENT, [{"time": 1, "happening": "up", "link": "in", "direction": "incoming", "novel": 3}])
     recorder.put(Kind.EDGE, [{"time": 2, "origin": "A", "neighbour": "B", "cost": 1, "whole": True}])
     rows, account = converted(recorder.end())

@@ -150,7 +150,7 @@ def test_the_matrix_is_what_was_sent(bench: Bench) -> None:
     assert {(row["basis"], row["messages"] == row["records"]) for row in frame.collect()} == {("recorded", True)}
 
 
-def test_talkers_are_who_sent_and_who_received_the_busiest_first(bench: Bench) -> None:
+def test_talkers_are_senders_and_receivers_the_busiest_first(bench: Bench) -> None:
     fill(bench.known, 200)
     bench.take()
     amounts = []

@@ -36,7 +36,7 @@ def test_what_is_left_is_alive_and_never_more_than_it_was(ttl_ms: int, elapsed_s
 
 
 @given(UINT, st.floats(0, 10**6), st.floats(0, 10**6))
-def test_who_stays_longer_has_less_left(ttl_ms: int, one: float, other: float) -> None:
+def test_a_message_that_stays_longer_has_less_ttl_left(ttl_ms: int, one: float, other: float) -> None:
     short, long = sorted((one, other))
     assert (remaining_ttl(ttl_ms, short) or 0) >= (remaining_ttl(ttl_ms, long) or 0)
 

@@ -40,7 +40,9 @@ def test_the_address_that_was_asked_for_stays_unless_another_is_said() -> None:
         (to("a", "there"), {"a": to("a")}, False),
     ],
 )
-def test_who_follows_comes_back_or_arrives(first: Redirect, rules: dict[str, Redirect], comes: bool) -> None:
+def test_a_peer_that_follows_redirects_comes_back_or_arrives(
+    first: Redirect, rules: dict[str, Redirect], comes: bool
+) -> None:
     assert comes_back(first, rules.get, is_here) is comes
 
 

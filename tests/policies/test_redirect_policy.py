@@ -164,7 +164,7 @@ followings = st.builds(
 
 
 @given(followings, st.booleans(), st.lists(redirects, max_size=20))
-def test_whoever_follows_ends_in_few_steps_nowhere_but_where_it_may_and_never_without_tls(
+def test_a_client_that_follows_redirects_ends_in_few_steps_at_a_permitted_place_and_keeps_tls(
     redirect_policy: RedirectPolicy, secure: bool, row: list[Redirect]
 ) -> None:
     start = chain = RedirectChain(PeerAddress.named("a.example", 5672, secure=secure))

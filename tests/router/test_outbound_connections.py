@@ -93,7 +93,7 @@ def test_the_open_goes_out_at_once_and_both_ends_know_each_other(caplog: pytest.
     assert "connection opened connection=1 peer=192.0.2.1 container=B connector=there" in caplog.messages
 
 
-def test_statistics_tell_who_opened_a_connection() -> None:
+def test_statistics_show_which_side_opened_a_connection() -> None:
     two = Two()
     (out,) = snapshot(two.near).connections
     (come,) = snapshot(two.far).connections
@@ -170,7 +170,7 @@ def test_neighbours_know_each_other_by_certificate(caplog: pytest.LogCaptureFixt
     assert two.out.peer.user == "urn:b"
 
 
-def test_a_wrong_password_is_told_to_whoever_connects_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_told_to_the_caller_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("SCRAM-SHA-256",), users="users.toml")  # type: ignore[arg-type]  # a text
     two = Two(USER, listener, password="wrong", users=Users({}).add("alice", "secret"))
     assert two.out.engine.negotiation.refusal == "the server does not accept the credentials (auth)"

@@ -34,7 +34,7 @@ def test_an_id_comes_back_from_the_certificate(router: str) -> None:
     assert WORLD.certificate(router).router == router
 
 
-def test_a_certificate_tells_who_and_how_long() -> None:
+def test_a_certificate_names_its_router_and_its_end() -> None:
     read = read_router(ROUTER.der)
     assert (read.mesh, read.router) == ("m1", "A")
     assert (read.not_before, read.not_after) == (NOW - 300, NOW + 30 * 86_400)

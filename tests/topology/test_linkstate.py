@@ -208,7 +208,7 @@ def test_a_single_loss_is_not_damped() -> None:
 # ------------------------------------------------------------------------------------------------------------- identity
 
 
-def test_a_router_that_is_not_who_it_was_shown_to_be_is_refused() -> None:
+def test_a_router_with_another_id_than_expected_is_refused() -> None:
     mesh = Mesh()
     mesh.start("A", "B")
     line = Line(("A", "B"), {"A": 1, "B": 1}, 0.001)
@@ -493,7 +493,7 @@ def test_a_router_that_drains_has_no_addresses_and_is_no_way_through() -> None:
 # --------------------------------------------------------------------------------------------------------------- ageing
 
 
-def test_who_does_not_renew_is_forgotten_and_its_addresses_with_it() -> None:
+def test_a_router_that_does_not_renew_its_records_is_forgotten_with_its_addresses() -> None:
     settings = Settings(max_age=30.0)
     mesh, (_, line) = line_of("A", "B", "C", mesh=Mesh(settings))
     mesh.advertise("C", "orders", 1)

@@ -74,7 +74,7 @@ def test_what_is_said_too_often_is_told_with_its_origin_and_taken_when_it_is_res
     assert mesh.routers["C"].graph.cost("A", "B") == 11
 
 
-def test_what_is_not_believed_takes_nothing_from_who_is_named() -> None:
+def test_an_unverified_record_takes_nothing_from_the_router_that_it_names() -> None:
     mesh, line = running()
     router = mesh.routers["A"]
     for number in range(100):

@@ -31,7 +31,7 @@ def test_in_no_time_is_more_used_than_the_burst_and_the_rate_of_that_time(
 
 
 @given(st.floats(0.5, 100), st.integers(1, 50), st.lists(st.floats(0, 2), max_size=60))
-def test_who_keeps_to_a_part_of_a_rate_never_meets_it(a_second: float, burst: int, waits: list[float]) -> None:
+def test_a_part_of_a_rate_never_exceeds_the_whole_rate(a_second: float, burst: int, waits: list[float]) -> None:
     whole = TokenBucket(a_second, burst)
     own = whole.part(0.8, 0.75)
     now, spent, taken = 100.0, NEVER, NEVER

@@ -38,7 +38,7 @@ def test_a_name_stands_for_the_router_of_that_id_else_for_its_workers() -> None:
     assert members.of("") == ()
 
 
-def test_it_follows_who_comes_and_goes() -> None:
+def test_members_follow_routers_that_come_and_go() -> None:
     routers = graph("A.1", "B")
     members = Members(routers)
     assert members.of("A") == ("A.1",)

@@ -268,7 +268,7 @@ def test_a_peer_that_is_not_there_is_an_error_in_time() -> None:
 
 
 @pytest.mark.parametrize(("password", "lets"), [("right", True), ("wrong", False)])
-def test_who_we_are_is_told_by_the_file_of_the_password(password: str, lets: bool, tmp_path: Path) -> None:
+def test_the_connector_logs_in_with_the_password_file(password: str, lets: bool, tmp_path: Path) -> None:
     users, file = tmp_path / "users.toml", tmp_path / "password"
     add_user(users, "spark", "right")
     file.write_text(f"{password}\n")

@@ -186,7 +186,7 @@ def test_an_answer_that_does_not_fit_into_the_peers_frames_ends_the_session() ->
     assert scripted.session(1).can_send
 
 
-def test_an_attach_of_too_many_values_ends_its_link_alone_whoever_began_it() -> None:
+def test_an_attach_of_too_many_values_ends_its_link_alone_whichever_side_began_it() -> None:
     scripted = Scripted(max_values=100)
     scripted.peer.open()
     scripted.peer.begin()

@@ -167,7 +167,7 @@ def test_there_is_one_tls_layer_and_not_on_top_of_sasl() -> None:
     assert late.engine.finished
 
 
-def test_who_has_shown_who_he_is_goes_on_with_amqp_and_nothing_else() -> None:
+def test_an_authenticated_peer_goes_on_with_amqp_and_nothing_else() -> None:
     scripted = server(sasl=sasl_server(), sasl_required=True)
     scripted.peer.write(SASL + ANONYMOUS)
     assert said(scripted).startswith(SASL)

@@ -48,7 +48,7 @@ def reaches(mesh: World, producer: Client, sender: str | None, to: str | None, c
 @pytest.mark.parametrize("stands_for", ["invoices@C", "invoices@A", "invoices", "second"])
 @pytest.mark.parametrize("named", ["billing", "billing@A"])
 @pytest.mark.parametrize("by", ["link", "to"])
-def test_who_sends_to_an_alias_sends_to_what_it_stands_for(stands_for: str, named: str, by: str) -> None:
+def test_a_sender_to_an_alias_sends_to_the_address_behind_it(stands_for: str, named: str, by: str) -> None:
     mesh = mesh_with(alias("billing", stands_for), alias("second", "invoices@C"))
     consumer = mesh["A" if stands_for == "invoices@A" else "C"].client()
     consumer.receiver("invoices", credit=10)
@@ -62,7 +62,7 @@ def test_who_sends_to_an_alias_sends_to_what_it_stands_for(stands_for: str, name
 
 
 @pytest.mark.parametrize("stands_for", ["invoices@C", "invoices@A", "invoices"])
-def test_who_receives_from_an_alias_receives_from_what_it_stands_for(stands_for: str) -> None:
+def test_a_receiver_from_an_alias_receives_from_the_address_behind_it(stands_for: str) -> None:
     mesh = mesh_with(alias("billing", stands_for))
     consumer = mesh["A"].client()
     receiver = consumer.receiver("billing", credit=10)

@@ -265,7 +265,7 @@ def test_nobody_else_consumes_a_dynamic_node() -> None:
     network.leave()
 
 
-def test_all_who_know_the_name_of_a_dynamic_target_may_receive_from_it() -> None:
+def test_each_peer_that_knows_the_name_of_a_dynamic_target_may_receive_from_it() -> None:
     network = Network()
     client, other = network.client("a client/1"), network.client()
     link = client.sender(None, name="my node", target=Target(dynamic=True))

@@ -60,7 +60,9 @@ def test_what_is_sent_to_a_name_here_reaches_its_receiver_here_and_no_other(pair
     assert (bodies(here), bodies(there)) == (["hi"], [])
 
 
-def test_who_receives_from_a_name_at_another_router_takes_what_is_sent_there(pair: Pair, command: Command) -> None:
+def test_a_receiver_from_a_name_at_another_router_takes_messages_that_are_sent_there(
+    pair: Pair, command: Command
+) -> None:
     outcomes = pair.far.send("q", "one", "two")
     said = command("receive", "q@B", "--count", "2")
     assert (said.status, said.out) == (0, "one\ntwo\n")
@@ -76,7 +78,7 @@ def test_links_within_the_process_know_names_of_other_routers(pair: Pair) -> Non
     assert (bodies(came), bodies(back)) == (["there"], ["back"])
 
 
-def test_who_waits_for_a_name_at_another_router_is_told_so(pair: Pair, command: Command) -> None:
+def test_a_sender_that_waits_for_a_name_at_another_router_is_told_so(pair: Pair, command: Command) -> None:
     said = command("send", "nobody/receives@B", "--body", "hi", "--timeout", "1.5")
     assert said.status == 4
     assert 'waiting for credit on "nobody/receives@B"' in said.err

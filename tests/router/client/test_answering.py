@@ -86,7 +86,9 @@ async def test_after_the_connection_was_left_nothing_can_be_answered_and_that_is
         assert "left" in str(failure)
 
 
-async def test_a_lost_connection_is_told_to_who_answers(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_lost_connection_is_told_to_the_answering_caller(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q") as service:
         await wait_all_tasks_blocked()

@@ -142,7 +142,7 @@ async def test_a_request(nursery: trio.Nursery, autojump_clock: MockClock) -> No
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_who_loops_over_what_is_there_stops_nobody_else(
+async def test_a_task_that_loops_over_ready_deliveries_stops_no_other_task(
     streaming: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     turns = taken = 0

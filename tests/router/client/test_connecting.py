@@ -292,7 +292,7 @@ async def refuse(stream: trio.abc.Stream, code: SaslCode) -> None:
 
 
 @pytest.mark.parametrize("code", [SaslCode.AUTH, SaslCode.SYS, SaslCode.SYS_PERM])
-async def test_whom_a_peer_does_not_let_in_does_not_ask_again(
+async def test_a_client_that_a_peer_does_not_let_in_does_not_ask_again(
     code: SaslCode, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     roads = Roads(nursery)

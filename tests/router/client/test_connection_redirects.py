@@ -66,7 +66,7 @@ def tried(roads: Roads) -> list[str]:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_who_is_sent_elsewhere_connects_there_and_names_the_host(
+async def test_a_redirected_client_connects_there_and_names_the_host(
     slow: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     opens: list[Open] = []
@@ -186,7 +186,9 @@ async def test_a_host_that_nobody_named_is_not_even_connected_to(
     assert tried(roads) == [URL]
 
 
-async def test_nothing_is_followed_by_who_wants_to_be_told(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_client_without_a_list_of_hosts_follows_no_redirect(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     roads = Roads(nursery)
     roads.lead_to(sends_to(elsewhere(port=5673)))
     with pytest.raises(ConnectionRedirectError, match="^the peer closed the connection: amqp:connection:red") as raised:
@@ -297,7 +299,7 @@ async def test_a_place_that_cannot_be_reached_is_no_reason_not_to_try_the_next_u
 
 
 @pytest.mark.parametrize("told", [elsewhere(hostname="b.example"), elsewhere(hostname="evil.example")])
-async def test_who_connects_again_does_so_with_pauses(
+async def test_a_client_connects_again_with_pauses(
     told: Error, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     roads = Roads(nursery)

@@ -303,7 +303,7 @@ async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(
 
 
 @pytest.mark.parametrize("settled", [True, False])
-async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
+async def test_a_requester_that_has_gone_stops_no_later_requester(
     settled: bool, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with factory.receiver("q") as service:
@@ -323,7 +323,7 @@ async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
             assert (await asking.result()).body == "in time"
 
 
-async def test_an_asker_that_takes_no_answers_stops_nobody_who_asks_after_it(
+async def test_a_requester_that_takes_no_answers_stops_no_later_requester(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with (

@@ -250,7 +250,7 @@ async def test_credit_given_by_hand_is_no_use_when_the_link_has_failed(
 
 
 @failures
-async def test_who_enters_a_link_of_a_connection_that_failed_hears_why_and_others_go_on(
+async def test_a_caller_that_enters_a_link_of_a_failed_connection_gets_its_error_and_others_go_on(
     fail: Any,
     error_class: type[AmqpMeshError],
     condition: Symbol | None,

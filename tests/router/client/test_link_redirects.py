@@ -250,7 +250,9 @@ async def test_a_host_that_nobody_named_is_not_even_connected_to(
     assert tried(a) == [URL] * 2
 
 
-async def test_nothing_is_followed_by_who_wants_to_be_told(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_client_without_a_list_of_hosts_follows_no_redirect(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     a, _ = two(nursery, elsewhere(port=5673))
     async with a.connect(redirects=None) as connection:
         with pytest.raises(LinkRedirectError, match="^the link was detached: amqp:link:redirect: it moved$") as raised:
@@ -271,7 +273,7 @@ async def test_hosts_of_the_urls_need_no_naming(nursery: trio.Nursery, autojump_
 
 
 @pytest.mark.parametrize(("redirects", "desired"), [(None, False), ([], False), (["b.example"], True)])
-async def test_who_names_hosts_asks_to_be_told_of_redirects(
+async def test_a_client_that_names_hosts_asks_for_redirects(
     redirects: list[str] | None, desired: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     a = Counterpart(nursery)

@@ -37,7 +37,7 @@ def numbered(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("credit", [1, 2, 5])
-async def test_who_stops_deciding_stops_its_producers(
+async def test_a_receiver_that_stops_deciding_stops_its_senders(
     credit: int, factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with factory.receiver("q", credit=credit) as receiver, factory.sender("q") as sender:
@@ -107,7 +107,7 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
     assert {worker for worker, _ in seen} == set(range(5))
 
 
-async def test_who_asked_first_gets_the_first_delivery(
+async def test_the_caller_that_waits_first_gets_the_first_delivery(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async def ask_when_one_has_come() -> int:

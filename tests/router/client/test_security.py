@@ -152,7 +152,7 @@ async def test_the_best_mechanism_that_both_have_is_chosen(files: Files) -> None
 
 
 @pytest.mark.parametrize("own_context", [False, True], ids=["files", "context"])
-async def test_a_certificate_lets_in_as_whom_it_names(own_context: bool, files: Files) -> None:
+async def test_a_client_logs_in_by_the_name_of_its_certificate(own_context: bool, files: Files) -> None:
     async with Router(listeners=[files.listener("EXTERNAL", client="required")]) as router:
         url = router.listeners[0].url
         if own_context:
@@ -256,7 +256,7 @@ def elsewhere(port: int) -> PlaceConfig:
 
 
 @pytest.mark.parametrize("insecure", [False, True], ids=["", "insecure"])
-async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
+async def test_a_peer_that_a_redirect_names_does_not_get_the_password_in_clear(
     insecure: bool, files: Files, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     home, there = "amqp://127.0.0.1:5672", "amqp://127.0.0.1:5673"
@@ -288,7 +288,7 @@ async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
     [(ssl.CERT_REQUIRED, True, True), (ssl.CERT_REQUIRED, False, False), (ssl.CERT_NONE, False, False)],
     ids=["verified", "for-anybody", "unverified"],
 )
-async def test_whom_a_redirect_names_is_told_the_password_under_verified_tls(
+async def test_a_peer_that_a_redirect_names_gets_the_password_under_verified_tls(
     verify: ssl.VerifyMode, check: bool, told: bool, files: Files
 ) -> None:
     async with Router(listeners=[files.listener("PLAIN")]) as far:

@@ -148,7 +148,7 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     assert Users.load(real).verify_plain("alice", "secret")
 
 
-def test_who_adds_at_the_same_time_loses_nobody(tmp_path: Path) -> None:
+def test_callers_that_add_users_at_the_same_time_lose_none(tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
     names = [f"user{n}" for n in range(8)]
     with ThreadPoolExecutor(8) as pool:

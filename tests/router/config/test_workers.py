@@ -82,7 +82,7 @@ def test_what_connects_and_what_is_linked_is_there_once(count: int) -> None:
         replace(WHOLE, addresses=(AddressConfig(pattern="x", redirect=RedirectConfig(hostname="h", follow="router")),)),
     ],
 )
-def test_who_may_have_to_go_elsewhere_has_every_connector_to_a_container_and_its_own_links(
+def test_each_worker_has_every_connector_to_a_container_and_only_its_own_links(
     config: RouterConfig,
 ) -> None:
     each = workers(config, 2)

@@ -256,7 +256,7 @@ def test_dead_letters_may_go_there() -> None:
 # --------------------------------------------------------------------------------------------------------- who follows
 
 
-def test_who_desires_the_redirect_itself_gets_it() -> None:
+def test_a_client_that_desires_the_redirect_itself_gets_it() -> None:
     n = Far()
     client = n.client()
     error = refusal(client, following(client, "elsewhere/a"))
@@ -358,7 +358,7 @@ def test_other_routers_are_not_refused_but_wait_for_a_place_that_refuses() -> No
     world.leave()
 
 
-def test_who_is_attached_and_then_told_that_there_is_nothing_is_refused() -> None:
+def test_a_receiver_is_refused_if_the_broker_detaches_right_after_its_attach() -> None:
     n = Far()
     client = n.client()
     link = client.receiver("elsewhere/a")
@@ -476,7 +476,7 @@ def test_links_and_then_the_connection_go_when_nobody_has_needed_them_for_a_whil
     n.leave()
 
 
-def test_who_comes_back_in_time_finds_the_link() -> None:
+def test_a_sender_that_comes_back_in_time_finds_the_link() -> None:
     n = Far(elsewhere=ElsewhereConfig(idle=10.0))
     client = n.client()
     client.sender("elsewhere/a").detach()
@@ -623,7 +623,7 @@ def test_a_client_that_made_up_names_keeps_nobody_from_the_place_once_it_has_lef
     n.leave()
 
 
-def test_who_leaves_and_comes_for_another_name_in_one_breath_finds_room() -> None:
+def test_a_client_that_leaves_one_name_and_takes_another_at_once_finds_room() -> None:
     n = Far(elsewhere=ElsewhereConfig(nodes=1))
     client = n.client()
     link = client.sender("elsewhere/a")

@@ -72,7 +72,7 @@ def slow_beside_fast(*, held: int, demand: int) -> tuple[Pool, CreditSource, Cre
     return pool, source, slow, fast
 
 
-def test_what_an_input_holds_beyond_its_share_goes_to_who_has_nothing_though_it_is_not_idle() -> None:
+def test_credit_of_a_busy_sink_beyond_its_share_goes_to_a_sink_without_any() -> None:
     pool, _, slow, fast = slow_beside_fast(held=100, demand=100)
     assert slow.granted == 99
     assert pass_time(pool, 1.019) == {}
@@ -83,15 +83,13 @@ def test_what_an_input_holds_beyond_its_share_goes_to_who_has_nothing_though_it_
 
 
 @pytest.mark.parametrize(("held", "asked"), [(100, True), (98, False)])
-def test_who_cannot_be_told_a_lower_limit_is_asked_for_everything_only_if_it_has_far_too_much(
-    held: int, asked: bool
-) -> None:
+def test_a_sink_without_lower_limits_is_drained_only_if_it_has_far_too_much(held: int, asked: bool) -> None:
     pool, _, slow, _ = slow_beside_fast(held=held, demand=98)
     slow.firm, slow.lowers = True, False
     assert pass_time(pool, 1.02) == ({slow: [Flow(held - 1, drain=True)]} if asked else {})
 
 
-def test_who_is_given_one_at_a_time_as_often_as_it_asks_gets_its_share_of_what_others_hold() -> None:
+def test_a_sink_that_is_given_one_credit_at_a_time_gets_its_share_of_others_credit() -> None:
     pool, source, (slow,) = served(100)
     slow.lowers = True
     fast = pool.add_sink(0)
@@ -137,7 +135,7 @@ def test_nobody_who_uses_its_credit_gives_any_for_those_who_have_just_come() -> 
     assert busy.granted >= 50
 
 
-def test_what_is_asked_back_of_who_may_be_lowered_is_no_more_than_others_need() -> None:
+def test_a_sink_with_lowered_limits_gives_back_no_more_than_others_need() -> None:
     pool = Pool(BALANCED, max_credit=50)
     idle = [pool.add_sink(0) for _ in range(2)]
     for each in idle:

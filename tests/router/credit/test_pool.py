@@ -114,7 +114,7 @@ def test_one_input_never_gets_more_than_max_credit() -> None:
     assert flows(pool) == {i: Flow(250)}
 
 
-def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_is() -> None:
+def test_a_sink_for_many_senders_is_given_as_many_shares_and_no_more_than_there_is() -> None:
     pool = Pool(BALANCED, max_credit=250)
     many, one = pool.add_sink(0), pool.add_sink(0)
     many.times = 3
@@ -131,7 +131,7 @@ def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_
 @pytest.mark.parametrize(
     ("credit", "shares"), [(200, (136, 32, 32)), (96, (32, 32, 32)), (6, (2, 2, 2)), (2000, (500, 32, 32))]
 )
-def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, shares: tuple[int, ...]) -> None:
+def test_a_sink_of_large_messages_is_given_little_credit_beside_others(credit: int, shares: tuple[int, ...]) -> None:
     pool = Pool(BALANCED)
     sinks = [pool.add_sink(0, large=large) for large in (False, True, True)]
     pool.add_source(usable=credit)
@@ -139,7 +139,7 @@ def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, share
     assert tuple(i.granted for i in sinks) == shares
 
 
-def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
+def test_a_sink_of_large_messages_is_given_whole_shares_once_no_other_uses_its_own() -> None:
     pool = Pool(BALANCED)
     small, large = pool.add_sink(0), pool.add_sink(0, large=True)
     source = pool.add_source(usable=400)
@@ -184,7 +184,7 @@ def use_up(pool: Pool, i: CreditSink, source: CreditSource, now: float) -> None:
         relay(pool, i, source, now)
 
 
-def test_who_has_used_a_large_share_up_is_given_what_is_spare_only_when_nothing_else_comes() -> None:
+def test_a_sink_that_used_a_large_share_gets_overcommitted_credit_only_after_a_pause() -> None:
     pool, source, (i,) = served(100)
     use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}
@@ -203,7 +203,7 @@ def test_what_a_consumer_gives_meanwhile_comes_in_one_flow() -> None:
     assert pool.next_timer() is None
 
 
-def test_who_was_given_what_is_spare_late_once_is_given_it_at_once_while_shares_stay_small() -> None:
+def test_a_sink_that_waited_once_for_overcommitted_credit_gets_it_at_once_while_shares_stay_small() -> None:
     pool, source, (i,) = served(100)
     use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}
@@ -214,7 +214,7 @@ def test_who_was_given_what_is_spare_late_once_is_given_it_at_once_while_shares_
     assert flows(pool, 2.0) == {i: Flow(1)}
 
 
-def test_who_comes_new_does_not_wait_for_what_is_spare_behind_who_expects_more() -> None:
+def test_a_new_sink_gets_overcommitted_credit_before_a_sink_that_expects_more() -> None:
     pool, source, (i,) = served(100)
     use_up(pool, i, source, 1.0)
     assert flows(pool, 1.0) == {}

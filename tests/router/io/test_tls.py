@@ -125,7 +125,9 @@ def test_a_client_refuses_a_server_of_another_name(files: Files) -> None:
         shake_hands(server_context(files.certificate, files.key), client_context(files.trust), "other.example")
 
 
-def test_a_client_trusts_whom_the_system_trusts_if_not_told_whom(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_authorities_of_its_own_trusts_those_of_the_system(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = server_context(files.certificate, files.key)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(server, client_context())

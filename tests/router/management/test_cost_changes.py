@@ -105,7 +105,7 @@ async def test_the_cost_of_a_listener_and_of_one_neighbour_are_changed_as_well(p
 
 
 @pytest.mark.parametrize("manage", [True, False])
-async def test_who_came_in_by_a_listener_may_if_that_says_so(pair: Pair, manage: bool) -> None:
+async def test_a_peer_may_change_costs_if_its_listener_permits_that(pair: Pair, manage: bool) -> None:
     (connector,) = pair.near.statistics().connectors
     async with pair.client(manage=manage) as management:
         answer = await management.request(update(9, identity=f"connector/{connector.name}"))
@@ -113,7 +113,7 @@ async def test_who_came_in_by_a_listener_may_if_that_says_so(pair: Pair, manage:
     assert pair.near.statistics().connectors[0].cost == (9 if manage else 1)
 
 
-async def test_what_was_sent_settled_is_from_nobody_who_may(pair: Pair) -> None:
+async def test_a_settled_request_to_change_a_cost_is_forbidden(pair: Pair) -> None:
     (connector,) = pair.near.statistics().connectors
     async with pair.near.receiver(None) as answers, pair.near.sender(ADDRESS) as sender:
         asked = update(9, identity=f"connector/{connector.name}")
@@ -122,7 +122,7 @@ async def test_what_was_sent_settled_is_from_nobody_who_may(pair: Pair) -> None:
         assert status((await answers.receive()).message) == 403
 
 
-async def test_from_another_router_nothing_is_changed_whoever_asks_there(pair: Pair) -> None:
+async def test_no_peer_of_another_router_changes_anything_here(pair: Pair) -> None:
     async with pair.near.requester(f"{ADDRESS}@B") as management:
         answer = await management.request(update(9, identity="listener/door"))
     assert status(answer) == 403

@@ -213,12 +213,12 @@ def test_an_answer_is_a_page_however_much_is_asked_for(asked: dict[str, Value]) 
 
 
 @pytest.mark.parametrize("names", [[], ["name"] * MAX_ATTRIBUTE_NAMES])
-def test_a_page_can_be_decoded_by_whoever_asks_for_nothing_special(names: list[str]) -> None:
+def test_a_peer_that_asks_for_nothing_special_can_decode_a_page(names: list[str]) -> None:
     request = Message({"attributeNames": names}, application_properties={"operation": "QUERY"}, reply_to="r")
     assert Message.decode(run_to_end(respond(request, many(2 * PAGE))).encode()).body["results"]
 
 
-def test_a_page_of_long_lists_can_be_decoded_by_whoever_asks_for_nothing_special() -> None:
+def test_a_peer_that_asks_for_nothing_special_can_decode_a_page_of_long_lists() -> None:
     hops = tuple(f"R{number}" for number in range(1000))
     told = replace(STATISTICS, routes=tuple(replace(STATISTICS.routes[0], next_hops=hops) for _ in range(100)))
     properties: dict[str, Value] = {"operation": "QUERY", "entityType": "route"}
@@ -327,7 +327,7 @@ def update(body: Any, change: Change | None, **properties: Value) -> Message:
 
 
 @pytest.mark.parametrize("identity", ["listener/amqp", "connector/broker", "neighbour/1"])
-def test_a_cost_is_changed_by_who_may(identity: str) -> None:
+def test_a_permitted_peer_changes_a_cost(identity: str) -> None:
     changed = []
     answer = update({"cost": 7}, lambda *change: changed.append(change), identity=identity)
     assert status(answer) == 200

@@ -509,7 +509,7 @@ def test_a_sender_whose_session_window_is_held_by_what_waits() -> None:
 # Whom and what it names.
 
 
-def test_a_connection_says_who_is_at_its_other_end() -> None:
+def test_a_connection_names_its_peer() -> None:
     network = Network()
     network.advance(3)
     client = network.client("worker-1", idle_time_out=20.0)
@@ -579,7 +579,7 @@ def test_a_sender_to_a_dynamic_node_is_told_its_name() -> None:
     assert link(network, "out").address == node.name
 
 
-def test_a_node_that_is_kept_is_there_whoever_comes_and_goes() -> None:
+def test_a_node_that_is_kept_stays_while_peers_come_and_go() -> None:
     network = Network()
     network.core.context.nodes.make_own("$node")
     client = network.client()

@@ -371,7 +371,7 @@ def test_what_is_for_a_router_that_no_path_leads_to_is_released_and_counted(rede
     mesh.leave()
 
 
-def test_who_drains_hears_at_once_though_something_may_come_back_to_where_its_anonymous_sender_is() -> None:
+def test_a_draining_receiver_is_answered_at_once_though_a_message_may_return_to_its_ingress() -> None:
     mesh = World("ABC", LINE, AGAIN)
     consumer = mesh["C"].client()
     receiver = consumer.receiver("q", credit=20)

@@ -209,7 +209,7 @@ def test_an_anonymous_sender_s_messages_go_to_receivers_that_can_take_them(idle:
 
 
 @pytest.mark.parametrize("router", ["A", "B", "D"])
-def test_who_only_sees_copies_is_no_consumer_for_any_router(router: str) -> None:
+def test_a_receiver_of_copies_is_no_consumer_for_any_router(router: str) -> None:
     mesh = World("ABCD", LINE)
     browser, producer = mesh[router].client(), mesh["A"].client()
     browser.receiver("q", credit=100, copy=True)

@@ -103,7 +103,7 @@ def test_the_closest_consumer_gets_all() -> None:
     mesh.leave()
 
 
-def test_a_multicast_reaches_every_consumer_once_whoever_sends() -> None:
+def test_a_multicast_from_any_sender_reaches_every_consumer_once() -> None:
     mesh = World("ABCD", [("A", "B"), ("B", "C"), ("B", "D"), ("C", "D")], NEWS)
     clients = {router: mesh[router].client() for router in "ABCD"}
     for client in clients.values():
@@ -157,7 +157,7 @@ def test_an_anonymous_sender_reaches_an_address_at_another_router() -> None:
     mesh.leave()
 
 
-def test_a_reply_finds_the_dynamic_node_of_whoever_asked_by_a_link_and_by_its_to() -> None:
+def test_a_reply_finds_the_dynamic_node_of_the_requester_by_a_link_and_by_its_to() -> None:
     mesh = World("ABC", LINE)
     asking, answering = mesh["A"].client(), mesh["C"].client()
     replies = asking.receiver(None, source=Source(dynamic=True))
@@ -257,7 +257,7 @@ def test_a_lane_that_was_refused_once_is_attached_later_and_its_producer_gets_cr
     mesh.leave()
 
 
-def test_who_takes_one_session_only_is_told_that_it_is_no_neighbour(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_takes_one_session_only_is_refused_as_a_neighbour(caplog: pytest.LogCaptureFixture) -> None:
     mesh = World("A", [])
     core = mesh["A"].core
     record = core.accept(LISTENER, "127.0.0.1", mesh.now, secured=False)

@@ -188,7 +188,7 @@ def test_a_consumer_that_never_settles_stops_no_other_of_the_same_router(above: 
     mesh.leave()
 
 
-def test_many_who_owe_settlement_at_one_router_cost_none_of_them_its_lane() -> None:
+def test_many_receivers_that_owe_settlement_at_one_router_cost_none_of_them_its_lane() -> None:
     mesh = World("ABC", LINE)
     for wire in mesh.wires:
         for _, record in wire.ends:
@@ -281,7 +281,7 @@ def test_what_is_undeliverable_at_one_router_is_tried_at_another() -> None:
     mesh.leave()
 
 
-def test_what_nobody_who_is_left_may_have_again_is_given_back() -> None:
+def test_a_message_that_no_remaining_receiver_may_have_again_is_released() -> None:
     mesh = World("ABC", [("A", "B"), ("A", "C")], AGAIN)
     one, two, producer = mesh["B"].client(), mesh["C"].client(), mesh["A"].client()
     one.receiver("again", credit=10)

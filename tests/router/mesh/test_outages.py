@@ -170,7 +170,7 @@ def routes(caplog: pytest.LogCaptureFixture) -> list[str]:
     return told
 
 
-def test_every_router_logs_whom_no_path_leads_to_for_long_and_when_one_does_again(
+def test_every_router_logs_a_router_out_of_reach_for_long_and_its_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -44,7 +44,7 @@ def has_no_lanes(mesh: World) -> bool:
 @pytest.mark.parametrize("at", ["A", "B", "C"])
 @pytest.mark.parametrize("to", ["q", "q@C"])
 @pytest.mark.parametrize("by", ["link", "to"])
-def test_whatever_comes_for_a_routers_name_reaches_who_receives_from_it_elsewhere(at: str, to: str, by: str) -> None:
+def test_each_message_for_a_routers_name_reaches_its_remote_receiver(at: str, to: str, by: str) -> None:
     mesh = World("ABC", LINE)
     consumer, producer = mesh["A"].client(), mesh[at].client()
     consumer.receiver("q@C", credit=10)
@@ -115,7 +115,7 @@ def test_receivers_here_and_elsewhere_share_what_comes_for_a_name() -> None:
     mesh.leave()
 
 
-def test_with_closest_who_receives_elsewhere_gets_what_nobody_nearer_is_there_for() -> None:
+def test_with_closest_a_remote_receiver_gets_messages_if_no_receiver_is_nearer() -> None:
     mesh = World("ABC", LINE, AddressConfig(pattern="q", distribution=Distribution.CLOSEST))
     near, far = mesh["B"].client(), mesh["A"].client()
     here, producer = mesh["C"].client(), mesh["C"].client()
@@ -159,7 +159,7 @@ def test_a_multicast_of_a_name_reaches_each_of_its_receivers_wherever_they_are_o
     mesh.leave()
 
 
-def test_a_large_message_reaches_who_receives_elsewhere_and_small_ones_pass_it() -> None:
+def test_a_large_message_reaches_a_remote_receiver_and_small_ones_pass_it() -> None:
     mesh = World("ABC", LINE)
     consumer, other = mesh["A"].client(window=4096), mesh["A"].client()
     producer, small = mesh["C"].client(), mesh["C"].client()
@@ -182,7 +182,7 @@ def test_a_large_message_reaches_who_receives_elsewhere_and_small_ones_pass_it()
     mesh.leave()
 
 
-def test_messages_keep_their_order_on_the_way_to_who_receives_elsewhere() -> None:
+def test_messages_keep_their_order_on_the_way_to_a_remote_receiver() -> None:
     mesh = World("ABC", LINE)
     consumer, producer = mesh["A"].client(window=4096), mesh["B"].client()
     consumer.receiver("q@C", credit=100)
@@ -243,7 +243,7 @@ def test_when_the_path_is_lost_what_was_sent_is_in_doubt_and_what_was_not_waits(
 
 
 @pytest.mark.parametrize("router", ["B", "C"])
-def test_when_a_router_dies_who_receives_elsewhere_is_found_again(router: str) -> None:
+def test_a_remote_receiver_is_found_again_when_a_router_dies(router: str) -> None:
     mesh = World("ABC", LINE)
     consumer = mesh["A"].client()
     receiver = consumer.receiver("q@C", credit=10)
@@ -416,7 +416,7 @@ def test_receivers_that_come_and_go_leave_nothing_behind() -> None:
     mesh.leave()
 
 
-def test_a_lane_to_who_receives_elsewhere_is_told_as_a_lane() -> None:
+def test_a_lane_to_a_remote_receiver_is_shown_as_a_lane() -> None:
     mesh = World("AB", LINE[:1])
     mesh["A"].client().receiver("q@B", credit=5)
     producer = mesh["B"].client()
@@ -459,7 +459,7 @@ def test_what_goes_on_from_a_name_begins_a_way_of_its_own(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
-def test_the_way_to_who_receives_elsewhere_takes_the_steps_that_the_sender_asked_for(second: bool) -> None:
+def test_the_way_to_a_remote_receiver_takes_the_steps_that_the_sender_asked_for(second: bool) -> None:
     mesh = World("AB", LINE[:1])
     consumer, producer = mesh["A"].client(), mesh["B"].client()
     consumer.receiver("q@B", credit=10)

@@ -22,7 +22,7 @@ def test_of_two_new_connections_the_one_that_the_lower_id_opened_stays(first: st
 
 
 @pytest.mark.parametrize(("first", "second"), ["AB", "BA"])
-def test_a_connection_that_has_been_there_stays_whoever_opened_it(first: str, second: str) -> None:
+def test_an_established_connection_stays_whichever_router_opened_it(first: str, second: str) -> None:
     world = World("AB", [(first, second)], settle=10.0)
     old = world.wires[0]
     new = world.join(second, first)

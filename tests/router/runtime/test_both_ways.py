@@ -107,7 +107,7 @@ async def test_the_faster_the_work_the_more_is_told_at_once(
     assert router.statistics().is_empty
 
 
-async def test_who_ends_its_direction_behind_its_close_is_answered() -> None:
+async def test_a_peer_that_ends_its_direction_behind_its_close_is_answered() -> None:
     async with Router(listeners=[LOOPBACK]) as router:
         peer = await connect(router)
         await peer.write(AMQP, Open(container_id="brief"), Close())
@@ -121,7 +121,7 @@ async def test_who_ends_its_direction_behind_its_close_is_answered() -> None:
     assert router.statistics().is_empty
 
 
-async def test_who_asks_on_reads_no_answer_and_is_reset_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_reads_no_answer_and_is_reset_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "BACKLOG_LIMIT", 100_000)
     question = frame(attached(Role.RECEIVER, "q" * 200)) + frame(Detach(handle=0, closed=True))
     async with Router(listeners=[LOOPBACK]) as router:

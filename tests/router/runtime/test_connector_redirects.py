@@ -134,7 +134,7 @@ async def test_after_a_loss_it_begins_with_its_urls(nursery: trio.Nursery, autoj
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by the peer", "by the configuration"])
-async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
+async def test_a_peer_that_a_redirect_names_does_not_get_the_password_in_clear(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     users = tmp_path / "users.toml"

@@ -157,7 +157,9 @@ async def test_a_request_with_very_many_values_is_rejected(nursery: trio.Nursery
         assert refused.value.error.condition == "amqp:resource-limit-exceeded"
 
 
-async def test_who_asks_and_takes_no_answer_stops_nobody(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_peer_that_asks_and_takes_no_answer_stops_no_other_peer(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with (
         Router(id="A") as router,
         joined(nursery, router) as client,
@@ -311,7 +313,7 @@ async def test_the_pages_of_an_answer_are_of_one_moment_and_cost_one_survey(
         assert "new" not in {row["name"] for row in told}
 
 
-async def test_whoever_asks_and_asks_gets_a_share_of_the_time_only(
+async def test_a_peer_that_asks_again_and_again_gets_only_a_share_of_the_time(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     seconds = count()

@@ -60,7 +60,9 @@ async def two(
             yield near, far, roads
 
 
-async def test_who_sends_and_receives_here_does_so_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_client_of_this_router_sends_and_receives_at_the_remote_node(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with two(nursery) as (near, far, roads):
         async with (
             far.receiver("there") as there,

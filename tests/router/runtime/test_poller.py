@@ -127,7 +127,7 @@ class Served:
         return False
 
 
-async def test_who_has_something_to_do_is_served_though_the_system_knows_of_nothing(nursery: trio.Nursery) -> None:
+async def test_a_connection_with_work_to_do_is_served_without_an_event_of_the_system(nursery: trio.Nursery) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         several = poller.Poller(cast(Driver, Settled()), nursery.start_soon)
@@ -148,7 +148,9 @@ async def test_who_has_something_to_do_is_served_though_the_system_knows_of_noth
         several.end()
 
 
-async def test_of_one_who_has_much_a_router_of_a_mesh_reads_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_router_of_a_mesh_reads_less_at_once_from_a_peer_with_much_to_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sizes: list[int] = []
     receive_nowait = TcpStream.receive_nowait
 

@@ -77,7 +77,7 @@ async def test_sockets_are_served_as_streams_are() -> None:
     assert router.statistics().is_empty
 
 
-async def test_whoever_came_or_was_served_last_is_not_kept_when_he_has_gone() -> None:
+async def test_a_router_keeps_nothing_of_the_last_peer_after_it_has_gone() -> None:
     async with Router(listeners=[LOOPBACK], id="A") as router:
         peer = await connect(router)
         await peer.attach(Role.RECEIVER, "q")
@@ -128,7 +128,9 @@ async def test_a_silent_peer_is_closed_when_its_idle_time_out_has_passed(
     assert router.statistics().is_empty
 
 
-async def test_whoever_connects_and_says_nothing_is_cut_off(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_peer_that_connects_and_says_nothing_is_cut_off(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with Router(id="A") as router:
         peer = connected(nursery, router)
         await peer.expect_end()
@@ -200,7 +202,7 @@ async def test_what_is_sent_while_its_credit_is_taken_back_is_not_cut_off(
     assert router.statistics().is_empty
 
 
-async def test_who_holds_credit_and_says_nothing_prolongs_a_drain_by_little(
+async def test_a_silent_receiver_with_credit_prolongs_a_drain_by_little(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with Router(id="A", drain=30.0) as router:

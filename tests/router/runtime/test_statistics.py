@@ -22,7 +22,7 @@ pytestmark = EITHER_WAY
 NAME = "router.example"
 
 
-async def test_listeners_are_told_with_their_ports_and_who_came_in_by_them() -> None:
+async def test_listeners_are_shown_with_their_ports_and_their_connections() -> None:
     async with Router(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", connections=1)]) as router:
         url = router.listeners[0].url
         assert not url.endswith(":0")

@@ -151,7 +151,9 @@ async def test_what_was_left_unread_comes_whole_and_in_order(
 
 
 @pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
-async def test_who_waits_for_its_own_output_waits_once(mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_waits_for_its_own_output_waits_once(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = b"\x00\x53\x75\xb0" + (60_000).to_bytes(4, "big") + b"x" * 60_000
     awaited = trio.Event()
     times = 0

@@ -105,7 +105,7 @@ def test_a_body_that_holds_something_else_is_told(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("router", ["A", "A.1", "../x", "a b/ü%", "."])
-def test_a_segments_name_says_who_writes_it(router: str) -> None:
+def test_a_segments_name_names_its_router(router: str) -> None:
     name = Name(router, 1_700_000_000_000, 7)
     assert "/" not in name.file()
     assert Name.of(name.file()) == name

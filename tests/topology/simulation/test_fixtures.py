@@ -57,14 +57,12 @@ def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize("mode", ["true", "false"])
-def test_a_mesh_is_there_for_who_asks_in_virtual_time_and_one_of_somebody_else_is_left_alone(
-    mode: str, tmp_path: Path
-) -> None:
+def test_a_test_gets_a_mesh_in_virtual_time_and_a_mesh_fixture_of_its_own_stays(mode: str, tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(OTHER, encoding="utf-8")
     assert "4 passed" in run(tmp_path, TESTS, "-o", f"trio_mode={mode}").stdout
 
 
-def test_without_pytest_trio_who_asks_is_told_and_nobody_else_minds(tmp_path: Path) -> None:
+def test_without_pytest_trio_a_test_that_asks_for_a_mesh_is_told_and_others_run(tmp_path: Path) -> None:
     done = run(tmp_path, "def test_other():\n    pass\n\n\ndef test_it(mesh):\n    pass\n", "-p", "no:trio")
     assert "1 passed, 1 error" in done.stdout
     assert "the fixture `mesh` needs pytest-trio" in done.stdout

@@ -95,7 +95,7 @@ async def test_bandwidth_is_shared_by_all_connections_each_way_by_itself(world: 
     assert trio.current_time() - began == pytest.approx(0.2)
 
 
-async def test_who_writes_waits_for_who_reads(world: MakeWorld) -> None:
+async def test_a_writer_waits_for_the_reader(world: MakeWorld) -> None:
     near, far = await world().joined()
     await near.send_all(bytes(WINDOW))
     with trio.move_on_after(10) as waited:

@@ -146,7 +146,7 @@ async def test_what_cannot_be_is_said(mesh: Mesh) -> None:
         mesh.link("A", "B", latency=-1.0)
 
 
-async def test_who_waits_too_long_is_told_for_what(mesh: Mesh) -> None:
+async def test_a_caller_that_waits_too_long_is_told_the_reason(mesh: Mesh) -> None:
     await mesh.line("A", "B")
     await mesh.settled()
     mesh.freeze("B")

@@ -114,7 +114,7 @@ def test_anonymous_lets_in_nobody_in_particular_whatever_the_trace_says() -> Non
     assert talk("ANONYMOUS", Users(), ClientSide()).user is None
 
 
-def test_external_lets_in_whom_the_layer_below_has_authenticated() -> None:
+def test_external_lets_in_a_peer_that_the_layer_below_has_authenticated() -> None:
     assert verdict(server("EXTERNAL", external_user="ada"), b"").user == "ada"
     assert verdict(server("EXTERNAL", external_user="ada"), b"ada").user == "ada"
     assert talk("EXTERNAL", Users(), ClientSide(external=True), external_user="ada").user == "ada"
@@ -429,7 +429,7 @@ texts = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text an
 
 @settings(max_examples=40)
 @given(mechanism=st.sampled_from([*SCRAM, "PLAIN"]), user=texts, password=texts, wrong=texts)
-def test_who_has_the_password_comes_in_and_nobody_else(mechanism: str, user: str, password: str, wrong: str) -> None:
+def test_only_a_peer_with_the_password_is_let_in(mechanism: str, user: str, password: str, wrong: str) -> None:
     name, secret = prepared(user), prepared(password)
     assert name is not None
     assert secret is not None

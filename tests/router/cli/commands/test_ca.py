@@ -321,7 +321,7 @@ def test_a_certificate_that_has_ended_can_be_renewed(made: Ca, folder: Path, mon
     assert identity(folder, "A").router == "A"
 
 
-def test_who_has_no_certificate_cannot_renew_or_lose_one(made: Ca) -> None:
+def test_a_router_without_a_certificate_cannot_renew_or_lose_one(made: Ca) -> None:
     for action in ("renew", "revoke"):
         ended = made(action, "A")
         assert (ended.status, ended.out) == (2, "")

@@ -187,7 +187,7 @@ def test_a_signal_ends_it_in_good_order(
     assert served.router.statistics().router.modified == 0
 
 
-def test_whoever_closes_the_pipe_ends_it_and_gets_nothing_more(
+def test_a_reader_that_closes_the_pipe_ends_the_command_and_gets_nothing_more(
     served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()

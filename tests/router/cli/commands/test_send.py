@@ -99,7 +99,7 @@ def test_a_size_sends_binary_so_many_times(served: Served, command: Command) -> 
 
 
 @pytest.mark.parametrize("what", [["--body", "hi"], ["--count", "2"], ["--count", "2", "--size", "3"], []])
-def test_each_message_says_whom_it_is_for_if_that_is_given(
+def test_each_message_has_the_given_to(
     what: list[str], served: Served, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = served.receive("hello")
@@ -395,7 +395,7 @@ def test_nobody_in_particular_is_not_let_in_and_told_how(guarded: Served, comman
     assert said.err.endswith("ANONYMOUS is offered; log in with --user, or with --certificate over TLS\n")
 
 
-def test_whom_a_redirect_names_is_not_told_the_password_and_no_option_is_advised_that_would_not_help(
+def test_a_peer_that_a_redirect_names_does_not_get_the_password_and_no_useless_option_is_advised(
     serve: Serve, command: Command, tmp_path: Path
 ) -> None:
     """`127.1` is this machine, but nobody can tell by the look of it."""

@@ -258,7 +258,9 @@ async def test_the_sockets_are_where_nobody_else_looks_and_gone_in_the_end(daemo
     assert not folder.exists()
 
 
-async def test_who_is_no_worker_is_no_neighbour_by_those_sockets(daemon: StartDaemon, tmp_path: Path) -> None:
+async def test_a_peer_that_is_no_worker_is_no_neighbour_by_the_sockets_of_workers(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
     router = site(daemon, tmp_path)
     (folder,) = (tmp_path / "run").iterdir()
     peer = Peer(await trio.open_unix_socket(folder / "1"))
