@@ -149,7 +149,7 @@ DESCRIBED_BY_NAME = encode(Described(Symbol("amqp:nonsense:list"), []))
         pytest.param([begun(5)], AmqpCondition.INVALID_FIELD, id="an answer to no begin of ours"),
     ],
 )
-def test_what_breaks_the_connection_closes_it_with_the_reason(parts: list[object], condition: Symbol) -> None:
+def test_a_connection_error_closes_the_connection_with_the_reason(parts: list[object], condition: Symbol) -> None:
     scripted = opened(max_frame_size=16_384)
     scripted.peer.write(*parts)  # type: ignore[arg-type]  # octets and performatives
     heard = [each.performative for each in scripted.peer.hear()]

@@ -305,7 +305,7 @@ def test_a_handle_that_was_errant_is_as_good_as_any_once_it_is_used_again() -> N
     assert error.condition == SessionCondition.UNATTACHED_HANDLE
 
 
-def test_what_is_dropped_counts_against_the_window_all_the_same() -> None:
+def test_a_dropped_transfer_counts_against_the_window() -> None:
     scripted = producing(credit=5, settings={"window": 4})
     scripted.receiver().detach()
     for number in range(4):

@@ -91,7 +91,7 @@ def test_a_transfer_before_any_credit_detaches_the_link_even_if_it_is_not_attach
     scripted.end.take_one(events.LinkDetached)
 
 
-def test_what_was_sent_under_a_higher_limit_is_no_error() -> None:
+def test_a_delivery_sent_under_a_higher_limit_is_no_error() -> None:
     scripted = producing(credit=5)
     receiver = scripted.receiver()
     receiver.flow(0)

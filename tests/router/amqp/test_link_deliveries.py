@@ -293,7 +293,7 @@ def test_a_message_that_is_larger_than_we_take_detaches_the_link() -> None:
         ),
     ],
 )
-def test_what_breaks_a_link_detaches_it_with_the_reason(
+def test_a_link_error_detaches_the_link_with_the_reason(
     attach: dict[str, object], transfer: dict[str, object], condition: Symbol
 ) -> None:
     scripted = producing(credit=5, **attach)

@@ -206,7 +206,7 @@ def test_a_wrong_password_is_told_by_the_outcome_and_then_the_stream_ends() -> N
         pytest.param(b"\x00\x00\x00\x00\x00\x00\x00\x00", id="no frame"),
     ],
 )
-def test_what_breaks_the_sasl_exchange_ends_the_stream_without_a_frame(illegal: bytes) -> None:
+def test_an_error_in_the_sasl_exchange_ends_the_stream_without_a_frame(illegal: bytes) -> None:
     # No error can be sent: `close` belongs to a layer that has not begun (§5.3.2).
     scripted = server(sasl=sasl_server(), sasl_required=True)
     scripted.peer.write(SASL)

@@ -203,7 +203,7 @@ def test_a_channel_may_be_used_again_as_soon_as_it_is_free() -> None:
         pytest.param(transferred(delivery_tag=None), AmqpCondition.INVALID_FIELD, id="a delivery without tag"),
     ],
 )
-def test_what_breaks_a_session_ends_it_with_the_reason(performative: Performative, condition: Symbol) -> None:
+def test_a_session_error_ends_the_session_with_the_reason(performative: Performative, condition: Symbol) -> None:
     scripted = mapped(attach=attached(Role.SENDER), credit=5)
     scripted.peer.write(begun(), channel=1)
     scripted.peer.hear()

@@ -34,7 +34,7 @@ def test_frames_not_deliveries_are_counted() -> None:
     assert error.condition == SessionCondition.WINDOW_VIOLATION
 
 
-def test_what_is_released_opens_the_window_again() -> None:
+def test_a_released_delivery_opens_the_window_again() -> None:
     scripted = mapped(attach=attached(Role.SENDER), credit=1000, window=4)
     numbers = iter(range(1000))
     for _ in range(50):

@@ -267,7 +267,7 @@ def test_a_name_with_an_at_is_its_last_containers_and_no_other_address() -> None
 
 
 @pytest.mark.parametrize("target", ["@A", "@B", "@C"])
-def test_what_is_sent_to_a_whole_container_goes_by_its_to_to_a_name_there(target: str) -> None:
+def test_a_message_to_a_whole_container_goes_by_its_to_to_a_name_there(target: str) -> None:
     mesh, receivers = mesh_with_receivers()
     producer = mesh["A"].client()
     link = producer.sender(target)
@@ -279,7 +279,7 @@ def test_what_is_sent_to_a_whole_container_goes_by_its_to_to_a_name_there(target
     mesh.leave()
 
 
-def test_what_is_sent_to_a_whole_container_leaves_as_it_came() -> None:
+def test_a_message_to_a_whole_container_leaves_unchanged() -> None:
     mesh, receivers = mesh_with_receivers()
     producer = mesh["A"].client()
     producer.send(producer.sender("@C"), message(to="q"), settled=True)
@@ -293,7 +293,7 @@ def test_what_is_sent_to_a_whole_container_leaves_as_it_came() -> None:
     [("q@C", "amqp:not-allowed"), ("", "amqp:precondition-failed"), (None, "amqp:precondition-failed"),
      ("q@", "amqp:not-allowed"), ("nobody", None), ("$none", None)],
 )  # fmt: skip
-def test_what_names_no_node_of_the_whole_container_is_refused_with_the_reason(to: str | None, expected: str | None):
+def test_a_message_that_names_no_node_of_the_container_is_refused_with_the_reason(to: str | None, expected: str | None):
     mesh, receivers = mesh_with_receivers()
     producer = mesh["A"].client()
     sent = producer.send(producer.sender("@B"), message(to=to))
@@ -458,7 +458,7 @@ def test_a_sender_is_told_what_it_waits_for() -> None:
     mesh.leave()
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     network = Network()
     producer = network.client()
     link = producer.sender(None)

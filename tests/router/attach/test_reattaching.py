@@ -119,7 +119,7 @@ def test_a_link_that_is_stolen_to_be_resumed_on_its_connection_tells_what_is_hel
     s.end()
 
 
-def test_what_the_sender_has_not_is_settled_by_it() -> None:
+def test_a_delivery_unknown_to_the_sender_is_settled_by_it() -> None:
     s = Sending(SECOND, deliveries=2)
     for arrival in s.arrivals:
         arrival.dispose(Accepted(), settled=False)
@@ -240,7 +240,7 @@ class Receiving(Intruder):
      (Received(section_number=1, section_offset=1), Modified(delivery_failed=True))],
 )  # fmt: skip
 @pytest.mark.parametrize("incomplete", [False, True])
-def test_what_a_receiver_has_decided_reaches_the_sender(
+def test_the_outcome_of_a_receiver_reaches_the_sender(
     state: DeliveryState | None, outcome: DeliveryState, incomplete: bool
 ) -> None:
     r = Receiving()

@@ -162,7 +162,7 @@ def test_of_several_holders_those_that_are_silent_lose_it() -> None:
     network.leave()
 
 
-def test_what_the_peer_says_behind_its_attach_counts_once_that_is_answered() -> None:
+def test_frames_behind_an_attach_count_once_the_attach_is_answered() -> None:
     network = Network()
     old, new, producer = network.client("same"), network.client("same"), network.client()
     old.receiver("q", name="link", credit=0)

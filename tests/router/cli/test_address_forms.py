@@ -44,7 +44,7 @@ def bodies(came: list[Message]) -> list[object]:
 
 
 @pytest.mark.parametrize("address", ["q", "q@B"])
-def test_what_is_sent_to_a_name_at_another_router_reaches_its_receiver_there(
+def test_a_message_to_a_name_at_another_router_reaches_its_receiver_there(
     pair: Pair, command: Command, address: str
 ) -> None:
     came = pair.far.receive("q")
@@ -54,7 +54,7 @@ def test_what_is_sent_to_a_name_at_another_router_reaches_its_receiver_there(
     assert bodies(came) == ["hi"]
 
 
-def test_what_is_sent_to_a_name_here_reaches_its_receiver_here_and_no_other(pair: Pair, command: Command) -> None:
+def test_a_message_to_a_name_here_reaches_its_receiver_here_and_no_other(pair: Pair, command: Command) -> None:
     here, there = pair.near.receive("q"), pair.far.receive("q")
     assert command("send", "q@A", "--body", "hi").status == 0
     assert (bodies(here), bodies(there)) == (["hi"], [])

@@ -61,7 +61,7 @@ async def pass_on(_: int, delivery: Delivery, out: Sender) -> None:
     delivery.accept()
 
 
-async def test_what_arrives_once_and_is_accepted_is_sound(autojump_clock: MockClock) -> None:
+async def test_a_message_that_arrives_once_and_is_accepted_is_sound(autojump_clock: MockClock) -> None:
     traffic = await carried(pass_on)
     assert (traffic.sent, traffic.accepted, traffic.arrived) == (COUNT, COUNT, COUNT)
     assert (traffic.lost, traffic.twice, traffic.irregular) == (0, 0, 0)
@@ -69,7 +69,7 @@ async def test_what_arrives_once_and_is_accepted_is_sound(autojump_clock: MockCl
     assert traffic.is_sound
 
 
-async def test_what_was_in_doubt_is_sent_again_and_dropped_if_it_arrives_twice(autojump_clock: MockClock) -> None:
+async def test_a_message_in_doubt_is_sent_again_and_dropped_if_it_arrives_twice(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         if times == 1:
             await out.send(delivery.message)
@@ -84,7 +84,7 @@ async def test_what_was_in_doubt_is_sent_again_and_dropped_if_it_arrives_twice(a
     assert traffic.is_sound
 
 
-async def test_what_arrives_twice_without_its_message_id_is_twice_to_the_application(autojump_clock: MockClock) -> None:
+async def test_a_message_that_arrives_twice_without_its_message_id_counts_twice(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         await out.send(delivery.message.body)
         if times == 1:
@@ -97,7 +97,7 @@ async def test_what_arrives_twice_without_its_message_id_is_twice_to_the_applica
     assert not traffic.is_sound
 
 
-async def test_what_was_released_is_sent_again_and_counts_as_not_accepted(autojump_clock: MockClock) -> None:
+async def test_a_released_message_is_sent_again_and_counts_as_not_accepted(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         if times == 1:
             delivery.release()
@@ -110,7 +110,7 @@ async def test_what_was_released_is_sent_again_and_counts_as_not_accepted(autoju
     assert traffic.is_sound
 
 
-async def test_what_was_released_and_arrives_twice_is_irregular(autojump_clock: MockClock) -> None:
+async def test_a_released_message_that_arrives_twice_is_irregular(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         await out.send(delivery.message)
         if times == 1:
@@ -123,7 +123,7 @@ async def test_what_was_released_and_arrives_twice_is_irregular(autojump_clock: 
     assert not traffic.is_sound
 
 
-async def test_what_was_accepted_and_never_arrived_is_lost(autojump_clock: MockClock) -> None:
+async def test_an_accepted_message_that_never_arrived_is_lost(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         if delivery.message.body in ("3", "7"):
             delivery.accept()
@@ -135,7 +135,7 @@ async def test_what_was_accepted_and_never_arrived_is_lost(autojump_clock: MockC
     assert not traffic.is_sound
 
 
-async def test_what_was_rejected_is_lost_and_not_sent_again(autojump_clock: MockClock) -> None:
+async def test_a_rejected_message_is_lost_and_not_sent_again(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         if delivery.message.body == "3":
             delivery.reject()

@@ -296,7 +296,7 @@ def test_an_idle_input_that_announces_deliveries_gets_its_share_when_it_has_sent
     assert other.granted == 1
 
 
-def test_what_is_available_never_falls_below_nothing() -> None:
+def test_available_deliveries_never_fall_below_zero() -> None:
     pool, source, (i,) = served(10)
     pool.flow_received(i, 0, 10, 1, 0.0)
     pool.flow_received(i, 0, 10, None, 0.0)

@@ -98,7 +98,7 @@ def test_what_is_small_keeps_all_of_it_though_something_large_came_before() -> N
 
 
 @pytest.mark.parametrize("narrow", [1, NARROW])
-def test_what_waits_for_one_receiver_does_not_stop_those_of_others(narrow: int) -> None:
+def test_deliveries_that_wait_for_one_receiver_do_not_stop_those_of_others(narrow: int) -> None:
     """As far as there is room in the wide window, also for what comes after the last small message."""
     scene = Scene(narrow)
     network, producer = scene.network, scene.producer

@@ -193,7 +193,7 @@ def test_a_sink_that_used_a_large_share_gets_overcommitted_credit_only_after_a_p
     assert pool.next_timer() is None
 
 
-def test_what_a_consumer_gives_meanwhile_comes_in_one_flow() -> None:
+def test_credit_that_a_consumer_gives_meanwhile_comes_in_one_flow() -> None:
     pool, source, (i,) = served(100)
     for now in (1.0, 1.01, 1.02):
         use_up(pool, i, source, now)

@@ -34,7 +34,7 @@ def test_a_consumer_that_withdraws_takes_its_credit_back_at_once() -> None:
     assert flows(pool, 1.0) == {i: Flow(0, echo=True)}
 
 
-def test_what_cannot_be_lowered_any_more_is_let_alone() -> None:
+def test_a_sink_whose_limit_cannot_be_lowered_is_left_alone() -> None:
     pool, source, sinks = served(10, sinks=2)
     for i in sinks:
         for _ in range(4):
@@ -48,7 +48,7 @@ def test_what_cannot_be_lowered_any_more_is_let_alone() -> None:
     assert flows(pool, 100.0) == dict.fromkeys(sinks, Flow(0, echo=True))
 
 
-def test_what_is_sent_under_the_old_limit_counts_under_the_old_limit() -> None:
+def test_a_delivery_sent_under_the_old_limit_counts_under_the_old_limit() -> None:
     pool, source, (i,) = served(10)
     pool.remove_source(source, 0.0)
     pool.grants(0.0)

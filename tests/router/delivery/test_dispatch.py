@@ -103,7 +103,7 @@ def test_an_unavailable_address_is_refused() -> None:
     network.leave()
 
 
-def test_what_waits_leaves_by_priority_then_in_order() -> None:
+def test_queued_deliveries_leave_by_priority_then_in_order() -> None:
     network = Network()
     consumer, producer = network.client(), network.client()
     receiver = consumer.receiver("q", credit=1)

@@ -198,7 +198,7 @@ def test_a_message_of_another_format_is_sent_again_as_it_came_to_others_and_at_l
     mesh.leave()
 
 
-def test_what_a_receiver_says_in_the_mesh_s_own_annotations_excludes_nobody() -> None:
+def test_a_receiver_excludes_no_other_by_annotations_of_the_mesh() -> None:
     mesh = World("ABC", LINE, AGAIN)
     first, second = receivers(mesh, "C", "C")
     sent = send(mesh)

@@ -69,7 +69,7 @@ def pair(network: Network, address: str = "q", *, credit: int = 50, **source: ob
 
 
 @pytest.mark.parametrize("octets", [1, 7, 100])
-def test_what_comes_in_parts_of_frames_is_relayed_without_a_decision(
+def test_a_delivery_in_parts_of_frames_is_relayed_without_a_decision(
     events: Events, octets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = Network()
@@ -266,7 +266,7 @@ def test_after_the_mesh_has_changed_it_is_decided_anew_how_deliveries_leave(even
     ],
     ids=["multicast", "redelivered"],
 )
-def test_what_an_address_does_with_messages_is_decided_for_each(events: Events, config: AddressConfig) -> None:
+def test_the_router_decides_about_each_message_of_an_address_with_rules(events: Events, config: AddressConfig) -> None:
     network = Network(config)
     consumer, producer, link = pair(network)
     assert decided(events, lambda: send(producer, link, *[message()] * 3)) == 3
@@ -287,7 +287,7 @@ def test_while_somebody_browses_each_delivery_is_decided(events: Events) -> None
     network.leave()
 
 
-def test_what_waits_is_not_passed_and_what_comes_behind_it_is_decided(events: Events) -> None:
+def test_a_delivery_does_not_pass_a_queued_one_and_later_ones_are_decided(events: Events) -> None:
     network = Network()
     consumer, producer = network.client(), network.client()
     receiver = consumer.receiver("q", credit=3)
@@ -616,7 +616,7 @@ def test_what_a_lost_share_cannot_take_goes_to_the_others(events: Events, loss: 
     mesh.leave()
 
 
-def test_what_goes_to_consumers_of_the_routers_name_elsewhere_is_decided(events: Events) -> None:
+def test_the_router_decides_about_messages_for_remote_receivers_of_its_name(events: Events) -> None:
     mesh = World("AB", LINE[:1])
     producer, consumer = mesh["A"].client(), mesh["B"].client()
     consumer.receiver("q@A", credit=50)
@@ -688,7 +688,7 @@ def test_large_ones_follow_each_other_through_the_mesh_without_a_decision(events
     mesh.leave()
 
 
-def test_what_would_turn_back_is_for_the_router_to_decide(events: Events) -> None:
+def test_the_router_decides_about_a_delivery_that_would_turn_back(events: Events) -> None:
     mesh = World("ABC", LINE[:2])
     producer, consumer = mesh["A"].client(), mesh["C"].client()
     consumer.receiver("q", credit=50)
@@ -705,7 +705,7 @@ def test_what_would_turn_back_is_for_the_router_to_decide(events: Events) -> Non
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_has_made_all_its_hops_goes_back(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+def test_a_delivery_without_hops_left_goes_back(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
     monkeypatch.setattr(mesh_routes, "EXTRA_HOPS", -1)
     with relaying(alone=alone):
         mesh = World("ABCD", LINE)

@@ -163,7 +163,7 @@ def test_a_link_that_comes_back_meanwhile_does_not_meet_what_the_old_one_left() 
 
 @pytest.mark.parametrize("mode", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
 @pytest.mark.parametrize("settled", [True, False])
-def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_settled_it(
+def test_deliveries_of_a_sender_that_is_gone_stay_in_the_kernel_until_their_receivers_settle(
     mode: ReceiverSettleMode, settled: bool
 ) -> None:
     crowd = Crowd()
@@ -187,7 +187,7 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
     crowd.network.leave()
 
 
-def test_what_waits_of_a_sender_that_is_gone_goes_to_nobody_though_it_is_not_let_go_of_yet() -> None:
+def test_a_queued_delivery_of_a_sender_that_is_gone_goes_to_no_receiver() -> None:
     crowd = Crowd()
     crowd.relay(1_500)
     crowd.network.advance(0.5)  # one more delivery than there is credit for
@@ -349,7 +349,7 @@ def test_a_foreign_format_message_begun_empty_survives_its_consumers_death() -> 
     assert bytes(arrival.payload) == b"rest"
 
 
-def test_what_waits_for_a_consumer_that_left_gets_an_outcome() -> None:
+def test_a_delivery_that_waits_for_a_receiver_that_left_gets_an_outcome() -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True, attempts=9))
     a, b, producer = network.client(), network.client(), network.client()
     a.receiver("q", credit=10)

@@ -214,7 +214,7 @@ def test_the_tries_stop_at_the_largest_count() -> None:
 
 
 @pytest.mark.parametrize("data", IRREGULAR.values(), ids=IRREGULAR.keys())
-def test_what_is_not_well_formed_is_sent_again_as_it_came(data: bytes) -> None:
+def test_a_malformed_message_is_sent_again_unchanged(data: bytes) -> None:
     modified = Modified(delivery_failed=True, message_annotations={Symbol("x-opt-k"): 1})
     assert message_head.redelivered(data + BODY, failed=True, modified=modified) == data + BODY
 

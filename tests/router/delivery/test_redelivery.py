@@ -54,7 +54,7 @@ def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modif
 
 
 @pytest.mark.parametrize("dead_letter", [None, "dead"])
-def test_what_one_receiver_has_rejected_is_offered_to_no_other_and_its_sender_hears_why(
+def test_a_rejected_message_is_offered_to_no_other_receiver_and_its_sender_gets_the_error(
     dead_letter: str | None,
 ) -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True, dead_letter=dead_letter))
@@ -76,7 +76,7 @@ def test_what_one_receiver_has_rejected_is_offered_to_no_other_and_its_sender_he
     network.leave()
 
 
-def test_what_was_accepted_or_copied_is_not_sent_again() -> None:
+def test_an_accepted_or_copied_message_is_not_sent_again() -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True))
     consumer, browser, producer = (network.client() for _ in range(3))
     consumer.receiver("q")
@@ -171,7 +171,7 @@ def test_a_consumer_that_dies_does_not_cost_the_message_where_the_address_redeli
     network.leave()
 
 
-def test_what_is_kept_for_a_redelivery_counts_against_the_budget_and_is_given_up_at_its_end() -> None:
+def test_a_message_kept_for_a_redelivery_counts_against_the_budget_and_is_dropped_at_its_end() -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True), memory=2**20)
     consumer, producer = network.client(), network.client()
     consumer.receiver("q", credit=100)

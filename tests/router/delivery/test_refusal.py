@@ -82,7 +82,7 @@ def test_a_message_is_rejected_with_the_error_that_a_link_to_its_address_is_told
 
 @pytest.mark.parametrize("address", REFUSED)
 @pytest.mark.parametrize("way", ["settled", "without rejected", "in parts"])
-def test_what_cannot_be_rejected_ends_its_link_with_that_error(address: str, way: str) -> None:
+def test_a_message_that_cannot_be_rejected_ends_its_link_with_that_error(address: str, way: str) -> None:
     n = network()
     client = n.client()
     outcomes = () if way == "settled" else (Symbol("amqp:released:list"), Symbol("amqp:accepted:list"))

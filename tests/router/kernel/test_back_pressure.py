@@ -62,7 +62,7 @@ def waited(router: Router, seconds: float, payload: bytes) -> bool:
     return True
 
 
-def test_what_nobody_has_tried_to_write_is_written_first() -> None:
+def test_untried_output_is_written_first() -> None:
     router = waiting_router()
     router.sink.backlog = len(router.sink.out) - 1
     router.flow.small_at = router.flow.now  # a small delivery came just now

@@ -101,7 +101,7 @@ def test_a_source_that_has_changed_since_it_was_compiled_runs_as_it_is_with_a_wa
     assert f"RuntimeWarning: {beside(tree)}: the compiled kernel is of another source than {tree}" in warned
 
 
-def test_what_was_made_for_another_system_is_left_alone(tree: Path) -> None:
+def test_a_kernel_made_for_another_system_is_left_alone(tree: Path) -> None:
     beside(tree).write_bytes(b"no machine code, " + binding.mark())
     said, _ = told(tree)
     assert said.startswith("pure; the compiled kernel cannot be loaded: ")

@@ -272,7 +272,7 @@ def test_nothing_leaves_with_the_tag_of_what_was_decided() -> None:
 
 
 @pytest.mark.parametrize("tag", [b"key\x01", b"key\x00", b""])
-def test_what_has_no_hop_left_is_for_the_router_to_decide(tag: bytes) -> None:
+def test_the_router_decides_about_a_delivery_without_a_hop_left(tag: bytes) -> None:
     _is_refused(Router(bound, lanes="in and out"), transfer(0, tag, PAYLOAD))
 
 

@@ -82,7 +82,9 @@ def test_a_damaged_flow_is_handed_on_or_read_alike(data: bytes) -> None:
 
 
 @given(NUMBERS, NUMBERS, st.one_of(st.none(), st.tuples(NUMBERS, NUMBERS, NUMBERS)), st.booleans(), st.booleans())
-def test_what_encoders_write_is_read(count: int, window: int, link: Any, drain: bool, echo: bool) -> None:
+def test_the_kernel_reads_each_flow_that_encoders_write(
+    count: int, window: int, link: Any, drain: bool, echo: bool
+) -> None:
     handle, delivery_count, credit = link if link is not None else (None, None, None)
     said = Flow(
         next_incoming_id=count,
@@ -219,7 +221,7 @@ def test_a_link_that_had_none_has_credit_again() -> None:
     assert (router.outgoing[0].link_credit, router.outgoing[0].lowered) == (9, False)
 
 
-def test_what_is_on_its_way_counts_against_the_window() -> None:
+def test_a_transfer_on_its_way_counts_against_the_window() -> None:
     router = _consumer()
     router.hear(_said(next_incoming_id=2, incoming_window=50))
     assert router.sink_session.remote_incoming_window == 43

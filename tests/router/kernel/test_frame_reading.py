@@ -312,7 +312,7 @@ def test_a_disposition_is_read_where_it_lies(data: bytes, before: bytes, after: 
     assert (None if within is None else values(within)) == (None if alone is None else values(alone))
 
 
-def test_what_the_kernel_writes_it_skims() -> None:
+def test_the_kernel_skims_each_frame_that_it_writes() -> None:
     out = bytearray()
     write_transfer(out, 0, TransferFrame(1, 2, b"t", 0), b"payload", 512)
     assert skim_transfer(bytes(out), 8, len(out)) is not None

@@ -90,7 +90,7 @@ def store(found: Any, counter: int, key: bytes = KEY, *, size: int = 0, left: fl
     return bool(found.store(key, counter, 0, 0, 0, 0, 0, size, 0.0, left, 0.0, 4, 0, attempt, 0, 0))
 
 
-def test_what_left_or_was_answered_before_it_came_took_no_time(kernels: Kernels) -> None:
+def test_a_delivery_that_left_or_was_answered_before_it_came_took_no_time(kernels: Kernels) -> None:
     for kernel in kernels:
         found, words = recorder(kernel)
         found.store(KEY, 1, 0, 0, 0, 0, 0, 0, 2.0, 1.0, 1.5, 4, 0, 1, 0, 0)

@@ -97,7 +97,7 @@ def test_another_takes_the_place_of_one_of_the_same_id() -> None:
         assert (len(ledger), ledger.find(each)) == (2, new)
 
 
-def test_what_is_not_live_cannot_be_removed() -> None:
+def test_a_delivery_that_is_not_live_cannot_be_removed() -> None:
     ledger = Ledger()
     (only,) = deliveries(1)
     ledger.put(7, only)

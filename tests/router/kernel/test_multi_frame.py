@@ -185,7 +185,7 @@ def test_where_it_cannot_go_on_so_it_is_left_alone(change: Callable[[Router], No
     ],
     ids=["empty", "aborted", "settled", "other id", "other tag", "other format"],
 )
-def test_what_is_unusual_in_a_frame_is_for_others_to_read(frame: bytes) -> None:
+def test_the_engine_reads_unusual_frames(frame: bytes) -> None:
     router = Router(bound)
     router.relay(FIRST)
     before = router.state()
@@ -198,7 +198,7 @@ def test_what_is_unusual_in_a_frame_is_for_others_to_read(frame: bytes) -> None:
     [b"", BEGIN[:3], b"\x00\x53\x70\x45", b"\x00\x53\x72\xc1\x7f\x00"],
     ids=["none", "cut", "head", "annotations"],
 )
-def test_what_begins_without_the_whole_head_is_for_others_to_read(payload: bytes) -> None:
+def test_the_engine_reads_deliveries_that_begin_without_the_whole_head(payload: bytes) -> None:
     router = Router(bound)
     before = router.state()
     data = transfer(7, b"tag", payload, more=True)
@@ -327,7 +327,7 @@ def test_the_end_is_left_to_others_where_its_lane_may_have_to_go_or_others_wait_
 
 @pytest.mark.parametrize("lanes", ["", "out"])
 @pytest.mark.parametrize("settled", [-1, 1])
-def test_what_does_not_fit_into_one_frame_leaves_in_several(lanes: str, settled: int) -> None:
+def test_a_delivery_too_large_for_one_frame_leaves_in_several(lanes: str, settled: int) -> None:
     router = Router(bound, lanes=lanes, room=400)
     router.sink.remote_max_frame_size = 512
     payload = BEGIN + bytes(1400)

@@ -167,7 +167,7 @@ def test_a_browser_that_stops_holds_what_it_holds_itself() -> None:
     assert network.core.context.budget.used < 2 * MIB
 
 
-def test_what_is_kept_for_a_redelivery_of_one_address_takes_none_from_another() -> None:
+def test_messages_kept_for_redelivery_at_one_address_take_no_memory_of_another() -> None:
     network = Network(AddressConfig(pattern="#", redeliver=True), memory=MIB)
     hoarder, consumer, producer = (network.client() for _ in range(3))
     hoarder.receiver("hoard", credit=1000)
@@ -432,7 +432,7 @@ def test_of_those_that_hold_twice_the_memory_the_largest_that_does_not_read_is_c
     network.leave()
 
 
-def test_what_a_peer_begins_and_never_ends_closes_its_connection_at_twice_the_memory() -> None:
+def test_a_peer_that_never_ends_its_deliveries_is_closed_at_twice_the_memory() -> None:
     network = crowd(MIB)
     network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0, head_max=MIB)
     hog = network.client(window=2**16, max_frame_size=32 * 2**10)
@@ -459,7 +459,7 @@ def test_the_routers_own_connection_is_not_closed_for_memory() -> None:
     own.lose()
 
 
-def test_what_waits_at_a_node_goes_back_at_twice_the_memory() -> None:
+def test_messages_that_wait_at_a_node_are_released_at_twice_the_memory() -> None:
     network = Network(memory=MIB)
     consumer, one, two = network.client(), network.client(window=2048), network.client(window=2048)
     receiver = consumer.receiver("q", credit=0)
@@ -494,7 +494,7 @@ def test_a_multicast_that_one_receiver_does_not_read_is_aborted_at_twice_the_mem
     network.leave()
 
 
-def test_what_a_peer_has_not_read_counts_until_it_has() -> None:
+def test_output_that_a_peer_has_not_read_counts_until_it_has() -> None:
     network = Network(memory=MIB)
     reader, producer = stopped(network, "q"), network.client()
     link = producer.sender("q")
@@ -530,7 +530,7 @@ def test_above_its_share_less_is_written_for_a_peer_that_does_not_read_until_it_
     network.leave()
 
 
-def test_what_a_connection_held_is_gone_with_it() -> None:
+def test_the_memory_of_a_connection_is_freed_with_it() -> None:
     network = Network(memory=MIB)
     reader, producer = stopped(network, "q"), network.client(window=2048)
     sent = producer.send(producer.sender("q"), message("x" * 700_000), more=True)

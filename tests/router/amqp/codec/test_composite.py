@@ -106,7 +106,7 @@ def test_in_full_every_field_is_written_with_its_default() -> None:
     assert encode_composite(Empty(), full=True).hex() == "0053f145"
 
 
-def test_what_is_left_out_or_null_reads_as_the_default() -> None:
+def test_an_absent_or_null_field_reads_as_the_default() -> None:
     assert read("a10178", 1) == read("a10178 40 40 40 40 40 40 40 40", 9) == Book(title="x")
 
 
@@ -236,7 +236,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_names_the_field(name: str) -> None:
+def test_a_refused_value_names_the_field(name: str) -> None:
     octets, condition, pattern = REFUSED[name]
     with pytest.raises(ProtocolError, match=pattern) as raised:
         decode_composite(Book, bytes.fromhex(octets))
@@ -272,7 +272,7 @@ def test_a_field_both_multiple_and_mandatory_has_a_value(names: str) -> None:
         ("not a composite", "str is not a declared type"),
     ],
 )
-def test_what_does_not_fit_its_field_is_the_callers_error(value: Any, pattern: str) -> None:
+def test_a_value_that_does_not_fit_its_field_is_the_callers_error(value: Any, pattern: str) -> None:
     with pytest.raises(CommandError, match=pattern):
         encode_composite(value)
 

@@ -42,7 +42,7 @@ def test_known_encodings_are_read_and_written(cls: type[Decimal32], bits: int, t
 
 @pytest.mark.parametrize("cls", WIDTHS)
 @given(data=st.data())
-def test_what_fits_is_the_same_number_after_a_round_trip(cls: type[Decimal32], data: st.DataObject) -> None:
+def test_a_number_that_fits_is_the_same_after_a_round_trip(cls: type[Decimal32], data: st.DataObject) -> None:
     sign = data.draw(st.integers(0, 1))
     coefficient = data.draw(st.integers(0, 10**cls.DIGITS - 1))
     exponent = data.draw(st.integers(-cls.BIAS, 3 * 2 ** (cls.EXPONENT_WIDTH - 2) - 1 - cls.BIAS))
@@ -74,7 +74,7 @@ def test_zeros_move_between_digits_and_exponent_where_the_number_would_not_fit()
 
 
 @pytest.mark.parametrize("text", ["12345678", "1E+97", "1E-102", "1E+100000", "NaN1000000"])
-def test_what_would_be_rounded_is_refused(text: str) -> None:
+def test_a_number_that_would_be_rounded_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Decimal32"):
         Decimal32.from_decimal(Decimal(text))
 

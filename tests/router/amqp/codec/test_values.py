@@ -302,7 +302,7 @@ CYCLE.append(CYCLE)
         Described(ULong(1), object()),
     ],
 )
-def test_what_has_no_encoding_is_the_callers_error(value: Any) -> None:
+def test_a_value_without_an_encoding_is_the_callers_error(value: Any) -> None:
     with pytest.raises(CommandError, match="cannot be encoded"):
         encode(value)
 

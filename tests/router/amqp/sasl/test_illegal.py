@@ -96,7 +96,7 @@ def test_a_client_takes_no_frame_of_a_client(body: bytes) -> None:
         (encode(Described(ULong(0x10), ["an open"])), AmqpCondition.DECODE_ERROR),
     ],
 )
-def test_what_is_no_sasl_frame_is_refused(body: bytes, condition: Symbol) -> None:
+def test_a_frame_that_is_no_sasl_frame_is_refused(body: bytes, condition: Symbol) -> None:
     server = started()
     error = refused(server.receive, body)
     assert error.condition == condition

@@ -409,7 +409,7 @@ class Broken(Users):
 @pytest.mark.parametrize(
     ("mechanism", "response"), [("PLAIN", b"\0ada\0lovelace"), *((name, b"n,,n=ada,r=abc") for name in SCRAM)]
 )
-def test_what_an_authenticator_raises_is_not_taken_for_the_peers_fault(mechanism: str, response: bytes) -> None:
+def test_an_error_of_an_authenticator_is_not_taken_for_the_peers_fault(mechanism: str, response: bytes) -> None:
     with pytest.raises(BrokenError):
         server(mechanism, Broken()).send(response)
 

@@ -159,7 +159,7 @@ def test_annotations_keep_the_type_of_their_keys() -> None:
         (Header, "00 53 70 c0 03 01 5201", r"header\.durable: .*0x52 is not of type boolean"),
     ],
 )
-def test_what_is_of_another_type_is_a_decode_error(cls: type, octets: str, pattern: str) -> None:
+def test_a_value_of_another_type_is_a_decode_error(cls: type, octets: str, pattern: str) -> None:
     with pytest.raises(ProtocolError, match=pattern) as raised:
         decode_composite(cls, bytes.fromhex(octets))
     assert raised.value.condition is AmqpCondition.DECODE_ERROR
@@ -177,7 +177,7 @@ def test_what_is_of_another_type_is_a_decode_error(cls: type, octets: str, patte
         (TransactionalState, "00 53 34 c0 08 02 a00101 00533445", r"transactional-state\.outcome: .*ULong\(52\)"),
     ],
 )
-def test_what_is_not_permitted_is_an_invalid_field(cls: type, octets: str, pattern: str) -> None:
+def test_a_forbidden_value_is_an_invalid_field(cls: type, octets: str, pattern: str) -> None:
     with pytest.raises(ProtocolError, match=pattern) as raised:
         decode_composite(cls, bytes.fromhex(octets))
     assert raised.value.condition is AmqpCondition.INVALID_FIELD
@@ -197,6 +197,6 @@ def test_what_is_not_permitted_is_an_invalid_field(cls: type, octets: str, patte
     ],
     ids=repr,
 )
-def test_what_a_section_cannot_hold_is_the_callers_error(value: Any) -> None:
+def test_a_value_that_a_section_cannot_hold_is_the_callers_error(value: Any) -> None:
     with pytest.raises(CommandError):
         encode_composite(value)

@@ -212,7 +212,7 @@ def test_open_begin_attach_and_flow_are_written_in_full_and_the_others_compactly
 
 
 @pytest.mark.parametrize(("performative", "_octets"), MINIMAL, ids=lambda value: type(value).__name__)
-def test_what_is_not_set_reads_as_its_default(performative: Performative, _octets: str) -> None:
+def test_an_unset_field_reads_as_its_default(performative: Performative, _octets: str) -> None:
     assert decode_performative(encode_performative(performative))[0] == performative
 
 
@@ -243,7 +243,7 @@ def test_a_short_list_reads_as_a_full_one() -> None:
         ("00 53 15 c0 09 05 41 43 40 40 00531045", r"disposition\.state: .*ULong\(16\) is not permitted"),
     ],
 )
-def test_what_is_not_permitted_in_a_field_is_an_invalid_field(octets: str, pattern: str) -> None:
+def test_a_value_forbidden_in_a_field_is_an_invalid_field(octets: str, pattern: str) -> None:
     with pytest.raises(ProtocolError, match=pattern) as raised:
         decode_performative(bytes.fromhex(octets))
     assert raised.value.condition is AmqpCondition.INVALID_FIELD
@@ -253,7 +253,7 @@ def test_what_is_not_permitted_in_a_field_is_an_invalid_field(octets: str, patte
     "octets",
     ["", "40", "00 53 24 45", "00 53 19 45", "00 a3 01 61 45", "00 53 14", "00 53 14 c0 01", "00 53 14 c0 03 01 60 00"],
 )
-def test_what_is_no_performative_is_a_decode_error(octets: str) -> None:
+def test_a_body_that_is_no_performative_is_a_decode_error(octets: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         decode_performative(bytes.fromhex(octets))
     assert raised.value.condition is AmqpCondition.DECODE_ERROR
@@ -323,7 +323,7 @@ def test_an_unsettled_map_that_is_empty_is_not_one_that_is_absent() -> None:
         (Disposition(role=Role.SENDER, first=0, state=Source()), r"disposition\.state"),
     ],
 )
-def test_what_cannot_be_sent_is_the_callers_error(performative: Any, pattern: str) -> None:
+def test_a_performative_that_cannot_be_sent_is_the_callers_error(performative: Any, pattern: str) -> None:
     with pytest.raises(CommandError, match=pattern):
         encode_performative(performative)
 

@@ -43,6 +43,6 @@ def test_a_message_is_the_sections_that_it_was_made_of(body: list[Section]) -> N
 
 
 @pytest.mark.parametrize("tail", ["40", "00", "00 53 24 45", "00 53 75 a0 05 00"])
-def test_what_is_no_section_is_refused(tail: str) -> None:
+def test_a_value_that_is_no_section_is_refused(tail: str) -> None:
     with pytest.raises(ProtocolError):
         decode_sections(encode_sections(HEAD) + bytes.fromhex(tail))

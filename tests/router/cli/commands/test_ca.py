@@ -184,7 +184,7 @@ def test_nor_is_it_one_that_is_renewed(made: Ca, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("router", ["a b", "a/b", "../a", "a@b", "", "x" * 256, "mesh-ca", "mesh-ca.issued", "\u00e9"])
-def test_what_is_no_router_id_is_told(made: Ca, folder: Path, router: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_router_id_is_told(made: Ca, folder: Path, router: str, capsys: pytest.CaptureFixture[str]) -> None:
     for action in ("issue", "renew", "revoke"):
         with pytest.raises(SystemExit) as ended:
             made(action, router)
@@ -458,7 +458,9 @@ def test_a_folder_that_is_not_there_is_told(
     assert not (tmp_path / "no").exists()
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(made: Ca, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(
+    made: Ca, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
 
     def full(_descriptor: int) -> None:

@@ -146,7 +146,7 @@ BROKER = "[[connector]]\nrole = 'container'\nurl = 'amqps://b.example'\n"
         (f"{BROKER}user = 'a'\npassword = {{ file = 'control' }}", "connector[0].password: "),
     ],
 )
-def test_what_connectors_could_not_work_with_is_found(
+def test_settings_that_connectors_cannot_use_are_found(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_certificates(tmp_path)

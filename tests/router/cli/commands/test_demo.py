@@ -237,7 +237,7 @@ def test_the_end_tells_what_became_of_all() -> None:
 
 
 @pytest.mark.parametrize(("irregular", "status"), [(0, Exit.DONE), (1, Exit.FAILED)])
-def test_what_came_twice_without_being_in_doubt_is_a_failure(irregular: int, status: Exit) -> None:
+def test_a_message_that_comes_twice_without_being_in_doubt_is_a_failure(irregular: int, status: Exit) -> None:
     traffic = Traffic(0)
     traffic.irregular = irregular
     assert told(traffic)[0] == status

@@ -65,7 +65,7 @@ def given(out: str) -> dict[str, Any]:
         (["run", "--events", ".", "--out", "hdfs://there/out"], "a report is written to a path of this machine only"),
     ],
 )
-def test_what_makes_no_sense_ends_with_2_before_spark_is_started(
+def test_invalid_arguments_end_with_2_before_spark_is_started(
     more: list[str], said: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,7 +142,7 @@ def test_the_summary_is_a_table(spark: SparkSession, job: str, command: Command,
     assert '"2026-05-01T00:00:00+00:00"' in table[2]
 
 
-def test_what_a_job_writes_is_in_the_place_of_what_it_wrote_before(
+def test_a_job_replaces_its_former_result(
     spark: SparkSession, job: str, command: Command, tmp_path: Path, events: Path
 ) -> None:
     for _ in range(2):

@@ -237,7 +237,7 @@ def test_a_terminal_is_not_controlled_by_what_comes(
     assert shown == b"\\u001b]0;title\\u0007\\u009b\\u202eone\ttwo\r\nthree\r\n"
 
 
-def test_what_is_no_message_is_rejected_and_does_not_count(served: Served, command: Command) -> None:
+def test_a_malformed_message_is_rejected_and_does_not_count(served: Served, command: Command) -> None:
     ended: list[Any] = []
 
     async def send(*, task_status: trio.TaskStatus[None]) -> None:

@@ -22,7 +22,7 @@ def way(served: Served, monkeypatch: pytest.MonkeyPatch) -> Way:
     return way
 
 
-def test_what_was_sent_and_not_decided_is_in_doubt_and_the_rest_goes_on(
+def test_a_sent_message_without_an_outcome_is_in_doubt_and_the_rest_goes_on(
     served: Served, way: Way, command: Command
 ) -> None:
     def decide(delivery: Delivery) -> None:
@@ -50,7 +50,7 @@ def test_without_it_the_first_loss_ends_with_3(served: Served, way: Way, command
     assert way.made == 1
 
 
-def test_what_comes_later_is_received_over_another_connection(served: Served, way: Way, command: Command) -> None:
+def test_later_messages_are_received_over_another_connection(served: Served, way: Way, command: Command) -> None:
     first: dict[int, Any] = {}
     later: dict[int, Any] = {}
 

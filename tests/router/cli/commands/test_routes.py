@@ -120,7 +120,7 @@ def test_it_says_how_long_costs_hold_and_what_makes_them_last(two: Two) -> None:
     assert ["B", "the connection to A ends", "cost = 9", '[[listener]] "door", for A alone'] in told
 
 
-def test_what_was_interrupted_goes_on_where_it_ended(two: Two) -> None:
+def test_an_interrupted_change_goes_on_where_it_ended(two: Two) -> None:
     assert two.apply(plan(CHANGES[0]), "--yes").status == 0
     said = two.apply(plan(*CHANGES), "--yes")
     assert (said.status, two.costs()) == (0, (7, 9))
@@ -200,7 +200,7 @@ def test_without_a_terminal_yes_has_to_be_said(two: Two, monkeypatch: pytest.Mon
     assert said.err == "amqpmesh: without a terminal it needs --yes; nothing was changed\n"
 
 
-def test_what_was_not_checked_needs_force(two: Two) -> None:
+def test_an_unchecked_plan_needs_force(two: Two) -> None:
     for other in ({"simulation": Verdict(None, "too large")}, {"contingency": Verdict(False, "worse")}):
         made = plan(CHANGES[0], **other)
         said = two.apply(made, "--yes")
@@ -252,7 +252,7 @@ def test_a_url_that_leads_to_another_router_is_told(two: Two) -> None:
     assert said.err == "amqpmesh: --at: the URL of D leads to B\n"
 
 
-def test_what_was_changed_is_taken_back_when_a_router_refuses(serve: Serve, command: Command, tmp_path: Path) -> None:
+def test_changed_costs_are_taken_back_when_a_router_refuses(serve: Serve, command: Command, tmp_path: Path) -> None:
     two = Two(serve, command, tmp_path, manage=False)
     said = two.apply(plan(CHANGES[1], CHANGES[0]), "--yes")
     assert (said.status, two.costs()) == (3, (1, 4))

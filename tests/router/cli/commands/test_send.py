@@ -192,7 +192,7 @@ def test_no_more_wait_for_their_outcomes_than_find_room(
     assert command("send", "hello", "--count", "8").status == 0
 
 
-def test_what_is_sent_settled_has_no_outcome(served: Served, command: Command) -> None:
+def test_a_settled_message_has_no_outcome(served: Served, command: Command) -> None:
     settled: list[bool] = []
     served.receive("hello", lambda delivery: settled.append(delivery.is_settled) or delivery.accept())
     said = command("send", "hello", "--settled", "--count", "20")
@@ -220,7 +220,9 @@ def test_a_rate_is_kept_on_the_average(served: Served, command: Command) -> None
 # ------------------------------------------------------------------------------------------------------------ summaries
 
 
-def test_what_was_not_accepted_ends_with_1_and_the_first_reason(served: Served, command: Command) -> None:
+def test_a_message_that_is_not_accepted_ends_the_command_with_1_and_the_first_reason(
+    served: Served, command: Command
+) -> None:
     decisions = iter(
         [Delivery.accept, lambda d: d.reject("amqp:not-allowed", "spam"), Delivery.release, Delivery.modify]
     )

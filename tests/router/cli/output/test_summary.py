@@ -34,7 +34,7 @@ def test_without_latencies_there_is_no_percentile() -> None:
 
 
 @given(st.lists(st.sampled_from(["accepted", "rejected", "released", "modified", "settled", "in doubt"]), max_size=20))
-def test_what_is_counted_is_told_in_text_and_in_json(outcomes: list[str]) -> None:
+def test_counts_are_shown_in_text_and_in_json(outcomes: list[str]) -> None:
     summary = Summary("sent")
     for outcome in outcomes:
         summary.begin()

@@ -36,7 +36,7 @@ def test_words_stand_at_the_left_and_numbers_at_the_right() -> None:
     ]
 
 
-def test_what_is_cut_ends_with_an_ellipsis() -> None:
+def test_a_cut_cell_ends_with_an_ellipsis() -> None:
     assert table(("name", "why"), [("a name that is long", "x")], 14, {"name"}) == ["name       why", "a name t…  x"]
 
 

@@ -54,7 +54,7 @@ def test_a_daemon_begins_anew_as_it_was_begun(begun: list[tuple[str, Sequence[st
 
 
 @pytest.mark.parametrize("said", ["malloc", "pymalloc", "debug"])
-def test_what_the_environment_says_goes_before(
+def test_the_environment_goes_before(
     said: str, begun: list[tuple[str, Sequence[str], Mapping[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONMALLOC", said)
