@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.delivery.anonymous_routes import watch_window
 from amqpmesh.router.delivery.dispatch import dispatch
 from amqpmesh.router.delivery.fast_routes import reopen, stay_quiet
 from amqpmesh.router.delivery.lifetime import recount
@@ -76,6 +77,7 @@ def _finish_touched(context: Context) -> None:
         windows, context.touched_windows = context.touched_windows, {}
         for window in windows:
             _grant(context, window.grants(context.now))
+            watch_window(window)
 
 
 def _left_at(share: CreditShare) -> float:

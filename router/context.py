@@ -267,11 +267,14 @@ class Context:
                     self.end_detached(record)
                 count, link.relayed = link.relayed, 0
                 node = record.node
-                assert node is not None
                 if not link.link_credit:
                     record.time_credit(now)
                 record.pool.relayed(record.credit_sink, count, link.last_at)
                 link.credit_slack = record.pool.credit_slack(record.credit_sink)
+                if node is None:
+                    assert isinstance(record.pool, FixedCredit)
+                    self.touched_windows[record.pool] = None
+                    continue
                 self.touched[node] = None
                 if node.shares and node.fast_route is not None and count:
                     for share in take_counts(node.fast_route, node.shares, count, link.last_at):

@@ -74,6 +74,12 @@ class SharedWindow(FixedCredit):
             self._pass_by()
         self.forwarded(sink, 0.0)
 
+    def relayed(self, sink: CreditSink, count: int, now: float) -> None:
+        """Record deliveries that came and left at once, for addresses without a portion."""
+        self._left += count
+        self._pass_by()
+        super().relayed(sink, count, now)
+
     def has_portion(self, key: Hashable) -> bool:
         """Return True if a message waits for an address or lane."""
         return key in self._portions

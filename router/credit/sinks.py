@@ -1,5 +1,6 @@
 """Credit sinks: links by which deliveries come, the credit that each holds, and a fixed amount of it (§2.6.7)."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from amqpmesh.router.amqp.errors import CommandError
@@ -140,6 +141,11 @@ class FixedCredit:
         self._inputs: dict[CreditSink, None] = {}
         self._low: dict[CreditSink, None] = {}
 
+    @property
+    def sinks(self) -> Iterable[CreditSink]:
+        """Return all sinks."""
+        return self._inputs
+
     def add_sink(self, delivery_count: int, owner: object = None, large: bool = False) -> CreditSink:
         """Add a sink, as `Pool.add_sink` does."""
         sink = CreditSink(delivery_count, owner, large)
@@ -183,8 +189,10 @@ class FixedCredit:
         self._note_low(sink)
 
     def credit_slack(self, sink: CreditSink) -> int:
-        """Return the slack of a sink, as `Pool.credit_slack` does."""
-        return sink.credit_slack
+        """Return how many more deliveries of a sink may come and leave at once before it may get credit."""
+        if sink.draining:
+            return 0
+        return max(0, sink.granted - max(0, self.window // 2 - self.held(sink)) - 1)
 
     def flow_received(
         self,

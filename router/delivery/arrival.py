@@ -13,6 +13,7 @@ from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery.anonymous_routes import open_route
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
@@ -200,6 +201,7 @@ def _route(context: Context, relay: Relay) -> None:
         description = "an anonymous terminus needs messages with `to`"
         refuse(context, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
         return
+    named = to
     try:
         if anonymous:
             assert to
@@ -222,9 +224,12 @@ def _route(context: Context, relay: Relay) -> None:
     if context.honours_expiry and not _note_expiry(context, relay, node, data):
         return
     relay.node = node
-    if anonymous and lane is None and is_full(context, relay, node, incoming):
-        undelivered(context, relay, node)
-        return
+    if anonymous and lane is None:
+        if named is not None and incoming.to is None:
+            open_route(context, incoming, named, node)
+        if is_full(context, relay, node, incoming):
+            undelivered(context, relay, node)
+            return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(context, relay, data, node)
         if is_excluded(relay, node):

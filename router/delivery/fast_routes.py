@@ -34,6 +34,7 @@ def reopen(context: Context, *, amid: bool = False) -> None:
     for node in closed:
         route = node.fast_route
         assert route is not None, "else nothing was closed"
+        route.links, route.bulk = [], []  # tables of anonymous senders may keep the route when the node is gone
         if _receivers(node) <= FEW or (route.wanted and not amid):
             route.wanted = False
             _decide(context, node)
@@ -61,12 +62,18 @@ def open_input(context: Context, incoming: IncomingLink) -> None:
         and not incoming.connection.strict_annotations
         and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
     ):
-        if node.fast_route is None:
-            node.fast_route = kernel.FastRoute()
-            context.closed[node] = None
-        route = node.fast_route
-        route.wanted = True
+        route = wanted_route(context, node)
     kernel.enable_fast_path(flow_state, endpoint.input_handle, route)
+
+
+def wanted_route(context: Context, node: Node) -> kernel.FastRoute:
+    """Return the fast route of a node, which is about to be decided if it is not valid."""
+    route = node.fast_route
+    if route is None:
+        route = node.fast_route = kernel.FastRoute()
+        context.closed[node] = None
+    route.wanted = True
+    return route
 
 
 def _decide(context: Context, entry: Node) -> None:

@@ -11,6 +11,7 @@ from amqpmesh.router.kernel.binding import Bound, bind
 #: The kernel that runs in this process. The imports below take it.
 BOUND: Final[Bound] = bind()
 
+from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, AnonymousRoutes
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
@@ -90,6 +91,8 @@ __all__ = [
     "MANY",
     "MAX_TAG",
     "MODIFIED",
+    "MOST_OCTETS",
+    "MOST_ROUTES",
     "NEVER_SENT",
     "OUTGOING_WINDOW",
     "OVERHEAD",
@@ -109,6 +112,7 @@ __all__ = [
     "TURNS",
     "UNDELIVERABLE_STATE",
     "WINDOW_OPENED",
+    "AnonymousRoutes",
     "Budget",
     "Chunk",
     "Delivery",

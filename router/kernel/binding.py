@@ -50,6 +50,7 @@ ORDER: Final = (
     "flow_control",
     "relays",
     "fast_route",
+    "anonymous_routes",
     "backpressure",
     "fast_shares",
     "fast_deliveries",

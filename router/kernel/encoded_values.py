@@ -28,6 +28,7 @@ PROPERTIES: Final = 0x73
 _HEADER: Final = HEADER
 _DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
 _MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
+_PROPERTIES: Final = PROPERTIES
 
 #: Descriptor codes of sections by symbolic descriptor.
 _SECTIONS: Final = {

@@ -291,6 +291,9 @@ def _record(
     condition = 0
     if kind == _REJECTED and recorder.on_rejected is not None:
         condition = recorder.on_rejected(state)
+    address = 0
+    if link.anonymous and recorder.on_anonymous is not None:
+        address = recorder.on_anonymous(out.record)
     recorder.store(
         key,
         counter,
@@ -304,7 +307,7 @@ def _record(
         sent_at,
         outcome_at,
         header_info,
-        0,
+        address,
         1,
         0,
         condition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.kernel.anonymous_routes import _anonymous_route
 from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _goes_to, _limit_wait, _wait_for_output, _wait_for_route
 from amqpmesh.router.kernel.client_batch import receive_batch
 from amqpmesh.router.kernel.delivery_keys import onward
@@ -23,7 +24,7 @@ from amqpmesh.router.kernel.frame_reading import (
     read_transfer,
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
-from amqpmesh.router.kernel.head_sections import _passes_as_it_is
+from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.serial import _HALF, serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
@@ -125,7 +126,7 @@ def _relay_transfer(
     """Relay a frame: a whole delivery, or a part of one. Returns: whether it was relayed."""
     if link.current is not None:
         return _relay_next(router, session, link, frame, data, payload_at, end)
-    route = link.fast_route
+    route = link.fast_route if not link.anonymous else _anonymous_route(router, link, frame, data, payload_at, end)
     size = end - payload_at
     if (
         route is None
@@ -154,8 +155,9 @@ def _relay_transfer(
     recorder = router.recorder
     if recorder is not None:
         router.header.clear()
-    if frame.message_format <= 0 and not _passes_as_it_is(
-        router.header, data, payload_at, end, route.drops, not frame.more
+    if (
+        frame.message_format <= 0
+        and _bare_message_at(router.header, data, payload_at, end, route.drops, not frame.more) < 0
     ):
         return False
     try:
@@ -184,7 +186,15 @@ def _relay_transfer(
             return False
     if large:
         _relay_first(
-            router, link, out, frame, data, payload_at, end, tag or (onward(incoming_tag) if hops else b"%x" % number)
+            router,
+            link,
+            route,
+            out,
+            frame,
+            data,
+            payload_at,
+            end,
+            tag or (onward(incoming_tag) if hops else b"%x" % number),
         )
         return True
     settled = frame.settled == 1
@@ -318,6 +328,7 @@ def _count_relayed(
 def _relay_first(
     router: KernelRouter,
     link: KernelLink,
+    route: FastRoute,
     out: KernelLink,
     frame: TransferFrame,
     data: bytes,
@@ -359,8 +370,7 @@ def _relay_first(
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
-    assert link.fast_route is not None
-    _count_relayed(router, link, out, link.fast_route, None)
+    _count_relayed(router, link, out, route, None)
     if not target.woken:
         target.stir()
     if not frame.more:
@@ -375,8 +385,8 @@ def _relayed_whole(router: KernelRouter, link: KernelLink, received: Delivery, s
     relay.complete = True
     _compact_relay(router, received, sent, relay)
     router.mark_dirty(out)
-    # Other deliveries may have waited for its last frame.
-    if link.fast_route is None or link.fast_route.generation != router.generation:
+    # Other deliveries may have waited for its last frame. The table of an anonymous sender does not tell.
+    if link.anonymous or link.fast_route is None or link.fast_route.generation != router.generation:
         router.needs_update = True
 
 

@@ -277,42 +277,42 @@ def read_header_info(data: bytes, at: int, end: int) -> int:
     return fields.info()
 
 
-def _passes_as_it_is(fields: HeaderFields, data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
-    """Return whether the head sections of a message of format 0 are regular and may leave unchanged.
+def _bare_message_at(fields: HeaderFields, data: bytes, at: int, end: int, drops: bool, whole: bool) -> int:
+    """Return the begin of the bare message, if the head sections are regular and may leave unchanged; else -1.
 
-    A ttl leaves unchanged, too: no time has passed.
+    The message is of format 0. A ttl leaves unchanged, too: no time has passed.
     Args: fields: filled in from the header, if there is one. drops: delivery annotations do not pass. whole: the
         message ends at `end`.
     """
     last = 0
     while end - at >= 4:
         if data[at] != 0 or data[at + 1] != 0x53:
-            return False
+            return -1
         code = data[at + 2]
         if code < _HEADER or code > _MESSAGE_ANNOTATIONS:
-            return True
+            return at
         if code <= last:
-            return False
+            return -1
         last = code
         form = data[at + 3]
         if form == 0x45:
             after = at + 4
         elif form == 0xC0 or form == 0xC1:
             if end - at < 5:
-                return False
+                return -1
             after = at + 5 + data[at + 4]
         elif form == 0xD0 or form == 0xD1:
             if end - at < 8:
-                return False
+                return -1
             after = at + 8 + uint32(data, at + 4)
         else:
-            return False
+            return -1
         if after > end:
-            return False
+            return -1
         if code == _HEADER:
             if not scan_header(fields, data, at + 3, after):
-                return False
+                return -1
         elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
-            return False
+            return -1
         at = after
-    return whole and at == end
+    return at if whole and at == end else -1

@@ -52,6 +52,7 @@ class Recorder:
         "last",
         "lost",
         "now",
+        "on_anonymous",
         "on_full",
         "on_rejected",
         "shift",
@@ -82,6 +83,9 @@ class Recorder:
         self.on_full: Callable[[], None] | None = None
         #: Called with an encoded `rejected`: returns the number of its condition; 0: it has none.
         self.on_rejected: Callable[[bytes], int] | None = None
+        #: Called with the record of an outgoing link, for a delivery that named its address itself: returns the number
+        #: of the address.
+        self.on_anonymous: Callable[[object], int] | None = None
         #: The number of records so far, lost ones included.
         self.stored = 0
         self.lost = 0

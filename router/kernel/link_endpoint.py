@@ -23,6 +23,7 @@ class KernelLink:
 
     __slots__ = (
         "accepted",
+        "anonymous",
         "available",
         "behind",
         "credit_slack",
@@ -116,6 +117,8 @@ class KernelLink:
         #: the link. `remote_handle`: the peer's handle, by which the kernel finds the link; -1: it does not.
         self.fast_route: FastRoute | None = None
         self.remote_handle = -1
+        #: Receivers: each message names its own address, and `fast_route` is a table of routes (`AnonymousRoutes`).
+        self.anonymous = False
         #: Receivers: a new delivery may have to wait for earlier ones of this link.
         self.behind = False
         #: Receivers: the source does not permit every outcome (§3.5.3, outcomes).

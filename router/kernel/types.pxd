@@ -17,6 +17,10 @@ cdef long _LONG_STATE
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
 cdef long _MESSAGE_ANNOTATIONS
+cdef long _PROPERTIES
+cdef long _MOST_ROUTES
+cdef long _MOST_OCTETS
+cdef long _ENTRY
 cdef long _UNIT
 cdef long _MOST
 cdef long _KEY
@@ -112,7 +116,7 @@ cdef class DispositionRun:
 
 @cython.final
 cdef class Recorder:
-    cdef public object clock, on_full, on_rejected
+    cdef public object clock, on_full, on_rejected, on_anonymous
     cdef public double shift, now
     cdef public long times, base, threshold, used, last, stored, lost, first, counter, upper
     cdef public unsigned long ingress, epoch
@@ -200,7 +204,7 @@ cdef class KernelSession:
 @cython.final
 cdef class KernelLink:
     cdef public KernelSession session
-    cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended
+    cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended, anonymous
     cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: small numbers are ints.
     cdef public int number, snd_settle_mode, part, credit_slack, relayed, outstanding, max_outstanding
@@ -286,7 +290,6 @@ cdef class Relay:
     @cython.locals(leg=Leg)
     cpdef void drop(self, list kept) except *
 
-@cython.final
 cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn
     cdef public list links, bulk, shares
@@ -311,6 +314,23 @@ cdef long _outstanding(FastShare share) except -1
 cdef bint _is_busy(FastRoute route) except -1
 @cython.locals(share=FastShare)
 cdef bint _wait_for_share(KernelRouter router, KernelConnection wire, FastRoute route) except -1
+
+cdef class AnonymousRoutes(FastRoute):
+    cdef public dict recent, older
+    cdef public long recent_octets, older_octets
+    cdef public bytes last_to
+    cdef public FastRoute last
+    cpdef void clear(self) except *
+    cpdef long octets_for(self, bytes to) except -1
+    @cython.locals(octets=long)
+    cpdef void put(self, bytes to, FastRoute route) except *
+    @cython.locals(route=FastRoute)
+    cpdef FastRoute find(self, bytes to)
+@cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, route=FastRoute)
+cdef FastRoute _anonymous_route(KernelRouter router, KernelLink link, TransferFrame frame, bytes data, Py_ssize_t payload_at,
+                                Py_ssize_t end)
+@cython.locals(after=Py_ssize_t, stop=Py_ssize_t, count=long)
+cdef bytes _to(bytes data, Py_ssize_t at, Py_ssize_t end)
 
 cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
@@ -373,12 +393,12 @@ cpdef bint scan_header(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_
 cdef Py_ssize_t _after_any(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
 @cython.locals(fields=HeaderFields)
 cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
-@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
+@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, address=long, key=bytes)
 cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes incoming_tag, bytes outgoing_tag,
                   long counter, long size, double arrived, double sent_at, double outcome_at, bytes state, long header_info) except -1
 cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out, FastRoute route, FastShare share) except -1
 @cython.locals(session=KernelSession, target=KernelSession, received=Delivery, sent=Delivery, relay=Relay, wire=KernelConnection)
-cdef void _relay_first(KernelRouter router, KernelLink link, KernelLink out, TransferFrame frame, bytes data,
+cdef void _relay_first(KernelRouter router, KernelLink link, FastRoute route, KernelLink out, TransferFrame frame, bytes data,
                        Py_ssize_t payload_at, Py_ssize_t end, bytes tag) except *
 @cython.locals(out=KernelLink)
 cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery received, Delivery sent, Relay relay) except *
@@ -418,7 +438,7 @@ cdef KernelLink _link_for_large(FastRoute route, long octets)
 cdef bint _is_ready(KernelLink link) except -1
 cdef bint _is_free(KernelLink link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
-cdef bint _passes_as_it_is(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
+cdef Py_ssize_t _bare_message_at(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except? -2
 @cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(credit=long, seen=long, in_flight=long, window=long, skipped=long, limit=long, effect=long)

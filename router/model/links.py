@@ -112,6 +112,7 @@ class IncomingLink:
         flow_state.record = self
         flow_state.number = number
         flow_state.lane = lane is not None
+        flow_state.anonymous = node is None
         # A lane carries deliveries of many senders. Each sender is limited at the router that it is attached to.
         flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
         source = endpoint.remote.source if endpoint.remote is not None else None

@@ -104,6 +104,7 @@ class Recording:
         recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
         recorder.on_rejected = self.condition
+        recorder.on_anonymous = self._address_of
         recorder.give(self._words)
         if not kernel_router.key_prefix:
             Keys(router, kernel_router).begin(epoch)
@@ -246,6 +247,14 @@ class Recording:
         node = node_of(relay)
         if node is None or (isinstance(source, IncomingLink) and source.node is not None):
             return 0
+        return self._number_of(node)
+
+    def _address_of(self, outgoing: object) -> int:
+        """Return the number of the address that deliveries leave from by a link."""
+        assert isinstance(outgoing, OutgoingLink)
+        return self._number_of(outgoing.node)
+
+    def _number_of(self, node: Node) -> int:
         number = self._numbers.get(node)
         if number is None:
             place = {"address": without_secret(node.name)[:NAME] or None, "tenant": node.tenant}

@@ -481,16 +481,6 @@ def test_while_a_consumer_that_was_detached_may_still_decide_each_delivery_is_de
     network.leave()
 
 
-def test_an_anonymous_senders_messages_are_decided_each(events: Events) -> None:
-    network = Network()
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q", credit=50)
-    link = producer.sender(None)
-    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 3
-    assert len(consumer.take()) == 3
-    network.leave()
-
-
 def test_without_credit_or_window_or_room_in_the_output_it_is_decided_and_waits(events: Events) -> None:
     for case in ("credit", "unsettled", "output"):
         network = Network(AddressConfig(pattern="few", max_unsettled=2))

@@ -244,6 +244,8 @@ class Dice:
 class Bench:
     """Two producers and two consumers, of one router, of three in a row, or with two neighbours of one between them."""
 
+    links: tuple[tuple[int, str | None, int], ...] = LINKS
+
     def __init__(self, world: dict[str, Any], *, mesh: bool) -> None:
         self.world = world
         listener = ListenerConfig(
@@ -290,7 +292,7 @@ class Bench:
             self.attach(number, handle)
             if self.peers[number].ways[handle].count == 0:
                 self.credit(number, handle, world["credit"], world["window"], False, 0)
-        for handle, _, _ in LINKS:
+        for handle, _, _ in self.links:
             self.attach(0, handle)
         self.attach(1, 0)
         self.attach(1, 1)
@@ -443,7 +445,7 @@ class Bench:
         peer = self.peers[number]
         if peer.ended or peer.lost or (handle in peer.ways and peer.ways[handle].attached):
             return
-        _, address, mode = LINKS[handle]
+        _, address, mode = self.links[handle]
         selective = self.world["selective"] and number < 2
         limited = self.world["max_message_size"] if number >= 2 else 0
         peer.attach(
@@ -501,16 +503,19 @@ class Bench:
             peer.write(frame(Close()))
 
 
-def played(world: dict[str, Any], steps: list[tuple[Any, ...]], *, mesh: bool, alone: bool) -> tuple[list[Any], int]:
+def played(
+    world: dict[str, Any], steps: list[tuple[Any, ...]], *, mesh: bool, alone: bool, bench: type[Bench] = Bench
+) -> tuple[list[Any], int]:
     """Play a history. Returns: the frames that each peer got in each step, and the number of decided transfers."""
     with relaying(alone=alone) as events:
-        log = Bench(world, mesh=mesh).play(steps)
+        log = bench(world, mesh=mesh).play(steps)
     return log, events[TransferReceived]
 
 
-def check(world: dict[str, Any], steps: list[tuple[Any, ...]], *, mesh: bool) -> None:
-    relayed, _ = played(world, steps, mesh=mesh, alone=True)
-    decided, _ = played(world, steps, mesh=mesh, alone=False)
+def check(world: dict[str, Any], steps: list[tuple[Any, ...]], *, mesh: bool, bench: type[Bench] = Bench) -> None:
+    """Play a history on the fast path and decided, and compare what the peers got in each step."""
+    relayed, _ = played(world, steps, mesh=mesh, alone=True, bench=bench)
+    decided, _ = played(world, steps, mesh=mesh, alone=False, bench=bench)
     for step, (one, other) in enumerate(zip(relayed, decided, strict=True)):
         assert one == other, (step, one[0])
 

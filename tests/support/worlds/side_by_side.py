@@ -63,7 +63,10 @@ def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
         if alone:
             yield counts
             return
-        with patch.object(arrival, "open_input", lambda _context, _incoming: None):
+        with (
+            patch.object(arrival, "open_input", lambda _context, _incoming: None),
+            patch.object(arrival, "open_route", lambda *_: None),
+        ):
             yield counts
 
 

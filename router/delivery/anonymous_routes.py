@@ -1,0 +1,70 @@
+"""The routes by which the kernel may relay deliveries of an anonymous sender: one for each address that it names.
+
+A route is put into the table of the sender's link once a delivery to the address was decided. So an address in the
+table is one that the sender may send to, and that leads to one node until the router's generation changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router import kernel
+from amqpmesh.router.delivery.fast_routes import wanted_route
+from amqpmesh.router.memory.retained import is_too_much
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import DynamicNode, OwnNode
+
+if TYPE_CHECKING:
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.credit.sinks import FixedCredit
+    from amqpmesh.router.model.node import Node
+
+#: Characters of the longest address that has a route: peers choose them.
+LONGEST: Final = 255
+
+
+def open_route(context: Context, incoming: IncomingLink, to: str, node: Node) -> None:
+    """Let the kernel relay further deliveries of an anonymous sender that name the same address.
+
+    Args: to: the address, as the message names it. node: the node of the address.
+    """
+    endpoint = incoming.endpoint
+    if (
+        incoming.connection.strict_annotations
+        or len(to) > LONGEST
+        or not _is_steady(context, node)
+        or endpoint.input_handle is None
+        or not endpoint.is_attached
+    ):
+        return
+    flow_state = endpoint.flow_state
+    table = flow_state.fast_route
+    if not isinstance(table, kernel.AnonymousRoutes):
+        table = kernel.AnonymousRoutes()
+        kernel.enable_fast_path(flow_state, endpoint.input_handle, table)
+    before = table.octets
+    if table.generation != context.kernel.generation:
+        table.clear()
+        table.generation = context.kernel.generation
+    name = to.encode()
+    if not is_too_much(context.memory, incoming.connection, table.octets_for(name)):
+        table.put(name, wanted_route(context, node))
+    octets = table.octets - before
+    incoming.remembered += octets
+    incoming.connection.account.add(octets)
+
+
+def _is_steady(context: Context, node: Node) -> bool:
+    """Return whether an address leads to `node` for as long as the router's generation and the node stay.
+
+    In a mesh, other routers' consumers of the address may come and go meanwhile, unless only this router can have some.
+    """
+    return node.remote is None and (not context.routes.is_in_mesh or isinstance(node, DynamicNode | OwnNode))
+
+
+def watch_window(window: FixedCredit) -> None:
+    """Tell the kernel how many deliveries each sender with a window may send before the window must be told."""
+    for sink in window.sinks:
+        owner = sink.owner
+        if isinstance(owner, IncomingLink):
+            owner.endpoint.flow_state.credit_slack = window.credit_slack(sink)

@@ -1,0 +1,142 @@
+"""Routes of anonymous senders, by the addresses that their messages name in `to` (§3.2.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.encoded_values import _PROPERTIES, uint32
+from amqpmesh.router.kernel.fast_route import FastRoute
+from amqpmesh.router.kernel.head_sections import _after_any, _bare_message_at
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.frame_fields import TransferFrame
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
+
+#: The most routes, and octets, of each of the two parts of a table. `_ENTRY`: octets of a route in it, beside its `to`.
+MOST_ROUTES: Final = 16384
+MOST_OCTETS: Final = 4 * 2**20
+_MOST_ROUTES: Final = MOST_ROUTES
+_MOST_OCTETS: Final = MOST_OCTETS
+_ENTRY: Final = 256
+
+
+class AnonymousRoutes(FastRoute):
+    """The routes of one link whose messages name their addresses: by the octets of `to`, as they come.
+
+    It is in the place of the link's own route. It is valid while `generation` is the router's: after a change of the
+    router by which a `to` may lead elsewhere, each `to` is decided again. Each of its routes is valid, or not, by
+    itself.
+
+    The routes that were used least recently are dropped. Those used lately are in `recent`; when it is full, it becomes
+    `older`, and the former `older` is dropped. A route that is found in `older` returns to `recent`.
+    """
+
+    __slots__ = ("last", "last_to", "older", "older_octets", "recent", "recent_octets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent: dict[bytes, FastRoute] = {}
+        self.older: dict[bytes, FastRoute] = {}
+        self.recent_octets = 0
+        self.older_octets = 0
+        #: The `to` that was looked up last, and its route; an empty `to` has none.
+        self.last_to = b""
+        self.last: FastRoute | None = None
+
+    @property
+    def octets(self) -> int:
+        """The octets that the table takes."""
+        return self.recent_octets + self.older_octets
+
+    def clear(self) -> None:
+        """Drop all routes."""
+        self.recent = {}
+        self.older = {}
+        self.recent_octets = self.older_octets = 0
+        self.last_to = b""
+        self.last = None
+
+    def octets_for(self, to: bytes) -> int:
+        """Return the octets that the route of a `to` takes."""
+        return _ENTRY + len(to)
+
+    def put(self, to: bytes, route: FastRoute) -> None:
+        """Add the route of a `to`, or replace the former one."""
+        self.last_to = b""
+        self.last = None
+        if to in self.recent:
+            self.recent[to] = route
+            return
+        octets = self.octets_for(to)
+        if self.older.pop(to, None) is not None:
+            self.older_octets -= octets
+        if len(self.recent) >= _MOST_ROUTES or self.recent_octets + octets > _MOST_OCTETS:
+            self.older = self.recent
+            self.older_octets = self.recent_octets
+            self.recent = {}
+            self.recent_octets = 0
+        self.recent[to] = route
+        self.recent_octets += octets
+
+    def find(self, to: bytes) -> FastRoute | None:
+        """Return the route of a `to`; None: the router must decide."""
+        if to == self.last_to:
+            return self.last
+        route = self.recent.get(to)
+        if route is None:
+            route = self.older.get(to)
+            if route is None:
+                return None
+            self.put(to, route)
+        self.last_to = to
+        self.last = route
+        return route
+
+
+def _anonymous_route(
+    router: KernelRouter, link: KernelLink, frame: TransferFrame, data: bytes, payload_at: int, end: int
+) -> FastRoute | None:
+    """Return the route of the next delivery of an anonymous sender; None: the router must decide."""
+    table = link.fast_route
+    if table is None or table.generation != router.generation or frame.message_format > 0:
+        return None
+    assert isinstance(table, AnonymousRoutes), "an anonymous sender has no other"
+    bare_at = _bare_message_at(router.header, data, payload_at, end, False, not frame.more)
+    to = None if bare_at < 0 else _to(data, bare_at, end)
+    route = None if to is None else table.find(to)
+    if route is None or route.borrowed >= 0 or route.shares is not None:
+        return None  # the counts of a link do not show how many of its deliveries left by which share
+    return route
+
+
+def _to(data: bytes, at: int, end: int) -> bytes | None:
+    """Return the octets of the `to` in the properties with which the bare message at `at` begins.
+
+    Returns: None: there is none, or the properties are not encoded as usual, or not complete.
+    """
+    if end - at < 4 or data[at] != 0 or data[at + 1] != 0x53 or data[at + 2] != _PROPERTIES:
+        return None
+    if data[at + 3] == 0xC0 and end - at >= 6:
+        after = at + 5 + data[at + 4]
+        count = data[at + 5]
+        at += 6
+    elif data[at + 3] == 0xD0 and end - at >= 12:
+        after = at + 8 + uint32(data, at + 4)
+        count = uint32(data, at + 8)
+        at += 12
+    else:
+        return None
+    if count < 3 or after > end:
+        return None
+    at = _after_any(data, at, after)  # message-id
+    if at >= 0:
+        at = _after_any(data, at, after)  # user-id
+    if at < 0:
+        return None
+    stop = _after_any(data, at, after)
+    if stop < 0:
+        return None
+    if data[at] == 0xA1:
+        return data[at + 2 : stop]
+    return data[at + 5 : stop] if data[at] == 0xB1 else None
