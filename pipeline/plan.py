@@ -128,8 +128,7 @@ def proposed(
 ) -> Proposed:
     """Propose changes that make no single failure worse.
 
-    Args: capacity: of directions of links over the whole time, in octets; the others are equal. harm: as the constant.
-        check:
+    Args: capacity: of directions of links over the whole time, in octets; the others are equal. harm: as `HARM`. check:
         evaluates failures.
     """
     first = Case.of(graph, flows)

@@ -239,8 +239,9 @@ class Traffic:
         return np.unique(np.concatenate(rows)) if rows else np.array([], dtype=np.int64)
 
     def without(self, edges: Numbers, routers: Numbers) -> tuple[Numbers, Amounts, Amounts]:
-        """Return the effect of failing edges and routers; the edges of the routers are among the edges.
+        """Return the effect of failing edges and routers.
 
+        Args: edges: the failing ones, including all edges of the failing routers.
         Returns: the places in `targets` whose paths may have changed; the costs of the paths to them from each router;
             and the load of each edge.
         """

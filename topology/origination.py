@@ -30,7 +30,7 @@ ADDRESS_BURST_PART: Final = 0.75
 
 
 class Originator:
-    """Paces the origination of records, renews them, and raises the epoch if necessary."""
+    """The origination of this router's records: its pace, their renewal, and a higher epoch if necessary."""
 
     def __init__(
         self,

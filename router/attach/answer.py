@@ -73,7 +73,7 @@ _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in Dis
 
 
 class Attaching:
-    """Answers the attaches of peers."""
+    """The answers of a router to the attaches of peers."""
 
     def __init__(self, context: Context, lookup: Lookup) -> None:
         self._context = context

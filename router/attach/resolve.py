@@ -84,7 +84,7 @@ class ResolvedAddress(NamedTuple):
 
 
 class Lookup:
-    """Resolves the addresses that links and messages name."""
+    """The resolution of addresses that links and messages name."""
 
     def __init__(self, context: Context, remote_nodes: RemoteNodes) -> None:
         self._context = context

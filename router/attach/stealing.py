@@ -66,7 +66,7 @@ class _Question:
 
 
 class Claims:
-    """Asks the connections that have claimed links for signs of life."""
+    """The open claims of a router, and its questions to the connections that already have the claimed links."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LinkFactory(ABC):
-    """Makes links. `async with` attaches a link, and detaches it at the end."""
+    """A maker of links. `async with` attaches a link, and detaches it at the end."""
 
     @property
     @abstractmethod

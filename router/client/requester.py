@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Requester:
-    """Sends requests and waits for the replies. Several tasks may share it; each gets its own reply."""
+    """A sender of requests that waits for their replies. Several tasks may share it; each gets its own reply."""
 
     __slots__ = ("__weakref__", "_replies", "_requests")
 

@@ -61,7 +61,7 @@ class NetworkPath:
 
 
 class Network:
-    """Carries octets between hosts."""
+    """A network that carries octets between hosts."""
 
     def __init__(self, chance: Random, log: Log) -> None:
         self.log: Final = log

@@ -127,7 +127,7 @@ class LinkManager(ABC):
             link.attach_to(client_connection)
 
     def ended(self, error: AmqpMeshError, *, final: bool) -> None:
-        """Tell all links that the connection is over. Args: final: no other follows."""
+        """Tell all links that the connection is over. Args: final: no other connection follows."""
         self.client_connection = None
         for link in list(self._links):
             if link in self._links:  # a link that moves may have taken its companion along
