@@ -35,7 +35,7 @@ UNKNOWN: Final = -2
 
 
 class Links:
-    """The meanings of link numbers: each explanation has a row, and a number means its latest."""
+    """The meanings of link numbers. Each explanation of a number has a row; the latest one counts."""
 
     def __init__(self) -> None:
         self._current: dict[int, int] = {}
@@ -45,7 +45,7 @@ class Links:
         self._lanes: list[bool] = []
 
     def add(self, links: Sequence[Mapping[str, Any]]) -> None:
-        """Add explanations, for the records that follow."""
+        """Add explanations of link numbers, for the records that follow."""
         for each in links:
             self._current[each["number"]] = len(self._lanes)
             self._lanes.append(each["from_router"])

@@ -1,4 +1,5 @@
-"""Credit sinks: links by which deliveries come, the credit that each holds, and a fixed amount of it (§2.6.7)."""
+"""Credit sinks: links by which deliveries come, and the credit of each; and the fixed credit of links without a pool.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
