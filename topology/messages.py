@@ -137,7 +137,7 @@ AGED_RECORD: Final = _AgedRecordRow(
 
 @body("Hello", "finds a neighbour and keeps the adjacency alive; the adjacency is up once both sides are heard")
 class Hello(Body):
-    """Type 1."""
+    """A message of type 1, by which neighbours find each other and show that they live."""
 
     router: str = item("r", ROUTER_ID, "the sender")
     epoch: int = item(
@@ -157,7 +157,7 @@ class Hello(Body):
 
 @body("Summary", "lists the sender's records; the receiver sends those that are newer, or not in it")
 class Summary(Body):
-    """Type 2. Several of them describe all origins, each for a range of ids."""
+    """A message of type 2. Several of them describe all origins, each for a range of ids."""
 
     after: str = item("f", ANY_ID, "the range begins after this origin id; empty: with the first", default="")
     through: str | None = item(
@@ -176,7 +176,7 @@ class Summary(Body):
 
 @body("Request", "asks for missing records; a receiver that has them sends them")
 class Request(Body):
-    """Type 3."""
+    """A message of type 3, which asks for missing records."""
 
     wanted: tuple[RequestEntry, ...] = item(
         "n",
@@ -188,7 +188,7 @@ class Request(Body):
 
 @body("Records", "carries signed records, which are flooded")
 class Records(Body):
-    """Type 4."""
+    """A message of type 4, which carries signed records."""
 
     number: int = item("s", NUMBER, "the number to acknowledge once all the records are handled")
     records: tuple[AgedRecord, ...] = item("n", Array(AGED_RECORD, 1024), "the records", default=())
@@ -198,7 +198,7 @@ class Records(Body):
 
 @body("Acknowledgement", "lists Records messages that have arrived; others are sent again")
 class Acknowledgement(Body):
-    """Type 5."""
+    """A message of type 5, which lists the messages with records that have arrived."""
 
     acknowledged: tuple[int, ...] = item("k", Array(NUMBER, 1024), "their numbers")
     area: str = item("a", AREA, "as in Hello", default="")

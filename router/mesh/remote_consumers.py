@@ -93,7 +93,7 @@ class RemoteConsumers:
         self._links[tenant, address] = links
 
     def has_room(self, tenant: str, address: str) -> bool:
-        """Return True if one more address can have remote consumers; else it waits until another has none."""
+        """Return True if one more address can have remote consumers; else it waits until another address has none."""
         if len(self._links) < self._most:
             return True
         if not self._waiting:
