@@ -1,4 +1,4 @@
-"""Credit sinks: links by which deliveries come, and the credit of each; and the fixed credit of links without a pool."""
+"""Credit sinks: links by which deliveries come, and the credit of each; and fixed credit for links without a pool."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
