@@ -181,8 +181,9 @@ _LEVELS: Final = 256
 
 
 def _walks(leaves: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the places from the roots to those leaves, one walk after the other; and the offset of each, and
-    the end.
+    """Return the places on the ways from the roots to these leaves, one way after the other.
+
+    Returns: also the offset of each way, and of the end.
     """
     steps = [leaves]
     while len(leaves) and (steps[-1] >= 0).any():

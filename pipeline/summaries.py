@@ -147,7 +147,7 @@ LINKS: Final = 5_000
 
 
 def matrix(work: Work) -> dict[tuple[str, str], float]:
-    """Return the octets from ingress to egress."""
+    """Return the octets from each ingress router to each egress router."""
     told = work.read("traffic/matrix").select(
         F.coalesce("ingress", F.lit(UNKNOWN)).alias("ingress"),
         F.coalesce("egress", F.lit(NOWHERE)).alias("egress"),
@@ -203,7 +203,7 @@ def _address() -> Expression:
 
 
 def percentiles(work: Work) -> list[Percentiles]:
-    """Return the latency of addresses, the slowest first."""
+    """Return the latency of the addresses with most deliveries, the slowest first."""
     told = without_management(work.read("latency/addresses")).where("p50_ns is not null").withColumn("name", _address())
     rows = told.orderBy(F.desc("deliveries"), "name").limit(ADDRESSES).collect()
     found = [
@@ -248,7 +248,7 @@ def clocks(work: Work) -> list[Clock]:
 
 
 def losses(work: Work) -> dict[str, tuple[int, int]]:
-    """Return the findings by kind, and the rows that show them."""
+    """Return by kind the number of findings, and the number of rows that show them."""
     told = work.read("losses/findings").groupBy("kind").agg(F.count("*"), F.sum("found"))
     found = {row[0]: (row[1], row[2]) for row in told.collect()}
     return {str(kind): found[kind] for kind in Loss if kind in found}
@@ -298,7 +298,7 @@ def alone(work: Work) -> Counter[str]:
 
 
 def plan(work: Work) -> list[Moved]:
-    """Return the planned changes of use, if there is a plan."""
+    """Return the use of the busiest directions of links before and after the plan; none if the plan changes nothing."""
     told = work.read("plan/links").select("router", "neighbour", "use_before", "use_after")
     if told.where("use_before <> use_after").isEmpty():
         return []

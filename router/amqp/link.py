@@ -99,7 +99,7 @@ class Link:
 
     @property
     def delivery_count(self) -> int:
-        """A sequence number, 0..2**32-1 (§2.6.7)."""
+        """The delivery-count of the link, a sequence number, 0..2**32-1 (§2.6.7)."""
         return self.flow_state.delivery_count
 
     @property
