@@ -114,7 +114,7 @@ class DeliveriesGathered:
 
 @dataclass(slots=True)
 class DeliveryIgnored:
-    """A resumed delivery came that our unsettled map does not hold (§2.6.13). It used one credit, and holds no frame."""
+    """A resumed delivery came that our unsettled map does not hold (§2.6.13). It used one credit; no frame is held."""
 
     link: Receiver
 
