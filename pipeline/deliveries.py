@@ -197,7 +197,7 @@ def contradictions(attempts: DataFrame) -> DataFrame:
 
 
 def between(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Return the rows of a table of `ingest` that were recorded in a time."""
+    """Return the rows of a table of `ingest` that were recorded at `since` or later, and before `until`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if since is not None:

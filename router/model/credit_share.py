@@ -25,7 +25,7 @@ class CreditShare:
     __slots__ = ("cost", "credit_sink", "credit_source", "drain_by", "draining", "ingress", "node", "pool", "turn")
 
     def __init__(self, ingress: InternalNode, node: Node, cost: int) -> None:
-        """Args: node: the exit node. cost: the cost of its consumers."""
+        """Args: node: the exit node. cost: the cost of reaching its consumers."""
         self.ingress = ingress
         self.node = node
         ingress.shares = with_item(ingress.shares, self)
@@ -74,7 +74,7 @@ class CreditShare:
         self._update_source(now)
 
     def set_cost(self, cost: int, now: float) -> None:
-        """Change the cost of the exit's consumers."""
+        """Change the cost of reaching the exit's consumers."""
         if cost != self.cost:
             self.cost = cost
             self.ingress.pool.change_source(self.credit_source, self.credit_sink.credit, cost, True, now)

@@ -145,7 +145,7 @@ async def look_for_path(connection: Connection, router: str) -> None:
 async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
     """Read all pages. Entities that come or go meanwhile shift later ones: an entity that is sent twice counts once.
 
-    Raises: RefusedError: as `entities_of`, or no page has exactly one router.
+    Raises: RefusedError: as `entities_of`, or the pages do not describe exactly one router.
     """
     found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
     offset = 0
