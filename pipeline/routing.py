@@ -99,8 +99,9 @@ class Network:
 
 
 def _ranges(first: Numbers, routers: Numbers) -> tuple[Numbers, Numbers]:
-    """Return all places of some routers, and for each the place of its router. Args: first: the first place of each
-    router.
+    """Return the places of all edges of some routers, and for each edge the place of its router in `routers`.
+
+    Args: first: the place of the first edge of each router, and the number of edges.
     """
     begin, count = first[routers], first[routers + 1] - first[routers]
     end = np.cumsum(count)

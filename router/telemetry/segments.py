@@ -149,8 +149,9 @@ def read(data: bytes, damage: Damage) -> Iterator[Block]:
 
 
 def _holds(size: int, count: int) -> bool:
-    """Return True if so many octets can hold so many hop records: at least one more unit has the first octets of their
-    keys.
+    """Return True if `size` octets can hold `count` hop records.
+
+    Each record takes a unit, and at least one more unit has the first octets of their keys.
     """
     return size % UNIT_OCTETS == 0 and size > count * UNIT_OCTETS
 
