@@ -186,9 +186,8 @@ def suspects(
 ) -> DataFrame:
     """Return all rows that show a problem: the columns that identify its finding, and those shown as evidence.
 
-    Args: attempts: the table `deliveries/attempts`. gone: as `without_record` returns it. hops, events, counts: those
-        of
-        `ingest`. routers: all routers, in a column `router`.
+    Args: attempts: the table `deliveries/attempts`. gone: as `without_record` returns it. hops, events, counts: the
+        tables of `ingest`. routers: all routers, in a column `router`.
     """
     peers = routers.select(F.col("router").alias("peer"))
     found = [

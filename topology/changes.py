@@ -55,7 +55,7 @@ class GraphChanged:
 
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
-    """The result of `AddressBook.lookup` has changed for these."""
+    """The result of `AddressBook.lookup` has changed for these addresses."""
 
     addresses: frozenset[Name]
 

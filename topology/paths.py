@@ -100,7 +100,7 @@ class Paths:
     def subtree(self, ingress: str, child: str) -> set[str]:
         """Return a child of this router in the tree of an ingress router, and the routers below the child.
 
-        The result is empty if the router is no such child.
+        The result is empty if `child` is no child of this router there.
         """
         tree = self._tree(ingress)
         return tree.subtree(child) if tree.parent(child) == self.router else set()

@@ -102,7 +102,7 @@ class Delivery:
     async def read(self) -> Message:
         """Return the whole message once it has arrived, with the octets of several data sections joined.
 
-        Raises: as iterating. ProtocolError: it is no valid message.
+        Raises: as the iteration. ProtocolError: it is no valid message.
         """
         return await self._incoming.read()
 

@@ -146,7 +146,7 @@ class ContainerLink:
         self._logged_reason = None
 
     def is_watched(self, *, is_doubtful: bool) -> bool:
-        """Return whether the link has a watch. Args: is_doubtful: as of `router.containers.watches.is_watched`."""
+        """Return whether the link needs a watch. Args: is_doubtful: as of `router.containers.watches.is_watched`."""
         watch = Watch.AUTO if self._asks is None else self._asks.watch
         return not self.incoming and is_watched(watch, self.node, is_doubtful=is_doubtful)
 

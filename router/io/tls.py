@@ -79,9 +79,8 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
     """Return the contexts of a router within its mesh: as the server, and as the client.
 
     Both sides show a certificate that the mesh's authority has signed and that follows RFC 5280. TLS checks no host
-    name:
-    routers are known by their ids. TLS checks no dates either: the code that verifies the id checks them, with the same
-    tolerance for clocks as for signed records.
+    name, because routers are known by their ids. TLS checks no dates either: the code that verifies the id checks them,
+    with the same tolerance for clocks as for signed records.
 
     Args: certificate, key: PEM, the router's. trust: PEM, the mesh's authority.
     Raises: OSError: as `server_context`.

@@ -1,8 +1,7 @@
 """Plans: new costs of links, their predicted effect, and the results of their checks.
 
 `amqpmesh pipeline plan` writes a plan as JSON for people to read; `amqpmesh routes apply` applies it. Reading is
-strict: a
-plan with any unknown key is not applied.
+strict: a plan with any unknown key is not applied.
 """
 
 from __future__ import annotations
