@@ -194,7 +194,7 @@ class Topology:
         return self._finish(now)
 
     def note_traffic(self, adjacency: Hashable, at: float) -> None:
-        """Note that octets arrived on a connection: its hold time starts at the time of the latest.
+        """Note that octets arrived on a connection: its hold time starts at the time of the latest octets.
 
         Call it before `handle_timer`, as often as you like, with times that do not fall. An unknown connection is
         ignored.

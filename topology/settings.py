@@ -104,7 +104,7 @@ class Settings:
         return TokenBucket(self.address_rate, self.address_burst)
 
     def __post_init__(self) -> None:
-        """Check the settings that keep timers from resting.
+        """Check the settings that pace timers: without them, timers would fire without a pause.
 
         Raises: ValueError: a time, a rate or a count that is not above 0.
         """
