@@ -75,7 +75,7 @@ class MeshRoutes(LocalRoutes):
         self._routes.lost_last_link(node)
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
-        """Attach a lane again later that a neighbour has refused or detached."""
+        """Attach again, later, a lane that a neighbour has refused or detached."""
         self._routes.lane_refused(outgoing)
 
     def need_bulk(self, node: InternalNode) -> None:

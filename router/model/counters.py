@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ByOutcome(TypedDict):
-    """The fields of `Outcomes`."""
+    """Counts by outcome, as arguments of `Outcomes`."""
 
     presettled: int
     accepted: int

@@ -63,7 +63,7 @@ class LocalRoutes:
         """Follow the loss of the last link by which deliveries of a node left."""
 
     def lane_refused(self, outgoing: OutgoingLink) -> None:
-        """Attach a lane again later that a neighbour has refused or detached."""
+        """Attach again, later, a lane that a neighbour has refused or detached."""
 
     def need_bulk(self, node: InternalNode) -> None:
         """Attach one more link of a lane, for large messages, if more are allowed."""
