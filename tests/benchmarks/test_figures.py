@@ -53,7 +53,7 @@ def test_committing_a_part_leaves_the_others_as_they_were(tmp_path: Path) -> Non
     assert found["results"] == results(2.0, 1.0) | {"storm": {"1,000 at once": {"router": {"seconds": 1.0}}}}
 
 
-def test_what_was_not_measured_is_neither_reached_nor_missed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_that_was_not_measured_is_neither_reached_nor_missed(capsys: pytest.CaptureFixture[str]) -> None:
     goals.show(results(3.0, 1.0))
     lines = capsys.readouterr().out.strip().splitlines()
     assert len(lines) == 2  # the head, and the one that was

@@ -134,7 +134,7 @@ def resized(frame: bytes) -> bytes:
     ],
     ids=lambda shape: " ".join(shape),
 )
-def test_what_is_sent_comes_and_has_an_outcome(mode: tuple[str, ...], shape: tuple[str, ...]) -> None:
+def test_a_sent_message_arrives_and_has_an_outcome(mode: tuple[str, ...], shape: tuple[str, ...]) -> None:
     received, sent = pair("--count", str(COUNT), *mode, *shape)
     assert received["count"] == sent["count"] == COUNT
     assert received["octets"] == sent["octets"]

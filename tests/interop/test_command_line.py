@@ -67,7 +67,7 @@ def test_a_thousand_are_sent_with_a_credit_of_ten(family, listener):
 
 
 @both
-def test_what_was_not_accepted_is_told(family, listener):
+def test_a_message_that_is_not_accepted_is_reported(family, listener):
     peer = listener(family, "--outcomes", OUTCOMES)
     ended = amqpmesh("send", "a", "--url", peer.url, "--count", "4")
     assert ended.returncode == 1

@@ -62,7 +62,7 @@ def test_every_outcome_reaches_the_sender_with_all_its_fields(sending, receiving
 
 
 @pairs
-def test_what_was_sent_settled_arrives_settled(sending, receiving, router, client):
+def test_a_settled_message_arrives_settled(sending, receiving, router, client):
     receiver = client(f"{receiving}_receive", router.url, "--address", "news", "--count", "20")
     sender = client(f"{sending}_send", router.url, "--address", "news", "--settled", messages=[TEXT] * 20)
     sender.finish()

@@ -43,7 +43,7 @@ def listener(program):
 
 
 @both
-async def test_what_is_sent_here_has_the_outcome_that_it_has_there(family, listener):
+async def test_a_message_has_the_outcome_of_the_remote_node(family, listener):
     outcomes = '[{"outcome": "accepted"}, {"outcome": "rejected"}, {"outcome": "released"}]'
     peer = listener(family, "--credit", "10", "--outcomes", outcomes)
     async with elsewhere(peer.url) as router, router.sender("elsewhere") as sender:
@@ -57,7 +57,7 @@ async def test_what_is_sent_here_has_the_outcome_that_it_has_there(family, liste
 
 
 @both
-async def test_what_comes_from_there_is_received_here_and_its_outcome_told_there(family, listener):
+async def test_a_message_of_the_remote_node_is_received_and_its_outcome_returned(family, listener):
     peer = listener(family, messages=[GIVEN])
     async with elsewhere(peer.url) as router, router.receiver("elsewhere", credit=1) as receiver:
         with trio.fail_after(10):

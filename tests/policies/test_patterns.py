@@ -128,7 +128,7 @@ def test_an_address_made_to_be_slow_is_not(address: str) -> None:
     assert time.perf_counter() - started < 1.0
 
 
-def test_what_follows_the_255th_separator_is_one_token() -> None:
+def test_text_behind_the_255th_separator_is_one_token() -> None:
     long = "a/" * 255 + "b.c"
     assert pattern_of(table_of("#.c"), "a/b.c") == "#.c"
     assert pattern_of(table_of("#.c"), long) is None

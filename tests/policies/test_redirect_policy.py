@@ -40,7 +40,7 @@ ANY = RedirectPolicy(allowed=("*",))
     ],
     ids=["all", "hostname", "network-host", "port", "address"],
 )
-def test_what_a_redirect_does_not_say_stays_as_it_is(redirect: Redirect, place: PeerAddress, address: str) -> None:
+def test_a_field_that_a_redirect_does_not_set_stays(redirect: Redirect, place: PeerAddress, address: str) -> None:
     found = ANY.follow(START, redirect)
     assert (found.place, found.address) == (place, address)
     assert found.is_redirected
@@ -141,7 +141,7 @@ def test_patterns_are_hosts(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["", "*.", "b.*", "**", "*.*.example", "amqp://b.example", "b.example:5672", "[::1]", "b c"]
 )
-def test_what_is_no_pattern_of_hosts_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_of_hosts_is_refused(pattern: str) -> None:
     refusal = pattern_refusal(["b.example", pattern])
     assert refusal is not None
     assert repr(pattern) in refusal

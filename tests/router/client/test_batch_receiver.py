@@ -172,7 +172,7 @@ async def test_what_came_over_a_lost_connection_cannot_be_decided_and_comes_agai
     assert router.statistics().is_empty
 
 
-async def test_what_its_sender_has_settled_is_here_for_good(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_settled_delivery_stays_received(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
     async with far.connect() as connection, batches(connection) as incoming:
         await wait_all_tasks_blocked()

@@ -167,7 +167,7 @@ async def test_leaving_in_the_middle_of_a_stream_fails_it(factory: LinkFactory, 
     ],
     ids=["properties", "cut-off", "head-too-large", "nonsense"],
 )
-async def test_what_is_no_message_is_rejected_as_soon_as_that_is_known(
+async def test_a_malformed_message_is_rejected_as_soon_as_that_is_known(
     frames: tuple[bytes, ...], condition: AmqpCondition | None, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     assert SECTION_MAX < 100_000

@@ -258,7 +258,7 @@ async def test_leaving_a_receiver_gives_back_what_nobody_had_and_fails_what_some
         }
 
 
-async def test_what_is_on_its_way_when_a_receiver_is_left_goes_back(
+async def test_a_delivery_on_its_way_when_a_receiver_is_left_goes_back(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)

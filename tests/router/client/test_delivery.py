@@ -109,7 +109,7 @@ async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
 
 
 @pytest.mark.parametrize("error", [None, BodyError()])
-async def test_what_was_decided_in_the_body_stays_so(
+async def test_an_outcome_decided_in_the_body_stays(
     error: Exception | None, factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with factory.receiver("q") as receiver, factory.sender("q") as sender:
@@ -260,7 +260,7 @@ async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(
 
 @pytest.mark.parametrize("reply_to", [None, ""])
 @pytest.mark.parametrize("decide_first", [False, True])
-async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
+async def test_a_request_without_a_usable_reply_to_is_rejected_and_stops_no_service(
     reply_to: str | None,
     decide_first: bool,
     factory: LinkFactory,

@@ -211,7 +211,7 @@ async def test_a_broker_may_send_more_than_it_has_credit_for(
         (await receiver.receive()).accept()
 
 
-async def test_what_is_sent_without_credit_is_bounded_by_the_window(
+async def test_deliveries_without_credit_are_bounded_by_the_window(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)

@@ -63,7 +63,7 @@ async def test_a_receiver_that_stops_deciding_stops_its_senders(
         assert receiver.undecided == 0
 
 
-async def test_what_comes_settled_is_decided_when_it_is_taken(factory: LinkFactory, autojump_clock: MockClock) -> None:
+async def test_a_settled_delivery_is_decided_when_it_is_taken(factory: LinkFactory, autojump_clock: MockClock) -> None:
     async with factory.receiver("q", credit=3) as receiver, factory.sender("q") as sender:
         for number in range(3):
             await sender.send(number, settled=True)
@@ -192,7 +192,7 @@ async def test_frames_are_put_together_and_come_in_their_order(
 
 @pytest.mark.parametrize("payload", [b"no message", b"\x00\x53\x75", b"\x00\x53\x75\xa0\x05abc", PAYLOAD + PAYLOAD[:3]])
 @pytest.mark.parametrize("settled", [False, True])
-async def test_what_is_no_message_is_rejected_and_the_next_one_comes(
+async def test_a_malformed_message_is_rejected_and_the_next_one_comes(
     payload: bytes, settled: bool, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     far = Counterpart(nursery)
@@ -396,7 +396,7 @@ async def test_a_delivery_may_be_settled_by_its_last_frame(nursery: trio.Nursery
     assert await far.rest() == []
 
 
-async def test_what_the_sender_settles_before_it_is_decided_is_its_own_affair(
+async def test_a_sender_may_settle_a_delivery_before_the_receiver_decides(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)

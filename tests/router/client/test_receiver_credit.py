@@ -212,7 +212,7 @@ async def test_the_buffer_is_the_window_of_the_session(
         assert far.links[0].window == window
 
 
-async def test_what_is_not_taken_closes_the_window_and_taking_it_opens_it(
+async def test_an_untaken_delivery_closes_the_window_and_taking_it_opens_it(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)

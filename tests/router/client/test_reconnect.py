@@ -200,9 +200,7 @@ async def test_a_receiver_has_its_credit_again_less_what_is_undecided(
     assert router.statistics().is_empty
 
 
-async def test_what_was_sent_settled_and_is_whole_survives_its_link(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_whole_settled_delivery_survives_its_link(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with Router() as router, router.sender("q") as sender:
         roads = Roads(nursery)
         roads.lead_to(router)

@@ -56,7 +56,7 @@ async def test_a_send_comes_back_when_a_receiver_has_accepted(
         assert sender.unsettled == 0
 
 
-async def test_what_was_not_accepted_raises_and_says_why(
+async def test_a_message_that_is_not_accepted_raises_with_the_reason(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with factory.sender("q") as sender, factory.receiver("q") as receiver:
@@ -113,7 +113,7 @@ async def test_the_order_of_deliveries_is_the_order_of_calls(
             assert came == called
 
 
-async def test_what_is_sent_settled_is_waited_for_no_longer(factory: LinkFactory, autojump_clock: MockClock) -> None:
+async def test_a_sender_does_not_wait_for_settled_messages(factory: LinkFactory, autojump_clock: MockClock) -> None:
     async with factory.sender("q") as sender, factory.receiver("q") as receiver:
         await sender.send(b"1", settled=True)
         sent = await sender.transfer(b"2", settled=True)
@@ -260,7 +260,7 @@ async def test_a_sender_is_used_between_its_entry_and_its_exit(factory: LinkFact
             await call(b"")
 
 
-async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(
+async def test_a_value_that_is_no_message_is_not_sent_and_disturbs_nothing(
     factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with factory.sender("q") as sender, factory.receiver("q") as receiver:

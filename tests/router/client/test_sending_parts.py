@@ -125,7 +125,7 @@ def test_a_body_that_is_too_large_for_a_data_section_is_several() -> None:
     assert Message.decode(payload).body == (Data(value=b"abcd"), Data(value=b"e"))
 
 
-async def test_what_makes_no_sense_is_refused_before_anything_is_sent(
+async def test_an_invalid_value_is_refused_before_anything_is_sent(
     factory: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with factory.receiver("q"), factory.sender("q") as sender:
@@ -216,7 +216,7 @@ async def test_other_octets_than_were_announced_are_aborted(
         assert (sender.waiting, sender.unsettled) == (0, 0)
 
 
-async def test_what_is_larger_than_the_peer_takes_is_not_begun_or_aborted(
+async def test_a_message_larger_than_the_peer_takes_is_not_begun_or_aborted(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery, credit=10, attach={"max_message_size": 1000})
@@ -346,7 +346,7 @@ async def test_a_link_that_is_detached_in_the_middle_ends_the_stream(
         assert source.is_closed
 
 
-async def test_what_is_rejected_in_the_middle_is_read_no_further(
+async def test_a_message_that_is_rejected_in_the_middle_is_read_no_further(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery, credit=10)

@@ -14,7 +14,7 @@ from tests.support.tasks.calls import Call
 PAYLOAD = Message(b"x" * 100).encode()
 
 
-async def test_what_a_detached_receiver_holds_is_given_back(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_deliveries_of_a_detached_receiver_are_released(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery, channel_max=0)
     async with far.connect() as connection, connection.receiver("b", buffer=0) as b:
         async with connection.receiver("a", buffer=0) as a:

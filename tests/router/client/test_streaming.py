@@ -166,7 +166,7 @@ async def test_parts_and_read_serve_whole_deliveries_too(factory: LinkFactory, n
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
-async def test_what_is_not_taken_stops_the_sender(
+async def test_an_untaken_message_stops_the_sender(
     streaming: bool, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     frame, frames = 16 * KIB, 100

@@ -70,7 +70,7 @@ def test_redirects_are_read() -> None:
         ("[[listener]]\nurl = 'amqp://127.0.0.1'\nredirect = {}", "listener[0].redirect.hostname", "names a place"),
     ],
 )
-def test_what_is_wrong_with_a_redirect_is_named(text: str, key: str, reason: str) -> None:
+def test_a_fault_of_a_redirect_is_named(text: str, key: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed(text)
     assert (refused.value.file, refused.value.key) == (str(FILE), key)
@@ -128,7 +128,7 @@ texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1
 
 
 @given(hosts, hosts, ports, texts)
-def test_what_is_written_of_a_redirect_is_read_as_an_equal_one(
+def test_a_written_redirect_is_read_as_an_equal_one(
     hostname: str | None, network_host: str | None, port: int | None, there: str | None
 ) -> None:
     # A host that is never this router keeps it from leading back.

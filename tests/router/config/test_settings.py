@@ -222,7 +222,7 @@ def test_every_key_is_read() -> None:
         ("[[address]]\npattern = 'a/#'\n[[address]]\npattern = 'a/#'", "address", "'a/#' is given twice"),
     ],
 )
-def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reason: str) -> None:
+def test_a_fault_is_named_by_file_key_and_reason(text: str, key: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed(text)
     assert (refused.value.file, refused.value.key) == (str(FILE), key)
@@ -380,7 +380,7 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         ),
     ],
 )
-def test_what_is_wrong_with_the_mesh_and_its_connectors_is_named(text: str, key: str, reason: str) -> None:
+def test_a_fault_of_the_mesh_and_its_connectors_is_named(text: str, key: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed(text)
     assert (refused.value.file, refused.value.key) == (str(FILE), key)
@@ -566,7 +566,7 @@ def test_added_listeners_have_the_limits_of_the_router() -> None:
         config.with_listeners("amqp://0.0.0.0:0")
 
 
-def test_what_is_built_in_python_is_checked_too() -> None:
+def test_a_configuration_built_in_python_is_checked_too() -> None:
     with pytest.raises(ConfigError, match="ListenerConfig: url: must begin with"):
         ListenerConfig(url="x")
     with pytest.raises(ConfigError, match="RouterConfig: max_frame_size: must be at least 512"):
@@ -735,7 +735,7 @@ def meshes(draw: st.DrawFn) -> RouterConfig:
 
 
 @given(configs() | meshes())
-def test_what_is_written_is_read_as_an_equal_configuration(config: RouterConfig) -> None:
+def test_a_written_configuration_is_read_as_an_equal_one(config: RouterConfig) -> None:
     assert parsed("\n".join(lines(config))) == config
 
 

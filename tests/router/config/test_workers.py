@@ -115,7 +115,7 @@ def test_a_container_with_links_sees_the_router_and_other_peers_the_worker() -> 
         (replace(WHOLE, listeners=(ListenerConfig(url="amqp://127.0.0.1", name="workers"),)), "listener"),
     ],
 )
-def test_what_leaves_no_room_for_workers_is_refused(config: RouterConfig, key: str) -> None:
+def test_a_configuration_without_room_for_workers_is_refused(config: RouterConfig, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         workers(config, 2)
     assert refused.value.key == key

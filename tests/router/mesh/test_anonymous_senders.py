@@ -290,7 +290,7 @@ def test_it_waits_as_long_for_a_neighbour_that_does_not_answer(way: str, patienc
 
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 @pytest.mark.parametrize("redeliver", [False, True])
-def test_what_expires_before_there_is_credit_for_it_is_a_dead_letter(way: str, place: str, redeliver: bool) -> None:
+def test_a_message_that_expires_before_it_has_credit_is_a_dead_letter(way: str, place: str, redeliver: bool) -> None:
     config = AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0)
     mesh = World("ABC", LINE, config, NICK)
     mesh[place].client().receiver("q", credit=0)
@@ -307,7 +307,7 @@ def test_what_expires_before_there_is_credit_for_it_is_a_dead_letter(way: str, p
 @pytest.mark.parametrize("frozen", [("A", "B"), ("B", "C")])
 @pytest.mark.parametrize("way", WAYS_TO_SEND)
 @pytest.mark.parametrize("redeliver", [False, True])
-def test_what_expires_at_a_router_on_its_way_is_a_dead_letter(
+def test_a_message_that_expires_at_a_router_on_its_way_is_a_dead_letter(
     way: str, frozen: tuple[str, str], redeliver: bool
 ) -> None:
     config = AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0)
@@ -357,7 +357,7 @@ def test_it_is_tried_with_another_worker_of_the_router_that_it_is_for(outcome: s
 
 
 @pytest.mark.parametrize("redeliver", [False, True])
-def test_what_is_for_a_router_that_no_path_leads_to_is_released_and_counted(redeliver: bool) -> None:
+def test_a_message_for_a_router_without_a_path_is_released_and_counted(redeliver: bool) -> None:
     mesh = World("ABC", LINE, AddressConfig(pattern="q", redeliver=redeliver))
     mesh["C"].client().receiver("q", credit=20)
     mesh.advance(0.2)
@@ -391,7 +391,7 @@ def test_a_draining_receiver_is_answered_at_once_though_a_message_may_return_to_
     mesh.leave()
 
 
-def test_what_is_too_large_to_be_kept_has_its_first_outcome_and_leaves_no_ingress_behind() -> None:
+def test_a_message_too_large_to_be_kept_has_its_first_outcome_and_leaves_no_ingress_behind() -> None:
     mesh = World("ABC", LINE, AddressConfig(pattern="q", redeliver=True, redeliver_max=100))
     consumer = mesh["C"].client()
     consumer.receiver("q", credit=20)

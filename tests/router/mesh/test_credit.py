@@ -241,7 +241,7 @@ def test_copies_are_seen_where_a_message_is_delivered_and_nowhere_else() -> None
 # ------------------------------------------------------------------------------------------------------------ anonymous
 
 
-def test_what_waits_for_one_address_holds_up_no_other_of_an_anonymous_sender_three_routers_away() -> None:
+def test_a_message_that_waits_for_one_address_holds_up_no_other_of_a_distant_anonymous_sender() -> None:
     mesh = World("ABCD", LINE, AddressConfig(pattern="slow", window=64))
     slow, fast, producer = mesh["D"].client(), mesh["D"].client(), mesh["A"].client()
     slow.receiver("slow", credit=1)
@@ -397,7 +397,7 @@ def test_links_for_what_is_large_take_little_of_the_credit_from_what_is_small_be
     mesh.leave()
 
 
-def test_what_is_large_waits_for_no_drain_of_the_link_for_what_is_small() -> None:
+def test_a_large_message_waits_for_no_drain_of_the_link_for_small_ones() -> None:
     mesh = World("ABC", pairwise("ABC"), latency=lambda: 0.005)
     consumer, producer = mesh["C"].client(window=4096), mesh["A"].client(window=4096)
     consumer.receiver("q", credit=1000)
@@ -418,7 +418,7 @@ def test_what_is_large_waits_for_no_drain_of_the_link_for_what_is_small() -> Non
 
 @pytest.mark.parametrize("latency", [0.0, 0.005])
 @pytest.mark.parametrize("beside", [False, True])
-def test_what_is_large_goes_on_at_the_pace_of_its_window_though_others_hold_credit(
+def test_a_large_message_goes_on_at_the_pace_of_its_window_though_others_hold_credit(
     latency: float, beside: bool
 ) -> None:
     mesh = World("ABC", pairwise("ABC"), latency=lambda: latency)

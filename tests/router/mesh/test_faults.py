@@ -212,7 +212,7 @@ def test_many_receivers_that_owe_settlement_at_one_router_cost_none_of_them_its_
     mesh.leave()
 
 
-def test_what_comes_behind_something_large_of_the_same_sender_does_not_wait_for_it_on_another_way() -> None:
+def test_a_message_behind_a_large_one_of_the_same_sender_does_not_wait_on_another_way() -> None:
     mesh = World("ABC", [("A", "B"), ("A", "C")])
     slow, fast, producer = mesh["B"].client(window=4096), mesh["C"].client(), mesh["A"].client()
     slow.receiver("q", credit=10)
@@ -260,7 +260,7 @@ def test_a_neighbour_that_is_frozen_is_found_within_its_hold_time_and_what_it_ha
     mesh.leave()
 
 
-def test_what_is_undeliverable_at_one_router_is_tried_at_another() -> None:
+def test_a_message_that_is_undeliverable_at_one_router_is_tried_at_another() -> None:
     mesh = World("ABC", [("A", "B"), ("A", "C")], AGAIN)
     one, two, producer = mesh["B"].client(), mesh["C"].client(), mesh["A"].client()
     one.receiver("again", credit=10)

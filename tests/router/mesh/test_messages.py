@@ -82,7 +82,7 @@ def test_a_ttl_leaves_reduced_by_the_time_that_a_message_waited_at_a_router_on_i
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_what_expires_at_a_router_on_its_way_is_not_sent_on_and_its_sender_hears_so(settled: bool) -> None:
+def test_a_message_that_expires_at_a_router_is_not_sent_on_and_its_sender_gets_the_outcome(settled: bool) -> None:
     mesh = World("ABCD", LINE)
     consumer, producer = mesh["D"].client(), mesh["A"].client()
     receiver = consumer.receiver("q", credit=1)
@@ -137,7 +137,7 @@ def test_annotations_of_both_kinds_cross_the_mesh(address: str | None) -> None:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_what_a_client_says_in_the_mesh_s_own_annotations_moves_nothing_and_reaches_nobody(address: str | None) -> None:
+def test_a_clients_annotations_of_the_mesh_move_no_message_and_reach_no_receiver(address: str | None) -> None:
     mesh = World("ABCD", LINE, NEWS)
     consumer, producer, to = across(mesh, address)
     other = mesh["D"].client()

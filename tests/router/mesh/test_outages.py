@@ -76,7 +76,7 @@ def test_a_router_that_does_not_come_back_is_waited_for_so_long_only() -> None:
     mesh.leave()
 
 
-def test_what_waits_for_a_lost_router_goes_to_another_as_soon_as_one_has_consumers() -> None:
+def test_a_message_that_waits_for_a_lost_router_goes_to_another_as_soon_as_one_has_consumers() -> None:
     mesh = World("ABC", [("A", "B"), ("A", "C")])
     mesh["B"].client().receiver("q", credit=10)
     producer = mesh["A"].client()

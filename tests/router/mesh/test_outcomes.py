@@ -54,7 +54,7 @@ def too_large(state: DeliveryState | None) -> bool:
 
 @pytest.mark.parametrize("size", [2000, 100_000])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_what_is_too_large_for_the_far_consumer_is_rejected_and_its_sender_s_link_stays(
+def test_a_message_too_large_for_the_far_consumer_is_rejected_and_its_senders_link_stays(
     address: str | None, size: int
 ) -> None:
     mesh = World("ABCD", LINE, NEWS)
@@ -73,7 +73,7 @@ def test_what_is_too_large_for_the_far_consumer_is_rejected_and_its_sender_s_lin
     mesh.leave()
 
 
-def test_what_is_too_large_for_the_first_router_ends_its_sender_s_link_there_and_is_aborted_elsewhere() -> None:
+def test_a_message_too_large_for_the_first_router_ends_its_senders_link_and_is_aborted_elsewhere() -> None:
     mesh = World("ABCD", LINE)
     mesh["A"].listener = ListenerConfig(url="amqp://127.0.0.1:0", max_message_size=50_000, idle_time_out=0.0)
     consumer, producer = pair(mesh)

@@ -253,7 +253,7 @@ def test_receivers_with_credit_cost_no_frame_more() -> None:
     traffic.leave()
 
 
-def test_what_waits_costs_few_frames_more() -> None:
+def test_a_waiting_message_costs_few_frames_more() -> None:
     traffic = Traffic("AB", [10])
     link = traffic.sender(None)
     before = traffic.frames
@@ -281,7 +281,7 @@ def test_a_message_waits_as_long_as_others_leave_before_it_and_once_none_does_fo
     traffic.leave()
 
 
-def test_what_is_presettled_and_not_taken_in_time_is_dropped() -> None:
+def test_a_presettled_message_that_is_not_taken_in_time_is_dropped() -> None:
     traffic = Traffic("ABC", [1])
     (mailbox,) = traffic.mailboxes
     link = traffic.sender(mailbox.address)
@@ -305,7 +305,7 @@ def exhaust(traffic: Traffic, link: Sender) -> list[Sent]:
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_what_waits_may_be_settled_by_its_sender_in_mode_second_too(second: bool) -> None:
+def test_a_sender_may_settle_a_waiting_message_in_mode_second_too(second: bool) -> None:
     traffic = Traffic("ABC", [1])
     (mailbox,) = traffic.mailboxes
     mode = ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST
@@ -342,7 +342,7 @@ def test_what_waits_and_is_settled_with_its_last_frame_gives_its_sender_credit_a
     traffic.leave()
 
 
-def test_what_waits_at_a_router_that_is_lost_gives_its_sender_credit_again() -> None:
+def test_a_message_that_waits_at_a_lost_router_gives_its_sender_credit_again() -> None:
     traffic = Traffic("ABC", [1])
     (mailbox,) = traffic.mailboxes
     link = traffic.sender(None)

@@ -75,9 +75,7 @@ def test_a_client_that_asks_for_a_wide_window_is_not_given_one() -> None:
 
 
 @given(lane_window=st.integers(0, 10_000), sessions=st.integers(1, 20))
-def test_what_a_neighbour_may_send_in_all_is_bounded_however_many_sessions_it_begins(
-    lane_window: int, sessions: int
-) -> None:
+def test_the_window_of_a_neighbour_is_bounded_for_any_number_of_sessions(lane_window: int, sessions: int) -> None:
     mesh, here, there = neighbours(lane_window=lane_window)
     engine = here.record.engine
     begun = [engine.begin(desired_capabilities=(WHOLE,)) for _ in range(sessions)]

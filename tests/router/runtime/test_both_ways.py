@@ -239,7 +239,7 @@ class InTls:
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["first", "in-the-stream"])
-async def test_what_comes_in_one_piece_with_the_handshake_is_read(asked: bool, authority: Authority) -> None:
+async def test_octets_in_one_piece_with_the_handshake_are_read(asked: bool, authority: Authority) -> None:
     listener = ListenerConfig(url=f"{'amqp' if asked else 'amqps'}://127.0.0.1:0", tls=authority.tls)
     async with Router(listeners=[listener]) as router:
         peer = await connect(router)

@@ -137,7 +137,9 @@ async def test_a_place_that_is_not_reached_gives_no_credit_and_says_why_and_is_f
                     assert message.body == "later"
 
 
-async def test_what_the_place_refuses_is_refused_here(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_a_node_that_the_remote_container_refuses_is_refused_here(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     unavailable = AddressConfig(pattern="there", distribution="unavailable")  # type: ignore[arg-type]  # as in a file
     async with two(nursery, there=[unavailable]) as (near, _, _), near.sender("elsewhere/a") as sender:
         with pytest.raises(LinkDetachedError, match="does not take the link: the address is unavailable"):

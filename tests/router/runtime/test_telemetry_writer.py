@@ -245,7 +245,7 @@ class Files:
         self.files.close(at)
 
 
-def test_what_a_killed_router_left_open_is_closed_by_its_next_life(tmp_path: Path) -> None:
+def test_a_restarted_router_closes_the_segments_of_its_former_life(tmp_path: Path) -> None:
     first = Files(tmp_path)
     first.files.take(Kind.EVENT, [{"time": NOW}], NOW)
     (file,) = tmp_path.iterdir()
@@ -283,9 +283,7 @@ def test_old_segments_are_removed(tmp_path: Path) -> None:
     assert sorted(Name.of(each.name).segment for each in tmp_path.iterdir()) == [3, 4]  # type: ignore[union-attr]
 
 
-def test_what_was_written_of_a_block_on_a_full_disk_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_a_full_disk_cut_off_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files(tmp_path).files
     files.take(Kind.EVENT, [{"time": 1}], NOW)
     writev = os.writev

@@ -68,7 +68,7 @@ class Failing(Recorded):
         await super().send_all(data)
 
 
-async def test_what_a_batch_produces_leaves_in_one_write(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_the_output_of_a_batch_leaves_in_one_write(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with Router() as router:
         ours, theirs = memory_stream_pair()
         recorded = Recorded(theirs)
@@ -188,7 +188,7 @@ async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
     assert router.statistics().is_empty
 
 
-async def test_what_came_before_a_peer_vanished_is_delivered() -> None:
+async def test_a_message_that_came_before_its_peer_vanished_is_delivered() -> None:
     async with Router(listeners=[LOOPBACK]) as router:
         receiver, sender = await connect(router), await connect(router)
         await receiver.attach(Role.RECEIVER, "q")

@@ -82,7 +82,7 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
 
 @pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
 @pytest.mark.parametrize("ends", ["read", "late", "gone"])
-async def test_what_was_left_unread_comes_whole_and_in_order(
+async def test_unread_octets_come_whole_and_in_order(
     ends: str, nursery: trio.Nursery, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b"x" * 60_000
