@@ -223,7 +223,7 @@ def _series_row(rows: pa.Table, begin: int, end: int, window: int, tests: int) -
         )  # in messages of the usual size, counts deviate by chance as messages do
     season = max(1, SEASON * 1_000_000_000 // window)
     found = judge(values / unit, weights, measure, tests, season)
-    told = [_told(each, found, unit, first, window, names) for each in episodes(found)]
+    told = [_episode_row(each, found, unit, first, window, names) for each in episodes(found)]
     row = {
         **names,
         "windows": int(np.isfinite(values).sum()),
@@ -247,7 +247,7 @@ def _window_values(found: Judged, unit: float, first: int, window: int) -> list[
     ]
 
 
-def _told(
+def _episode_row(
     episode: Episode, found: Judged, unit: float, first: int, window: int, names: Mapping[str, str]
 ) -> dict[str, Any]:
     value, usual = float(found.values[episode.peak]) * unit, float(found.usual[episode.peak]) * unit

@@ -213,7 +213,7 @@ def findings(suspected: DataFrame) -> DataFrame:
     )
     order = F.array_position(F.lit([str(each) for each in Loss]), F.col("kind"))
     numbered = found.withColumn("finding", F.row_number().over(Window.orderBy(order, F.desc("found"), *_PLACED)))
-    told = F.coalesce(*(F.when(F.col("kind") == kind, _told(sentence)) for kind, sentence in _SENTENCES.items()))
+    told = F.coalesce(*(F.when(F.col("kind") == kind, _sentence_of(sentence)) for kind, sentence in _SENTENCES.items()))
     complete = numbered.withColumn("sentence", told).withColumn(
         "left_out", F.greatest(F.col("found") - EVIDENCE, F.lit(0))
     )
@@ -233,7 +233,7 @@ def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
     )
 
 
-def _told(sentence: str) -> Expression:
+def _sentence_of(sentence: str) -> Expression:
     """Return a sentence of `_SENTENCES` with its values; unknown ones are a question mark, or left out."""
     parts: list[Expression] = []
     for some in re.split(r"(\[.*?\])", sentence):

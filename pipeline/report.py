@@ -85,7 +85,7 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
         title = account.job.title or name
         sections.append(Section(name, title, summary, answer, account.place, shown, account.done.tables))
     found = list(_findings(done, {each.id: each.answer for each in sections}))
-    facts, told = list(_facts(work, basis)), list(_told(basis, done))
+    facts, told = list(_facts(work, basis)), list(_completeness_notes(basis, done))
     return Report("Telemetry of the mesh", facts, told, sections, found)
 
 
@@ -123,7 +123,7 @@ def _facts(work: Work, basis: Basis) -> Iterator[tuple[str, str]]:
     yield "results", work.out
 
 
-def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
+def _completeness_notes(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
     """Yield sentences on missing data, or that none is missing."""
     if not basis.routers:
         yield Told("No router has recorded anything.", is_warning=True)

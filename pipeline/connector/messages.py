@@ -85,10 +85,12 @@ def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
     for name in ("header", "properties"):
         for field, value in (row.get(name) or {}).items():
             if value is not None:
-                setattr(message, field, _tried(f"{name}.{field}", _FIELDS.get(field, _unchanged), value))
+                setattr(message, field, _convert_field(f"{name}.{field}", _FIELDS.get(field, _unchanged), value))
     for name in ANNOTATIONS:
-        setattr(message, name, _tried(name, _annotations, row.get(name) or ()))
-    message.application_properties = _tried("application_properties", _map, row.get("application_properties") or ())
+        setattr(message, name, _convert_field(name, _annotations, row.get(name) or ()))
+    message.application_properties = _convert_field(
+        "application_properties", _map, row.get("application_properties") or ()
+    )
     if writing.key:
         message.application_properties[writing.key] = key
     try:
@@ -97,7 +99,7 @@ def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
         raise MisfitError(str(error)) from None
 
 
-def _tried(name: str, read: Callable[[Any], Any], value: Any) -> Any:
+def _convert_field(name: str, read: Callable[[Any], Any], value: Any) -> Any:
     try:
         return read(value)
     except (MisfitError, ValueError) as error:

@@ -155,7 +155,7 @@ def _binary(conversion: Conversion, row: int) -> bytes | None:
         return value
     if isinstance(value, str):
         return str.encode(value)
-    raise MisfitError(f"{_told(conversion, row, value)} is no octets")
+    raise MisfitError(f"{_describe_value(conversion, row, value)} is no octets")
 
 
 def _string(conversion: Conversion, row: int) -> str | None:
@@ -164,7 +164,7 @@ def _string(conversion: Conversion, row: int) -> str | None:
     value = _value(conversion, row)
     if value is None or isinstance(value, str):
         return None if value is None else str.__str__(value)
-    raise MisfitError(f"{_told(conversion, row, value)} is no text")
+    raise MisfitError(f"{_describe_value(conversion, row, value)} is no text")
 
 
 def _json(conversion: Conversion, row: int) -> str:
@@ -184,7 +184,7 @@ def _json(conversion: Conversion, row: int) -> str:
 def _msgpack(conversion: Conversion, row: int) -> str:
     octets = _content(conversion, row)
     if not isinstance(octets, bytes):
-        raise MisfitError(f"{_told(conversion, row, octets)} is no msgpack, which stands in octets")
+        raise MisfitError(f"{_describe_value(conversion, row, octets)} is no msgpack, which stands in octets")
     try:
         value = msgpack.unpackb(octets, strict_map_key=False)
     except Exception as error:  # msgpack raises a dozen kinds of errors
@@ -192,7 +192,7 @@ def _msgpack(conversion: Conversion, row: int) -> str:
     return to_json(value)
 
 
-def _told(conversion: Conversion, row: int, value: Any) -> str:
+def _describe_value(conversion: Conversion, row: int, value: Any) -> str:
     if conversion.sections.kinds[row] == SEQUENCE:
         return "an amqp-sequence"
     return f"an amqp-value of type {to_text(value)[0]}"

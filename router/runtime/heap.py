@@ -42,7 +42,7 @@ class RouterMemory:
     def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
         self._core = core
         self._listeners = listeners
-        self._gone = 0
+        self._closed_before = 0
 
     def peaks(self) -> Peaks:
         """Return the peaks since the last call."""
@@ -54,9 +54,9 @@ class RouterMemory:
     def has_garbage(self) -> bool:
         """Return True if more connections and links than exist now have closed since this last returned True."""
         gone, there = self._core.count_gone_and_present()
-        if gone - self._gone <= max(there, MIN_CLOSED):
+        if gone - self._closed_before <= max(there, MIN_CLOSED):
             return False
-        self._gone = gone
+        self._closed_before = gone
         return True
 
     def compact(self) -> None:
@@ -67,20 +67,20 @@ class RouterMemory:
 class HighWaterMark:
     """The peak of a figure since memory was last returned."""
 
-    def __init__(self, little: int) -> None:
-        """Args: little: an amount too small to return."""
-        self._little = little
+    def __init__(self, least: int) -> None:
+        """Args: least: a smaller amount is not returned."""
+        self._least = least
         self._most = 0
         self._before = 0
 
     def has_fallen(self, now: int) -> bool:
         """Return True if less than half of the peak is left, and the figure no longer falls fast.
 
-        The peak then restarts from the current figure. A fall of less than `little` is ignored.
+        The peak then restarts from the current figure. A fall of less than `least` is ignored.
         """
         before, self._before = self._before, now
         self._most = max(self._most, now)
-        if self._most - now <= max(now, self._little) or before - now > self._little:
+        if self._most - now <= max(now, self._least) or before - now > self._least:
             return False
         self._most = now
         return True

@@ -69,14 +69,14 @@ class TelemetryWriter:
         )
         #: The thread's work, each with its time, nanoseconds since 1970.
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
-        #: Map records of the next blocks, by kind. `_taken`: how many the loop has accepted; `_done`: how many the
-        #: thread has written.
+        #: Map records of the next blocks, by kind. `_accepted_records` counts those that the loop has accepted,
+        #: `_written_records` those that the thread has written.
         self._gathered: dict[Kind, list[dict[str, Any]]] = {}
         #: Lost map records of each kind, for want of room.
         self._missed: dict[Kind, int] = {}
-        self._gone: list[int] = []
-        self._taken = 0
-        self._done = 0
+        self._ended_links: list[int] = []
+        self._accepted_records = 0
+        self._written_records = 0
         self._filled = threading.Event()
         #: `_is_over`: nothing more is recorded. `_ends`: the thread ends when all is written.
         self._is_over = False
@@ -157,16 +157,16 @@ class TelemetryWriter:
         """Accept records of one kind, in order."""
         if not records:
             return
-        if self._taken - self._done + len(records) > RECORDS:
+        if self._accepted_records - self._written_records + len(records) > RECORDS:
             self._lost += len(records)
             self._missed[kind] = self._missed.get(kind, 0) + len(records)
             return
-        self._taken += len(records)
+        self._accepted_records += len(records)
         self._gathered.setdefault(kind, []).extend(records)
 
     def gone(self, number: int) -> None:
         """Note that the number of a link or address has ended."""
-        self._gone.append(number)
+        self._ended_links.append(number)
 
     def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
         """Accept hop records. Returns: a block for the next ones; None: no block is free."""
@@ -196,8 +196,8 @@ class TelemetryWriter:
         for kind, count in self._missed.items():
             self._enqueue(partial(self._miss, kind, count))
         self._missed.clear()
-        if self._gone:
-            gone, self._gone = self._gone, []
+        if self._ended_links:
+            gone, self._ended_links = self._ended_links, []
             self._enqueue(lambda _: self._files.forget(gone))
 
     def _enqueue(self, write: Callable[[int], None]) -> None:
@@ -241,7 +241,7 @@ class TelemetryWriter:
             log.error("internal error", exception=error)
 
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
-        self._done += len(records)
+        self._written_records += len(records)
         self._files.take(kind, records, now)
 
     def _miss(self, kind: Kind, count: int, _: int) -> None:

@@ -123,17 +123,17 @@ class Outgoing:
 class OutgoingStream(Outgoing):
     """A delivery whose payload comes in pieces. One piece is here at a time, and earlier ones cannot be had again.
 
-    Attributes: `reading`: the cancel scope of the task that produces the pieces. `taken`: set when the present piece is
-        in frames, or never will be.
+    Attributes: `reading`: the cancel scope of the task that produces the pieces. `piece_taken`: set when the
+        present piece is in frames, or never will be.
     """
 
-    __slots__ = ("_announced", "_fed", "is_last", "reading", "taken")
+    __slots__ = ("_announced", "_fed", "is_last", "piece_taken", "reading")
 
     def __init__(self, first: bytes, announced: int | None, *, settled: bool) -> None:
         """Args: first: the first piece. announced: octets of the whole payload; None: unknown."""
         super().__init__(first, settled=settled)
         self.reading = trio.CancelScope()
-        self.taken = trio.Event()
+        self.piece_taken = trio.Event()
         self.is_last = False
         self._announced = announced
         self._fed = len(first)
@@ -147,7 +147,7 @@ class OutgoingStream(Outgoing):
         """Set the next piece, once the one before is taken."""
         self.payload, self.at, self.is_last = piece, 0, is_last
         self._fed += len(piece)
-        self.taken = trio.Event()
+        self.piece_taken = trio.Event()
 
     def sent(self) -> None:
         """Stop the stream: its last frame is written."""
@@ -165,5 +165,5 @@ class OutgoingStream(Outgoing):
         self._stop()
 
     def _stop(self) -> None:
-        self.taken.set()
+        self.piece_taken.set()
         self.reading.cancel()

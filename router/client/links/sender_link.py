@@ -124,13 +124,13 @@ class SenderLink(RedirectedLink):
         self._send_waiting()
         try:
             with outgoing.reading:
-                await outgoing.taken.wait()
+                await outgoing.piece_taken.wait()
                 iterator = aiter(parts)
                 async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
                     async for octets in iterator:
                         for piece in sections.part(octets):
                             self._feed(outgoing, piece)
-                            await outgoing.taken.wait()
+                            await outgoing.piece_taken.wait()
                 self._feed(outgoing, sections.finish(), is_last=True)
         except BaseException:
             self._withdraw(outgoing)
@@ -356,7 +356,7 @@ class SenderLink(RedirectedLink):
                 return delivery.complete
             outgoing.delivery, outgoing.at, outgoing.outdated = None, 0, False
             return self._may_send() and self._send_more(outgoing)
-        if isinstance(outgoing, OutgoingStream) and outgoing.taken.is_set():
+        if isinstance(outgoing, OutgoingStream) and outgoing.piece_taken.is_set():
             return False  # the next piece has not come
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
@@ -372,7 +372,7 @@ class SenderLink(RedirectedLink):
                 return False  # the session's window is used up
             if end == len(payload) and more:
                 assert isinstance(outgoing, OutgoingStream), "else it was the last piece"
-                outgoing.taken.set()
+                outgoing.piece_taken.set()
                 return False
         if not delivery.settled:
             self._unsettled[delivery] = outgoing

@@ -223,7 +223,7 @@ async def test_records_that_find_no_room_leave_a_gap_in_the_numbers_of_others(
         recorded.take(Kind.EDGE, [{"time": 2}] * 4)
         recorded._hand_over()
         recorded._filled.set()
-        while recorded._done < 3:
+        while recorded._written_records < 3:
             await trio.lowlevel.checkpoint()
         recorded.take(Kind.EDGE, [{"time": 3}] * 2)
         await recorded.end()
