@@ -82,7 +82,7 @@ bench: .venv/bench .venv/kernel build/loadgen
 bench-mesh: .venv/test .venv/kernel build/loadgen
 	for each in hops large_beside_small faults control_plane lanes; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
 
-build/loadgen: benchmarks/loadgen.c | .venv/test
+build/loadgen: benchmarks/loadgen.c benchmarks/clients.c benchmarks/amqp.h | .venv/test
 	$(BIN)/python -m benchmarks.generator
 
 docs: .venv/test .venv/kernel # build the pages in build/docs, then run the tests that compare them with the code

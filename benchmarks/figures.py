@@ -14,8 +14,8 @@ FILE = ROOT / "benchmarks" / "figures.json"
 DIGITS = 4  # that are kept: more are noise
 NOTABLE = 0.1  # the least change that is shown
 COMPARED = ("cpu_us", "messages_per_second", "kib", "octets", "seconds")
-AT_A_RATE = {"latency": ("cpu_us", "p50_us", "p99_us"), "scaling": ("cpu_us",)}
-"""The compared figures of the parts that run at a given rate."""
+COMPARED_IN = {"latency": ("cpu_us", "p50_us", "p99_us"), "scaling": ("cpu_us",), "patterns": ("cpu_us",)}
+"""The compared figures of the parts where others would say nothing."""
 
 
 def committed(file: Path = FILE) -> dict[str, Any]:
@@ -26,9 +26,16 @@ def committed(file: Path = FILE) -> dict[str, Any]:
     return found
 
 
-def commit(results: Results, machine: dict[str, Any], file: Path = FILE) -> None:
-    """Write the measured parts; the committed figures of other parts stay."""
-    parts = committed(file)["results"] | json.loads(json.dumps(results), parse_float=_rounded)
+def commit(results: Results, machine: dict[str, Any], file: Path = FILE, *, some_cases: bool = False) -> None:
+    """Write the measured parts; the committed figures of other parts stay.
+
+    Args: some_cases: other cases of the measured parts stay, too.
+    """
+    before = committed(file)["results"]
+    measured = json.loads(json.dumps(results), parse_float=_rounded)
+    if some_cases:
+        measured = {part: before.get(part, {}) | cases for part, cases in measured.items()}
+    parts = before | measured
     file.write_text(json.dumps({"machine": machine, "results": dict(sorted(parts.items()))}, indent=1) + "\n")
 
 
@@ -49,12 +56,25 @@ def changes(before: Results, now: Results) -> list[tuple[str, float, float, floa
                 if not target.startswith("router") or target not in then:
                     continue
                 beside = target.replace("router", "forwarder")
-                for name in AT_A_RATE.get(part, COMPARED):
+                for name in COMPARED_IN.get(part, COMPARED):
                     if not figures.get(name) or not then[target].get(name):
                         continue
                     yardstick = targets.get(beside, {}).get(name, 0) / (then.get(beside, {}).get(name, 0) or 1) or 1.0
                     what = f"{part}, {case}, {target}: {name}"
                     found.append((what, then[target][name], figures[name], yardstick))
+    return found
+
+
+def worse(results: Results, before: Results) -> list[str]:
+    """Return the router's figures that are worse than committed by more than is noise, each with the change.
+
+    A change of the forwarder's figure by as much is the machine's.
+    """
+    found = []
+    for what, then, now, yardstick in changes(before, results):
+        change = now / then / yardstick - 1
+        if (-change if what.endswith("messages_per_second") else change) > NOTABLE:
+            found.append(f"{what} is {now:,.4g}, committed {then:,.4g}: {change:+.0%}, the machine's change left out")
     return found
 
 

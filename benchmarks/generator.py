@@ -1,6 +1,8 @@
-"""The load generator, which is written in C: it is compiled when it is first needed, and driven from here.
+"""The load generators, which are written in C: each is compiled when it is first needed, and driven from here.
 
-python -m benchmarks.generator      # compiles it and says where it is
+python -m benchmarks.generator      # compiles them and says where they are
+
+`loadgen` has pairs of a sender and a receiver, and measures their latencies. `clients` has any pattern of clients.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from pathlib import Path
 
 from benchmarks.processes import ROOT, Failed, Load
 
-SOURCE = ROOT / "benchmarks" / "loadgen.c"
-PROGRAM = ROOT / "build" / "loadgen"
+SOURCES = ROOT / "benchmarks"
+HEADER = SOURCES / "amqp.h"
+BUILT = ROOT / "build"
+PROGRAMS = ("loadgen", "clients")
 OPTIONS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
 
@@ -26,27 +30,28 @@ def has_tls(compiler: str) -> bool:
     return asked.returncode == 0
 
 
-def program() -> Path:
-    """Return the compiled generator; compile it if its source is newer.
+def program(name: str = "loadgen") -> Path:
+    """Return a compiled generator; compile it if its source is newer.
 
     Raises: Failed: there is no C compiler, or it refuses the source.
     """
-    if PROGRAM.exists() and PROGRAM.stat().st_mtime > SOURCE.stat().st_mtime:
-        return PROGRAM
+    source, built = SOURCES / f"{name}.c", BUILT / name
+    if built.exists() and built.stat().st_mtime > max(source.stat().st_mtime, HEADER.stat().st_mtime):
+        return built
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise Failed("the load generator is written in C, and no compiler is here: install one, or name it in CC")
-    PROGRAM.parent.mkdir(exist_ok=True)
+    BUILT.mkdir(exist_ok=True)
     # Several processes may do this at a time: each writes a file of its own, the last one stays.
-    made = PROGRAM.with_name(f"{PROGRAM.name}.{os.getpid()}")
+    made = built.with_name(f"{name}.{os.getpid()}")
     tls = ("-DWITH_TLS", "-lssl", "-lcrypto") if has_tls(compiler) else ()
     done = subprocess.run(
-        [compiler, *OPTIONS, "-o", str(made), str(SOURCE), *tls], capture_output=True, text=True, check=False
+        [compiler, *OPTIONS, "-o", str(made), str(source), *tls], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise Failed(f"{compiler} does not compile {SOURCE.name}:\n{done.stderr}")
-    made.replace(PROGRAM)
-    return PROGRAM
+        raise Failed(f"{compiler} does not compile {source.name}:\n{done.stderr}")
+    made.replace(built)
+    return built
 
 
 @contextmanager
@@ -59,8 +64,18 @@ def generate(role: str, *options: str) -> Iterator[Load]:
         load.end()
 
 
+@contextmanager
+def clients(arguments: str) -> Iterator[Load]:
+    """Run clients of a pattern until the block ends. Args: arguments: as `clients` without arguments lists them."""
+    load = Load([str(program("clients")), *arguments.split()])
+    try:
+        yield load
+    finally:
+        load.end()
+
+
 if __name__ == "__main__":
     try:
-        print(program())
+        print(*map(program, PROGRAMS), sep="\n")
     except Failed as error:
         sys.exit(str(error))

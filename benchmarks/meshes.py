@@ -193,11 +193,11 @@ class Mesh:
         for each in new:
             each.wait()
 
-    def line(self, ids: str) -> None:
+    def line(self, ids: str, settings: str = "") -> None:
         """Add routers in a line, each connected to the one before, without starting them."""
         before: Router | None = None
         for each in ids:
-            before = self.add(each, *([(before.mesh_url, 1)] if before is not None else []))
+            before = self.add(each, *([(before.mesh_url, 1)] if before is not None else []), settings=settings)
 
     def triangle(self) -> None:
         """Add routers where the path from A to C leads over B, without starting them."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from benchmarks.bench import Bench, progress
 from benchmarks.hostile import hostile
 from benchmarks.memory import memory, storm
+from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
@@ -236,6 +237,7 @@ def recorded(bench: Bench) -> None:
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "generator": generator,
+    "patterns": patterns,
     "throughput": throughput,
     "latency": latency,
     "sparse": sparse,

@@ -20,14 +20,24 @@ START_TIME = 30.0  # seconds for a process to say that it listens
 RUN_TIME = 1200.0  # seconds for one measurement
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its threads: to the nanosecond where the kernel says so, else in ticks."""
+def cpu_seconds(pid: int, *, main_only: bool = False) -> float:
+    """User and system time of a process and its threads: to the nanosecond where the kernel says so, else in ticks.
+
+    Args: main_only: without the other threads, if the kernel says so much.
+    """
     with suppress(OSError):  # a kernel without it, or a thread that has just ended
-        threads = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        which = f"{pid if main_only else '*'}/schedstat"
+        threads = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob(which)]
         if threads:
             return sum(int(spent) for spent, *_ in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Return the children of a process."""
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return tuple(int(child) for each in found for child in each)
 
 
 def seconds_waited(pid: int) -> float:
@@ -74,10 +84,10 @@ class Load:
             raise Failed(fields["failed"])
         return fields
 
-    def go(self) -> None:
+    def go(self, line: str = "") -> None:
         """Tell one that waits to go on."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def result(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import trustme
 from amqpmesh.router.config.users import Users
 from benchmarks.generator import generate
 from benchmarks.meshes import Port, mesh
-from benchmarks.processes import Failed, Load, cpu_seconds, resident_bytes, server
+from benchmarks.processes import Failed, Load, children, cpu_seconds, resident_bytes, server
 from benchmarks.tables import KIB, MIB, Figures
 
 PATIENCE = 30.0  # seconds without any octet, after which a generator gives up
@@ -81,6 +81,8 @@ class Target:
     lossy: bool = False
     """True if it may drop pre-settled messages, as some routers do."""
     sasl: bool = False
+    urls: tuple[str, ...] = ()
+    """Those of all routers of a line."""
 
 
 @contextmanager
@@ -175,12 +177,19 @@ def certificate() -> Iterator[Certificate]:
 
 @contextmanager
 def router(
-    tls: Certificate | None = None, sample: float | None = None, users: Users | None = None, **environment: str
+    tls: Certificate | None = None,
+    sample: float | None = None,
+    users: Users | None = None,
+    *,
+    settings: str = "",
+    workers: int = 0,
+    **environment: str,
 ) -> Iterator[Target]:
     """`amqpmesh run` on loopback.
 
-    Args: sample: the share of deliveries that it records; None: it records nothing. users: who may log in by PLAIN,
-        beside those who show nothing. environment: variables of its process.
+    Args: sample: the share of deliveries that it records; None: it records nothing. users: who may log in by PLAIN
+        or SCRAM, beside those who show nothing. settings: further tables. workers: processes; 0: one, and no
+        supervisor. environment: variables of its process.
     """
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         config = Path(folder, "router.toml")
@@ -189,24 +198,26 @@ def router(
             lines.append(f'tls = {{ certificate = "{tls.certificate}", key = "{tls.key}" }}')
         if users is not None:
             users.save(Path(folder, "users.toml"))
-            lines += ['sasl = ["ANONYMOUS", "PLAIN"]', 'users = "users.toml"', "insecure = true"]
+            lines += ['sasl = ["ANONYMOUS", "PLAIN", "SCRAM-SHA-256"]', 'users = "users.toml"', "insecure = true"]
         if sample is not None:
             lines += ["[telemetry]", 'directory = "events"', f"sample = {sample}", f"retain_size = {256 * MIB}"]
-        config.write_text("\n".join(lines))
-        with server("amqpmesh", "run", str(config), **environment) as (url, pid):
-            yield Target("router", url, url, (pid,), certificate=tls)
+        config.write_text("\n".join([*lines, settings]))
+        several = ["--workers", str(workers)] if workers else []
+        with server("amqpmesh", "run", str(config), *several, **environment) as (url, pid):
+            yield Target("router", url, url, children(pid) if workers else (pid,), certificate=tls)
 
 
 @contextmanager
-def routers(hops: int) -> Iterator[Target]:
-    """So many routers in a line, which know each other."""
+def routers(hops: int, settings: str = "") -> Iterator[Target]:
+    """So many routers in a line, which know each other. Args: settings: further tables of each."""
     ids = "ABCDEFGHIJ"[:hops]
     with mesh() as line:
-        line.line(ids)
+        line.line(ids, settings)
         line.start()
         line.settled()
         pids = tuple(each.pid for each in line.routers.values())
-        yield Target("router", line[ids[0]].url, line[ids[-1]].url, pids, hops)
+        urls = tuple(each.url for each in line.routers.values())
+        yield Target("router", urls[0], urls[-1], pids, hops, urls=urls)
 
 
 @contextmanager
