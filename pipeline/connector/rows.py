@@ -289,7 +289,7 @@ _PROPERTY: Final[Mapping[str, Callable[[Any], Any]]] = {
 def _structs(
     count: int, kind: pa.StructType, decoded: Mapping[int, Any], forms: Mapping[str, Callable[[Any], Any]]
 ) -> pa.Array:
-    """Return a struct column; null without a section."""
+    """Return a struct column; it is null in rows whose message lacks the section."""
     if not decoded:
         return pa.nulls(count, kind)
     columns = []
