@@ -44,7 +44,7 @@ class Terminus:
     name: str
     role: Role
     #: Unsettled deliveries by delivery-tag.
-    unsettled: dict[bytes, kernel.Delivery | kernel.FastDelivery] = field(default_factory=dict)
+    unsettled: dict[bytes, kernel.Delivery | kernel.FastDelivery | kernel.FastMulticast] = field(default_factory=dict)
 
 
 class Link:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
 from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
+from amqpmesh.router.delivery.multicast_route import set_multicast
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -34,7 +35,11 @@ def reopen(context: Context, *, amid: bool = False) -> None:
     for node in closed:
         route = node.fast_route
         assert route is not None, "else nothing was closed"
-        route.links, route.bulk = [], []  # tables of anonymous senders may keep the route when the node is gone
+        route.links, route.bulk, route.left_out = (
+            [],
+            [],
+            [],
+        )  # tables of anonymous senders may keep the route when the node is gone
         if _receivers(node) <= FEW or (route.wanted and not amid):
             route.wanted = False
             _decide(context, node)
@@ -84,9 +89,11 @@ def _decide(context: Context, entry: Node) -> None:
     route.credit_slack = 0
     route.shares = None
     config = entry.config
-    if entry.is_multicast or config.redeliver or config.absolute_expiry or entry.remote is not None:
+    if config.redeliver or config.absolute_expiry or entry.remote is not None:
         return
-    if not entry.shares:
+    if entry.is_multicast:
+        decided = set_multicast(route, entry)
+    elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         return

@@ -37,8 +37,9 @@ from amqpmesh.router.kernel.encoded_states import (
 )
 from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
+from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
-from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, FastRoute
+from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
 from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
@@ -78,6 +79,7 @@ from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violati
 __all__ = [
     "ACCEPTED",
     "ACCEPTED_STATE",
+    "ALL",
     "ANY_EFFECT",
     "BOUND",
     "DECLARED",
@@ -119,6 +121,8 @@ __all__ = [
     "DispositionFrame",
     "DispositionRun",
     "FastDelivery",
+    "FastLeg",
+    "FastMulticast",
     "FastRoute",
     "FastShare",
     "FlowFrame",

@@ -53,12 +53,15 @@ ORDER: Final = (
     "anonymous_routes",
     "backpressure",
     "fast_shares",
+    "fast_multicast",
     "fast_deliveries",
     "transfer_accounting",
     "fast_settlement",
+    "multicast_settlement",
     "dispositions",
     "link_sweep",
     "client_batch",
+    "multicast_path",
     "fast_path",
 )
 

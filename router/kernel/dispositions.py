@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _is_ended
+from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_settlement import _pass_outcome_up, _pass_settlement_down
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.multicast_settlement import _settle_multicast, _take_outcome
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.frame_fields import DispositionFrame
-    from amqpmesh.router.kernel.ledger import Delivery
+    from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -36,7 +39,7 @@ class PendingDisposition:
         state: bytes | None,
         settled: bool,
         deliveries: list[Delivery],
-        rest: list[Delivery | FastDelivery],
+        rest: list[Entry],
     ) -> None:
         """Args: receiver: the peer is the receiver. rest: other deliveries that it named; the first `at` are done."""
         self.session = session
@@ -69,6 +72,8 @@ def apply_more(pending: PendingDisposition) -> bool:
     """
     session, receiver = pending.session, pending.receiver
     ledger = session.outgoing if receiver else session.incoming
+    wire = session.wire
+    work = wire.work  # settled legs of multicasts count, too
     rest = pending.rest
     count = len(rest)
     at = pending.at
@@ -77,24 +82,36 @@ def apply_more(pending: PendingDisposition) -> bool:
     while at < last and len(deliveries) < _PART:
         entry = rest[at]
         at += 1
-        if isinstance(entry, FastDelivery):
-            delivery_id = entry.outgoing_id if receiver else entry.incoming_id
-        else:
-            delivery_id = entry.delivery_id
+        delivery_id = _id_of(entry, receiver)
         live = ledger.find(delivery_id) if delivery_id >= 0 else None
         if live is not None:
             delivery = _apply(session, live, receiver, pending.state, pending.settled)
             if delivery is not None:
                 deliveries.append(delivery)
-    session.wire.work -= at - pending.at
+        if work - wire.work >= _PASSED:
+            break
+    wire.work -= at - pending.at
     pending.at = at
     pending.deliveries = deliveries
     return at < count or len(deliveries) > 0
 
 
-def _apply(
-    session: KernelSession, entry: Delivery | FastDelivery, receiver: bool, state: bytes | None, settled: bool
-) -> Delivery | None:
+def _id_of(entry: Entry, sent: bool) -> int:
+    """Return the delivery-id of a ledger's entry; -1: the delivery has ended. Args: sent: as of `_is_ended`."""
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
+        return fast.outgoing_id if sent else fast.incoming_id
+    if isinstance(entry, FastLeg):
+        leg: FastLeg = entry
+        return leg.outgoing_id
+    if isinstance(entry, FastMulticast):
+        multicast: FastMulticast = entry
+        return multicast.incoming_id
+    delivery: Delivery = entry
+    return delivery.delivery_id
+
+
+def _apply(session: KernelSession, entry: Entry, receiver: bool, state: bytes | None, settled: bool) -> Delivery | None:
     """Pass on a disposition of a ledger's entry, or store it in the delivery, which is then returned."""
     if _is_ended(entry, receiver):
         return None
@@ -109,12 +126,40 @@ def _apply(
         elif settled and fast.outcome is not None:
             _pass_settlement_down(router, fast, state)
             return None
+    elif not isinstance(entry, Delivery):
+        if _apply_to_multicast(session, entry, state, settled):
+            return None
+        live = session.outgoing.find(_id_of(entry, True)) if receiver else entry
+        if live is None:
+            return None
+        entry = live
     delivery = _expanded(entry, receiver)
     if state is not None:
         delivery.remote_state = state
     if settled:
         delivery.remote_settled = True
     return delivery
+
+
+def _apply_to_multicast(
+    session: KernelSession, entry: FastMulticast | FastLeg, state: bytes | None, settled: bool
+) -> bool:
+    """Apply a disposition to a multicast or to a leg of one. Returns: False: the router has to decide.
+
+    An entry before this one may have been another leg of the same multicast: so this leg may be settled, or expanded.
+    """
+    router = session.wire.router
+    assert router is not None
+    if isinstance(entry, FastLeg):
+        leg: FastLeg = entry
+        if leg.settled or (state is None and not settled):
+            return True
+        return session.outgoing.find(leg.outgoing_id) is leg and _take_outcome(router, leg, state, settled)
+    multicast: FastMulticast = entry
+    if settled and multicast.answered:
+        _settle_multicast(router, multicast, state)
+        return True
+    return False
 
 
 def _relay_disposition(
@@ -128,6 +173,7 @@ def _relay_disposition(
     undecided: list[Delivery] | None = None
     found = ledger.select(frame.first, frame.last)
     count = len(found)
+    work = wire.work  # settled legs of multicasts count, too
     at = 0
     for entry in found:
         at += 1
@@ -138,7 +184,7 @@ def _relay_disposition(
             undecided.append(delivery)
             if len(undecided) == _PART:
                 break
-        if at == _PASSED:
+        if at == _PASSED or work - wire.work >= _PASSED:
             break
     # A search that finds nothing is work, too.
     wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE

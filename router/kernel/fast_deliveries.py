@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.kernel import uncompiled as cython
 from amqpmesh.router.kernel.delivery_keys import _KEY, onward
 from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTED, state_kind
+from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast, _expand_multicast
 from amqpmesh.router.kernel.hop_recorder import _BEGAN, _SETTLED
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.relays import Leg, Relay
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
+    from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
 
@@ -160,8 +162,14 @@ def expand_link(link: KernelLink) -> None:
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for entry in ledger.deliveries.values():
-        if isinstance(entry, FastDelivery) and (entry.outgoing if link.sender else entry.incoming) is link:
-            expand(entry)
+        if isinstance(entry, FastDelivery):
+            if (entry.outgoing if link.sender else entry.incoming) is link:
+                expand(entry)
+        elif isinstance(entry, FastLeg):
+            if entry.outgoing is link:
+                _expand_multicast(entry.multicast)
+        elif isinstance(entry, FastMulticast) and entry.incoming is link:
+            _expand_multicast(entry)
 
 
 def _relay_by_one_leg(received: Delivery, sent: Delivery, now: float) -> Relay:
@@ -314,18 +322,32 @@ def _record(
     )
 
 
-def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
+def _is_ended(entry: Entry, sent: bool) -> bool:
     """Return whether the link of a ledger's entry has ended. Args: sent: the ledger is one of sent deliveries."""
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
         return fast.outgoing.ended if sent else fast.incoming.ended
-    delivery: Delivery = entry
-    return delivery.link.ended
+    if isinstance(entry, Delivery):
+        delivery: Delivery = entry
+        return delivery.link.ended
+    if isinstance(entry, FastLeg):
+        leg: FastLeg = entry
+        return leg.outgoing.ended
+    multicast: FastMulticast = entry
+    return multicast.incoming.ended
 
 
-def _expanded(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
+def _expanded(entry: Entry, sent: bool) -> Delivery:
     """Return an entry of a ledger as a `Delivery`. Args: sent: the ledger is one of sent deliveries."""
     if isinstance(entry, Delivery):
         return entry
+    if isinstance(entry, FastMulticast):
+        return _expand_multicast(entry)
+    if isinstance(entry, FastLeg):
+        leg: FastLeg = entry
+        _expand_multicast(leg.multicast)
+        found = leg.outgoing.session.outgoing.find(leg.outgoing_id)
+        assert isinstance(found, Delivery)
+        return found
     incoming, outgoing = expand(entry)
     return outgoing if sent else incoming

@@ -11,7 +11,7 @@ from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
-from amqpmesh.router.kernel.fast_route import _fits, _is_full, _link_for_large, _ready_link
+from amqpmesh.router.kernel.fast_route import _ALL, _fits, _is_full, _link_for_large, _ready_link
 from amqpmesh.router.kernel.fast_shares import _count_shared, _share_for
 from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
 from amqpmesh.router.kernel.frame_reading import (
@@ -26,6 +26,7 @@ from amqpmesh.router.kernel.frame_reading import (
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.multicast_path import _relay_to_all
 from amqpmesh.router.kernel.serial import _HALF, serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
@@ -136,6 +137,8 @@ def _relay_transfer(
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
         return False
+    if route.order == _ALL:
+        return _relay_to_all(router, session, link, route, frame, data, payload_at, end)
     large = frame.more or size > route.room
     share: FastShare | None = None
     if route.shares is not None:

@@ -8,12 +8,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
-#: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns.
+#: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
+#: choice, each delivery leaves by all links (multicast).
 FIRST: Final = 0
 LEAST: Final = 1
 TURNS: Final = 2
+ALL: Final = 3
 _FIRST: Final = FIRST
 _LEAST: Final = LEAST
+_ALL: Final = ALL
 
 #: The most octets of a transfer frame without its payload.
 _FRAME_HEAD: Final = 80
@@ -32,6 +35,7 @@ class FastRoute:
         "drops",
         "generation",
         "hops",
+        "left_out",
         "links",
         "order",
         "room",
@@ -46,6 +50,9 @@ class FastRoute:
         #: take small ones, too, if no other link does.
         self.links: list[KernelLink] = []
         self.bulk: list[KernelLink] = []
+        #: Of a multicast: links that miss each delivery, because they have stalled for too long. Its `links` are in the
+        #: order of their connections.
+        self.left_out: list[KernelLink] = []
         self.order = _FIRST
         #: The new turn of the link that was chosen last, if it takes the delivery; 0: it was the only one.
         self.turn = 0

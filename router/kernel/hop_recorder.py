@@ -53,6 +53,7 @@ class Recorder:
         "lost",
         "now",
         "on_anonymous",
+        "on_ended",
         "on_full",
         "on_rejected",
         "shift",
@@ -86,6 +87,8 @@ class Recorder:
         #: Called with the record of an outgoing link, for a delivery that named its address itself: returns the number
         #: of the address.
         self.on_anonymous: Callable[[object], int] | None = None
+        #: Called with the router's record of a link that has ended, before a hop record names the link.
+        self.on_ended: Callable[[Any], None] | None = None
         #: The number of records so far, lost ones included.
         self.stored = 0
         self.lost = 0

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
+    from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
+
+    #: A live delivery: an incoming one is no `FastLeg`, an outgoing one is no `FastMulticast`.
+    Entry: TypeAlias = "Delivery | FastDelivery | FastMulticast | FastLeg"
 
 #: The first number of slots of a ledger; `_KEPT_SLOTS`: the most that an empty ledger keeps.
 _LEAST_SLOTS: Final = 8
@@ -73,7 +79,8 @@ class Delivery:
 class Ledger:
     """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
 
-    A delivery is here from its first frame until it is settled at this end; a fast delivery as its `FastDelivery`.
+    A delivery is here from its first frame until it is settled at this end. A fast delivery is here as its
+    `FastDelivery`, or as its `FastMulticast` and the `FastLeg` of each receiver.
 
     Ids are consecutive, so live deliveries lie in a row of slots, each in the slot of its id. No hashing is needed, and
     little memory is touched. Deliveries far behind all others are kept beside the slots.
@@ -84,18 +91,18 @@ class Ledger:
     def __init__(self) -> None:
         #: The entries of the ids from `base` on, by the lowest bits of the id; their number is a power of two. `live`:
         #: the slots in use.
-        self.slots: list[Delivery | FastDelivery | None] = [None] * _LEAST_SLOTS
+        self.slots: list[Entry | None] = [None] * _LEAST_SLOTS
         self.base = 0
         self.live = 0
         #: The entries of other ids.
-        self.beside: dict[int, Delivery | FastDelivery] = {}
+        self.beside: dict[int, Entry] = {}
         #: The number of places that the last `select` has scanned, empty ones included.
         self.scanned = 0
 
     def __len__(self) -> int:
         return self.live + len(self.beside)
 
-    def find(self, delivery_id: int) -> Delivery | FastDelivery | None:
+    def find(self, delivery_id: int) -> Entry | None:
         """Return the live delivery of this id; None: there is none."""
         size = len(self.slots)
         found = None
@@ -105,7 +112,7 @@ class Ledger:
             found = self.beside.get(delivery_id)
         return found
 
-    def put(self, delivery_id: int, delivery: Delivery | FastDelivery) -> None:
+    def put(self, delivery_id: int, delivery: Entry) -> None:
         """Put a delivery under this id, in place of another one if there is one."""
         size = len(self.slots)
         if not self.live:
@@ -149,7 +156,7 @@ class Ledger:
         while last >= 0 and slots[(self.base + last) & (size - 1)] is None:
             last -= 1
         begin = max(0, last - least + 1)
-        fewer: list[Delivery | FastDelivery | None] = [None] * least
+        fewer: list[Entry | None] = [None] * least
         for offset in range(last + 1):
             each = (self.base + offset) & _MASK
             entry = slots[each & (size - 1)]
@@ -184,7 +191,7 @@ class Ledger:
             self.base = (self.base + first) & _MASK
 
     @property
-    def deliveries(self) -> dict[int, Delivery | FastDelivery]:
+    def deliveries(self) -> dict[int, Entry]:
         """The live deliveries by id, those beside the slots first."""
         found = dict(self.beside)
         for offset in range(len(self.slots)):
@@ -194,14 +201,14 @@ class Ledger:
                 found[delivery_id] = entry
         return found
 
-    def select(self, first: int, last: int) -> list[Delivery | FastDelivery]:
+    def select(self, first: int, last: int) -> list[Entry]:
         """Return the live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
         Ids that are unknown, unused or settled are skipped. The range bounds the cost, as does a multiple of the live
         deliveries: a range of 2**31 ids costs no more. `scanned` is set to the cost.
         """
-        found: list[Delivery | FastDelivery] = []
-        entry: Delivery | FastDelivery | None
+        found: list[Entry] = []
+        entry: Entry | None
         self.scanned = 1
         if first == last:
             entry = self.find(first)
@@ -234,9 +241,9 @@ class Ledger:
         self.scanned = offset - begin
         return found
 
-    def _merged(self, first: int, span: int) -> list[Delivery | FastDelivery]:
+    def _merged(self, first: int, span: int) -> list[Entry]:
         """Return the deliveries of a range that is wider than their number, those beside the slots included."""
-        found: dict[int, Delivery | FastDelivery] = {}
+        found: dict[int, Entry] = {}
         for each in self.beside:
             after = serial_distance(first, each)
             if 0 <= after <= span:
@@ -279,7 +286,7 @@ class Ledger:
             entry = slots[slot]
             if entry is not None:
                 if self.live * 2 > size:
-                    more: list[Delivery | FastDelivery | None] = [None] * (2 * size)
+                    more: list[Entry | None] = [None] * (2 * size)
                     for offset in range(size):
                         each = (self.base + offset) & _MASK
                         more[each & (2 * size - 1)] = slots[each & (size - 1)]

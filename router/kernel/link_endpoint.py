@@ -9,6 +9,7 @@ from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTE
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
+    from amqpmesh.router.kernel.fast_multicast import FastMulticast
     from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.relays import Leg, Relay
@@ -46,6 +47,7 @@ class KernelLink:
         "lowered",
         "max_message_size",
         "max_outstanding",
+        "missed",
         "modified",
         "number",
         "octets",
@@ -68,7 +70,11 @@ class KernelLink:
     )
 
     def __init__(
-        self, session: KernelSession, sender: bool, record: object, unsettled: dict[bytes, Delivery | FastDelivery]
+        self,
+        session: KernelSession,
+        sender: bool,
+        record: object,
+        unsettled: dict[bytes, Delivery | FastDelivery | FastMulticast],
     ) -> None:
         self.session = session
         #: True: we are the sending endpoint.
@@ -131,6 +137,8 @@ class KernelLink:
         self.leg: Leg | None = None
         self.last_tag = 0
         self.turn = 0
+        #: Senders: deliveries that the receiver missed: its backlog was full, or a multicast skipped it.
+        self.missed = 0
         #: The link has ended: no frame can refer to its deliveries, and a `Sweep` ends them. `fallback_outcome`: of a
         #: sender: the outcome of deliveries whose receiver has stated none.
         self.ended = False

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _is_ended
+from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_settlement import _drop_incoming, _end_orphan, _pass_outcome_up
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.link_endpoint import disable_fast_path
+from amqpmesh.router.kernel.multicast_settlement import _LEGS_AT_ONCE, _orphan, _take_outcome
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
@@ -74,13 +77,13 @@ def sweep(task: Sweep) -> bool:
     router = session.wire.router
     assert router is not None
     ledger = session.outgoing if sent else session.incoming
-    entries: list[Delivery | FastDelivery] = []
+    entries: list[Entry] = []
     task.deliveries = []
     if not sent and session.displaced:
         task.deliveries.extend(session.displaced)
         session.displaced = []
     fast_deliveries = deliveries = 0
-    entry: Delivery | FastDelivery | None
+    entry: Entry | None
     if task.beside is None:
         slots = ledger.slots
         size = len(slots)
@@ -91,10 +94,10 @@ def sweep(task: Sweep) -> bool:
             offset += 1
             if entry is not None and _is_ended(entry, sent):
                 entries.append(entry)
-                if isinstance(entry, FastDelivery):
-                    fast_deliveries += 1
-                else:
+                if isinstance(entry, Delivery):
                     deliveries += 1
+                else:
+                    fast_deliveries += 1 if isinstance(entry, FastDelivery) else _multicast_cost(entry)
         task.at = (ledger.base + offset) & _MASK
         if offset >= size:
             task.beside = [each for each, entry in ledger.beside.items() if _is_ended(entry, sent)]
@@ -106,8 +109,13 @@ def sweep(task: Sweep) -> bool:
     for entry in entries:
         if isinstance(entry, Delivery):
             task.deliveries.append(entry)
-        elif not _end_fast_delivery(router, entry, sent):
-            task.deliveries.append(_expanded(entry, sent))
+        elif isinstance(entry, FastDelivery):
+            if not _end_fast_delivery(router, entry, sent):
+                task.deliveries.append(_expanded(entry, sent))
+        elif isinstance(entry, FastLeg):
+            _end_leg(router, entry, task.deliveries)
+        else:
+            _orphan(router, entry)
     return task.beside is None or len(task.beside) > 0
 
 
@@ -125,3 +133,21 @@ def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> 
     if fast.outcome is not None:
         _end_orphan(router, fast, False)
     return True
+
+
+def _multicast_cost(entry: FastMulticast | FastLeg) -> int:
+    """Return how many fast deliveries end in the time in which this one does: its legs are looked at."""
+    multicast: FastMulticast = entry.multicast if isinstance(entry, FastLeg) else entry
+    return 1 + len(multicast.legs) // _LEGS_AT_ONCE
+
+
+def _end_leg(router: KernelRouter, leg: FastLeg, deliveries: list[Delivery]) -> None:
+    """End the leg of a multicast whose receiver is gone: its fallback outcome counts as the receiver's.
+
+    Args: deliveries: gets the delivery of the leg, if the router must decide.
+    """
+    live = leg.outgoing.session.outgoing.find(leg.outgoing_id)
+    if isinstance(live, Delivery):  # the multicast was expanded for another leg
+        deliveries.append(live)
+    elif live is leg and not _take_outcome(router, leg, leg.outgoing.fallback_outcome, True):
+        deliveries.append(_expanded(leg, True))

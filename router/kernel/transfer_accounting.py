@@ -12,7 +12,7 @@ from amqpmesh.router.kernel.serial import _MASK, serial_distance
 from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.fast_deliveries import FastDelivery
+    from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -159,7 +159,7 @@ def _check_first_transfer(session: KernelSession, link: KernelLink, frame: Trans
         raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
 
 
-def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
+def _makes_room(session: KernelSession, entry: Entry) -> bool:
     """Free the id of an incoming delivery if its link has ended. Returns: whether it has."""
     if not _is_ended(entry, False):
         return False

@@ -46,6 +46,9 @@ cdef long _RELEASED
 cdef long _MODIFIED
 cdef long _FIRST
 cdef long _LEAST
+cdef long _ALL
+cdef long _MOST_WRITTEN
+cdef long _LEGS_AT_ONCE
 cdef long _SETTLE_SENDER
 cdef long _SETTLE_RECEIVER
 cdef long _TELL_RECEIVER
@@ -116,7 +119,7 @@ cdef class DispositionRun:
 
 @cython.final
 cdef class Recorder:
-    cdef public object clock, on_full, on_rejected, on_anonymous
+    cdef public object clock, on_full, on_rejected, on_anonymous, on_ended
     cdef public double shift, now
     cdef public long times, base, threshold, used, last, stored, lost, first, counter, upper
     cdef public unsigned long ingress, epoch
@@ -207,7 +210,7 @@ cdef class KernelLink:
     cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended, anonymous
     cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: small numbers are ints.
-    cdef public int number, snd_settle_mode, part, credit_slack, relayed, outstanding, max_outstanding
+    cdef public int number, snd_settle_mode, missed, part, credit_slack, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public double last_at
@@ -257,10 +260,11 @@ cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
 @cython.locals(ledger=Ledger, pending=PendingDisposition)
 cpdef PendingDisposition receive_disposition(KernelSession session, DispositionFrame frame)
 @cython.locals(ledger=Ledger, session=KernelSession, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
-               deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery)
+               deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery, wire=KernelConnection, work=long)
 cpdef bint apply_more(PendingDisposition pending) except -1
-@cython.locals(router=KernelRouter, delivery=Delivery, fast=FastDelivery)
+@cython.locals(router=KernelRouter, delivery=Delivery, fast=FastDelivery, live=object)
 cdef Delivery _apply(KernelSession session, object entry, bint receiver, bytes state, bint settled)
+@cython.locals(leg=FastLeg, found=object)
 cdef Delivery _expanded(object entry, bint sent)
 @cython.locals(link=KernelLink, ledger=Ledger)
 cpdef void forget(Delivery delivery) except *
@@ -292,7 +296,7 @@ cdef class Relay:
 
 cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn
-    cdef public list links, bulk, shares
+    cdef public list links, bulk, left_out, shares
     cdef public bint drops, wanted
 
 @cython.final
@@ -341,6 +345,72 @@ cdef class FastDelivery:
     cdef public bint second, outgoing_settled
     cdef public double arrived, sent_at, outcome_at
 
+cdef class FastMulticast:
+    cdef public KernelLink incoming
+    cdef public bytes incoming_tag, strongest
+    cdef public list legs
+    cdef public long incoming_id, counter
+    cdef public double arrived
+    cdef public int open, unanswered, strength, header_info, size
+    cdef public unsigned int message_format
+    cdef public bint second, answered
+
+cdef class FastLeg:
+    cdef public FastMulticast multicast
+    cdef public KernelLink outgoing
+    cdef public bytes outcome
+    cdef public long outgoing_id, number
+    cdef public double sent_at, outcome_at
+    cdef public bint settled
+
+@cython.locals(multicast=FastMulticast)
+cdef FastMulticast _new_multicast(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived)
+@cython.locals(leg=FastLeg)
+cdef FastLeg _new_leg(FastMulticast multicast, KernelLink outgoing, long outgoing_id, long number)
+@cython.locals(incoming=KernelLink, received=Delivery, relay=Relay, router=KernelRouter)
+cdef Delivery _expand_multicast(FastMulticast multicast)
+@cython.locals(outgoing=KernelLink, sent=Delivery, leg=Leg)
+cdef void _expand_leg(FastLeg fast, Relay relay, long size) except *
+@cython.locals(multicast=FastMulticast, outgoing=KernelLink, incoming=KernelLink, kind=long, strength=long, orphaned=bint, last=bint)
+cdef bint _take_outcome(KernelRouter router, FastLeg leg, bytes state, bint settled) except -1
+cdef long _strength(long kind) noexcept
+@cython.locals(incoming=KernelLink, outcome=bytes)
+cdef void _answer(KernelRouter router, FastMulticast multicast) except *
+@cython.locals(incoming=KernelLink)
+cdef void _settle_multicast(KernelRouter router, FastMulticast multicast, bytes state) except *
+cdef long _cost(FastMulticast multicast) except -1
+@cython.locals(leg=FastLeg)
+cdef void _settle_open(KernelRouter router, FastMulticast multicast, bint alike, bytes state) except *
+@cython.locals(outgoing=KernelLink)
+cdef void _settle_receiver(KernelRouter router, FastLeg leg, bytes state) except *
+@cython.locals(outgoing=KernelLink)
+cdef void _settle_leg(KernelRouter router, FastLeg leg) except *
+@cython.locals(link=KernelLink)
+cdef void _forget_incoming(FastMulticast multicast) except *
+cdef void _orphan(KernelRouter router, FastMulticast multicast) except *
+@cython.locals(link=KernelLink, first=FastLeg)
+cdef void _end_if_done(KernelRouter router, FastMulticast multicast) except *
+@cython.locals(recorder=Recorder, link=KernelLink, leg=FastLeg)
+cdef void _record_legs(KernelRouter router, FastMulticast multicast) except *
+@cython.locals(size=Py_ssize_t, recorder=Recorder, settled=bint, second=bint, recorded=bint, incoming_tag=bytes, counter=long,
+               header_info=long, multicast=FastMulticast, leg=FastLeg, payload=bytes, out=KernelLink, each=object,
+               delivery_id=long, sent_at=double)
+cdef bint _relay_to_all(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
+                        Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(wire=KernelConnection, octets=long, beside=long, each=object, out=KernelLink, target=KernelSession)
+cdef bint _all_ready(KernelRouter router, KernelSession session, FastRoute route, long size) except -1
+@cython.locals(target=KernelSession, sink=KernelConnection, router=KernelRouter, size=long, delivery_id=long, leaving=TransferFrame)
+cdef long _write_leg(KernelLink out, TransferFrame frame, bint settled, bytes payload) except? -1
+cdef void _count_leg(KernelRouter router, KernelLink out) except *
+@cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
+cdef long _id_of(object entry, bint sent) except? -2
+@cython.locals(router=KernelRouter, leg=FastLeg, multicast=FastMulticast)
+cdef bint _apply_to_multicast(KernelSession session, object entry, bytes state, bint settled) except -1
+@cython.locals(multicast=FastMulticast)
+cdef long _multicast_cost(object entry) except -1
+@cython.locals(live=object)
+cdef void _end_leg(KernelRouter router, FastLeg leg, list deliveries) except *
+
 cpdef void end_link(KernelLink link) except *
 
 cdef class Sweep:
@@ -352,7 +422,7 @@ cdef class Sweep:
 @cython.locals(session=KernelSession, router=KernelRouter, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
                fast_deliveries=long, deliveries=long, offset=long, last=long, entry=object, each=object)
 cpdef bint sweep(Sweep task) except -1
-@cython.locals(fast=FastDelivery, delivery=Delivery)
+@cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef bint _is_ended(object entry, bint sent) except -1
 cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1
 @cython.locals(link=KernelLink)
@@ -439,7 +509,7 @@ cdef bint _is_ready(KernelLink link) except -1
 cdef bint _is_free(KernelLink link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
 cdef Py_ssize_t _bare_message_at(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except? -2
-@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery, work=long)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(credit=long, seen=long, in_flight=long, window=long, skipped=long, limit=long, effect=long)
 cpdef long apply_flow(KernelSession session, KernelLink link, FlowFrame frame, long allowed) except -1

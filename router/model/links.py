@@ -220,7 +220,6 @@ class OutgoingLink:
         "gone",
         "key",
         "lane",
-        "missed",
         "node",
         "number",
         "remembered",
@@ -264,8 +263,6 @@ class OutgoingLink:
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
         #: The account of the octets of waiting copies; None: the receiver gets no copies.
         self.copies = kernel.Budget(node.config.copy_backlog, connection.account) if copy else None
-        #: Deliveries that this receiver missed: its backlog was full, or a multicast skipped it.
-        self.missed = 0
         #: The time until which its drain waits for the senders, seconds; only while it drains.
         self.drain_by = 0.0
         #: The time since which a multicast waits for this receiver; None: it does not wait.
@@ -336,6 +333,15 @@ class OutgoingLink:
     @max_unsettled.setter
     def max_unsettled(self, most: int) -> None:
         self.endpoint.flow_state.max_outstanding = most
+
+    @property
+    def missed(self) -> int:
+        """Deliveries that this receiver missed: its backlog was full, or a multicast skipped it."""
+        return self.endpoint.flow_state.missed
+
+    @missed.setter
+    def missed(self, missed: int) -> None:
+        self.endpoint.flow_state.missed = missed
 
     @property
     def turn(self) -> int:

@@ -105,6 +105,7 @@ class Recording:
         recorder.on_full = self.flush
         recorder.on_rejected = self.condition
         recorder.on_anonymous = self._address_of
+        recorder.on_ended = self._explain_again
         recorder.give(self._words)
         if not kernel_router.key_prefix:
             Keys(router, kernel_router).begin(epoch)

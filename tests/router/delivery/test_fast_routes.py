@@ -258,16 +258,8 @@ def test_after_the_mesh_has_changed_it_is_decided_anew_how_deliveries_leave(even
 # --------------------------------------------------------------------------------------------------- what is decided
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        AddressConfig(pattern="q", distribution=Distribution.MULTICAST),
-        AddressConfig(pattern="q", redeliver=True),
-    ],
-    ids=["multicast", "redelivered"],
-)
-def test_the_router_decides_about_each_message_of_an_address_with_rules(events: Events, config: AddressConfig) -> None:
-    network = Network(config)
+def test_the_router_decides_about_each_message_that_may_be_sent_again(events: Events) -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True))
     consumer, producer, link = pair(network)
     assert decided(events, lambda: send(producer, link, *[message()] * 3)) == 3
     assert len(consumer.take()) == 3

@@ -26,7 +26,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     Target,
 )
 from amqpmesh.router.amqp.standard.performatives import Attach, Close, Detach, End
-from amqpmesh.router.config.file import AddressConfig, ListenerConfig
+from amqpmesh.router.config.file import AddressConfig, ListenerConfig, Overflow
 from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     FAILED_STATE,
@@ -46,9 +46,19 @@ CONFIGS: Final = (
     AddressConfig(pattern="few", max_unsettled=2, max_credit=3, delivery_annotations=DeliveryAnnotationsRule.DROP),
     AddressConfig(pattern="news", distribution=Distribution.MULTICAST),
     AddressConfig(pattern="again", redeliver=True, attempts=2),
+    AddressConfig(pattern="dropping", distribution=Distribution.MULTICAST, overflow=Overflow.DROP, overflow_time=0.1),
 )
 #: By handle: what producers and consumers name, and in which mode.
-LINKS: Final = ((0, "q", 0), (1, "q", 1), (2, "few", 0), (3, "near", 1), (4, "news", 0), (5, "again", 0))
+LINKS: Final = (
+    (0, "q", 0),
+    (1, "q", 1),
+    (2, "few", 0),
+    (3, "near", 1),
+    (4, "news", 0),
+    (5, "again", 0),
+    (6, "news", 1),
+    (7, "dropping", 0),
+)
 
 
 def _body(text: object) -> bytes:
@@ -239,6 +249,35 @@ class Dice:
 
     def _leave(self) -> tuple[Any, ...]:
         return self.random.choice(["end", "lose", "close"]), self.random.randrange(4)
+
+
+class MulticastDice(Dice):
+    """The random choices of a history of multicasts."""
+
+    #: Handles of links to multicast addresses, the first one usual.
+    HANDLES: Final = (4, 6, 7)
+
+    def world(self, *, at_once: bool) -> dict[str, Any]:
+        """Return the settings of routers and links. Args: at_once: see `Wired`."""
+        consumers = [(number, handle) for number in (2, 3) for handle in self.HANDLES]
+        self.random.shuffle(consumers)
+        count = self.usually(len(consumers), *range(2, len(consumers)))
+        return {**super().world(at_once=at_once), "consumers": consumers[:count]}
+
+    def delivery(self) -> dict[str, Any]:
+        """Return a delivery to send."""
+        handle = self.random.choice(self.HANDLES)
+        return {**super().delivery(), "handle": self.usually(handle, 0), "frames": self.usually(1, 2, 3)}
+
+    def _credit(self) -> tuple[Any, ...]:
+        name, number, _, *rest = super()._credit()
+        return name, number, self.random.choice(self.HANDLES), *rest
+
+    def _attach(self) -> tuple[Any, ...]:
+        return "attach", self.random.randrange(4), self.random.choice(self.HANDLES)
+
+    def _detach(self) -> tuple[Any, ...]:
+        return "detach", self.random.randrange(4), self.random.choice(self.HANDLES), self.random.random() < 0.5
 
 
 class Bench:
@@ -532,6 +571,14 @@ def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, 
     check(dice.world(at_once=at_once), dice.steps(count, at_once=at_once), mesh=False)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+@settings(max_examples=30)
+@given(SEEDS, st.integers(0, 40), ODD)
+def test_it_relays_multicasts_as_it_would_have_decided_them(at_once: bool, seed: int, count: int, odd: float) -> None:
+    dice = MulticastDice(seed, odd)
+    check(dice.world(at_once=at_once), dice.steps(count, at_once=at_once), mesh=False)
+
+
 @settings(max_examples=12)
 @given(SEEDS, st.integers(0, 40), ODD)
 @example(3170611280, 33, 0.02)  # a link gets more credit as shares shrink, while deliveries of another link pass
@@ -590,10 +637,11 @@ def test_a_sender_whose_credit_is_relayed_away_is_given_more_as_soon_as_it_would
     check(world, [("send", 0, first, []), ("send", 0, [other], [])], mesh=False)
 
 
-def test_histories_are_of_use() -> None:
+@pytest.mark.parametrize("choices", [Dice, MulticastDice])
+def test_histories_are_of_use(choices: type[Dice]) -> None:
     came = relayed = 0
     for seed in range(4):
-        dice = Dice(seed, 0.05)
+        dice = choices(seed, 0.05)
         world, steps = dice.world(at_once=False), dice.steps(40, at_once=False)
         _, decided = played(world, steps, mesh=False, alone=True)
         _, whole = played(world, steps, mesh=False, alone=False)

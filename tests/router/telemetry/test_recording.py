@@ -259,6 +259,40 @@ def test_each_receiver_of_a_multicast_has_a_record_of_its_own_under_one_key() ->
     assert [each["outgoing"] for each in records.hops if each["flags"] & Flag.COPY] == [records.number("browser")]
 
 
+@pytest.mark.parametrize("mode", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
+@pytest.mark.usefixtures("relays")
+def test_the_records_of_a_multicast_name_links_that_have_ended_and_say_what_they_were(mode: ReceiverSettleMode) -> None:
+    network = Network(AddressConfig(pattern="news", distribution="multicast"))
+    records = Records(network.core)
+    client, one, two = (network.client() for _ in range(3))
+    one.receiver("news", name="one")
+    two.receiver("news", name="two")
+    sender = client.sender("news", rcv=mode)
+    client.send(sender, settled=True)
+    numbers = records.number("one"), records.number("two")
+    one.take()
+    two.take()
+    sent = client.send(sender)
+    network.now += 0.5
+    settle(one)
+    one.lose()
+    network.advance(0.1)
+    network.now += 0.5
+    settle(two, "rejected")
+    if mode is ReceiverSettleMode.SECOND:
+        sent.dispose(None, settled=True)
+        network.run()
+    assert {
+        (each["counter"], each["outgoing"], each["outcome"], each["outcome_after"] // 100_000_000)
+        for each in records.hops
+    } == {
+        *((1, number, Outcome.NONE, 0) for number in numbers),
+        (2, numbers[0], Outcome.ACCEPTED, 5),
+        (2, numbers[1], Outcome.REJECTED, 11),
+    }
+    assert [each["number"] for each in records.taken[Kind.LINK]].count(numbers[0]) == 2, "it is explained again"
+
+
 def test_what_goes_to_nobody_is_recorded_with_the_reason() -> None:
     network = Network()
     records = Records(network.core)

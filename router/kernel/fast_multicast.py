@@ -1,0 +1,203 @@
+"""Multicast deliveries that the kernel relays without a decision: one incoming side, and a leg for each receiver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel import uncompiled as cython
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.relays import Leg, Relay
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+
+
+# As of `FastDelivery`: none becomes garbage in a cycle, because `legs` is emptied when the delivery ends.
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+@cython.cclass
+class FastMulticast:
+    """The incoming side of a delivery that is relayed to several receivers without a decision, until all sides settle.
+
+    It leaves whole, and unsettled. The outcomes of its legs are counted and merged one by one, so each costs the same
+    for ten receivers and for thousands. For any other operation, `_expand_multicast` makes a relay of it.
+    """
+
+    __slots__ = (
+        "answered",
+        "arrived",
+        "counter",
+        "header_info",
+        "incoming",
+        "incoming_id",
+        "incoming_tag",
+        "legs",
+        "message_format",
+        "open",
+        "second",
+        "size",
+        "strength",
+        "strongest",
+        "unanswered",
+    )
+
+    # Made by `__new__` without `__init__`, as `FastDelivery` is: `_new_multicast` sets all fields.
+    incoming: KernelLink
+    #: -1: the sender is gone, or has settled.
+    incoming_id: int
+    incoming_tag: bytes
+    #: Of the message (§2.7.5); 0: the format of the standard.
+    message_format: int
+    #: rcv-settle-mode second is in force.
+    second: bool
+    #: The sender knows the outcome, and has to settle (mode second).
+    answered: bool
+    #: The time of its arrival, seconds.
+    arrived: float
+    #: All legs, settled ones included.
+    legs: list[FastLeg]
+    #: Legs that are not settled; `unanswered`: legs without an outcome.
+    open: int
+    unanswered: int
+    #: The strongest outcome so far, the first of equal ones; None: there is none. `strength`: its strength; -1: none.
+    strongest: bytes | None
+    strength: int
+    #: For hop records: octets of the payload; `HeaderFields.info`; the counter of its key.
+    size: int
+    header_info: int
+    counter: int
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(512)
+@cython.cclass
+class FastLeg:
+    """The part of a fast multicast that leaves by one link."""
+
+    __slots__ = (
+        "multicast",
+        "number",
+        "outcome",
+        "outcome_at",
+        "outgoing",
+        "outgoing_id",
+        "sent_at",
+        "settled",
+    )
+
+    # Made by `__new__` without `__init__`: `_new_leg` sets all fields.
+    multicast: FastMulticast
+    outgoing: KernelLink
+    outgoing_id: int
+    #: The tag of the outgoing delivery is this number in hexadecimal digits.
+    number: int
+    #: The outgoing delivery is settled.
+    settled: bool
+    #: The receiver's outcome, or the one in its place; None: there is none yet.
+    outcome: bytes | None
+    #: The time at which it left, seconds, -1: it is not recorded; `outcome_at`: of the outcome, -1: not yet.
+    sent_at: float
+    outcome_at: float
+
+
+def _new_multicast(
+    incoming: KernelLink, incoming_id: int, incoming_tag: bytes, second: bool, arrived: float
+) -> FastMulticast:
+    """Make a fast multicast without legs, and put it into the ledger."""
+    multicast = FastMulticast.__new__(FastMulticast)
+    multicast.incoming = incoming
+    multicast.incoming_id = incoming_id
+    multicast.incoming_tag = incoming_tag
+    multicast.message_format = 0
+    multicast.second = second
+    multicast.answered = False
+    multicast.arrived = arrived
+    multicast.legs = []
+    multicast.open = 0
+    multicast.unanswered = 0
+    multicast.strongest = None
+    multicast.strength = -1
+    multicast.size = 0
+    multicast.header_info = 4
+    multicast.counter = 0
+    incoming.session.incoming.put(incoming_id, multicast)
+    incoming.unsettled[incoming_tag] = multicast
+    return multicast
+
+
+def _new_leg(multicast: FastMulticast, outgoing: KernelLink, outgoing_id: int, number: int) -> FastLeg:
+    """Add a leg to a multicast, and put it into the ledger."""
+    leg = FastLeg.__new__(FastLeg)
+    leg.multicast = multicast
+    leg.outgoing = outgoing
+    leg.outgoing_id = outgoing_id
+    leg.number = number
+    leg.settled = False
+    leg.outcome = None
+    leg.sent_at = -1.0
+    leg.outcome_at = -1.0
+    multicast.legs.append(leg)
+    multicast.open += 1
+    multicast.unanswered += 1
+    outgoing.session.outgoing.put(outgoing_id, leg)
+    outgoing.outstanding += 1
+    return leg
+
+
+def _expand_multicast(multicast: FastMulticast) -> Delivery:
+    """Make a relay of a fast multicast that needs a decision. Returns: its incoming delivery."""
+    incoming = multicast.incoming
+    received = Delivery(incoming, multicast.incoming_tag, multicast.message_format, False, multicast.second)
+    received.delivery_id = multicast.incoming_id
+    received.complete = True
+    relay = Relay(incoming.record, received, multicast.message_format, multicast.arrived)
+    relay.waiting = False
+    relay.complete = True
+    relay.attempts = 1
+    relay.counter = multicast.counter
+    relay.header_info = multicast.header_info
+    received.relay = relay
+    if multicast.answered:
+        relay.answered = True
+        received.state = multicast.strongest
+    if multicast.incoming_id == -1:
+        received.settled = received.remote_settled = True
+        relay.incoming = None
+    else:
+        incoming.session.incoming.put(received.delivery_id, received)
+        incoming.unsettled[received.tag] = received
+    for each in multicast.legs:
+        _expand_leg(each, relay, multicast.size)
+    # The first of equally strong outcomes, which need not be that of the first leg.
+    relay.strongest = multicast.strongest
+    multicast.legs = []
+    router = incoming.session.wire.router
+    if router is not None and router.on_expand is not None:
+        router.on_expand(relay)
+    return received
+
+
+def _expand_leg(fast: FastLeg, relay: Relay, size: int) -> None:
+    """Add the leg of a fast multicast to the relay in its place. Args: size: octets of the payload."""
+    outgoing = fast.outgoing
+    sent = Delivery(outgoing, b"%x" % fast.number, relay.message_format, False, False)
+    sent.complete = True
+    sent.size = size
+    sent.leg = leg = Leg(relay, outgoing.record, False)
+    leg.delivery = sent
+    leg.started = True
+    relay.add(leg)
+    if fast.outcome is not None:
+        leg.decide(fast.outcome)
+    leg.sent_at = fast.sent_at
+    leg.outcome_at = fast.outcome_at
+    if fast.settled:
+        leg.end()
+        sent.settled = sent.remote_settled = True
+    else:
+        sent.delivery_id = fast.outgoing_id
+        leg.counted = True
+        outgoing.session.outgoing.put(sent.delivery_id, sent)
+        outgoing.unsettled[sent.tag] = sent

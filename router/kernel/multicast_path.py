@@ -1,0 +1,205 @@
+"""The relaying of multicast deliveries without a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.backpressure import _COPIED, _wait_for_output
+from amqpmesh.router.kernel.fast_deliveries import _record
+from amqpmesh.router.kernel.fast_multicast import _new_leg, _new_multicast
+from amqpmesh.router.kernel.fast_route import _FRAME_HEAD, _is_free
+from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
+from amqpmesh.router.kernel.head_sections import _bare_message_at
+from amqpmesh.router.kernel.transfer_accounting import (
+    _check_first_transfer,
+    _count_first_sent,
+    _count_first_transfer,
+)
+from amqpmesh.router.kernel.violations import Violation
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
+    from amqpmesh.router.kernel.fast_route import FastRoute
+    from amqpmesh.router.kernel.frame_fields import TransferFrame
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
+
+#: The most octets that are written for a delivery: some 5 ms of work. The router decides about a larger one.
+_MOST_WRITTEN: Final = 8 * 2**20
+
+
+def _relay_to_all(
+    router: KernelRouter,
+    session: KernelSession,
+    link: KernelLink,
+    route: FastRoute,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+) -> bool:
+    """Relay a whole delivery by all links of a route. Returns: whether it was relayed.
+
+    Nothing is written before all links are known to take it.
+    """
+    size = end - payload_at
+    if (
+        frame.more
+        or link.lane
+        or not route.links
+        or size > route.room
+        or (size + _FRAME_HEAD) * len(route.links) > _MOST_WRITTEN
+        or not _all_ready(router, session, route, size)
+    ):
+        return False
+    recorder = router.recorder
+    if recorder is not None:
+        router.header.clear()
+    if frame.message_format <= 0 and _bare_message_at(router.header, data, payload_at, end, route.drops, True) < 0:
+        return False
+    try:
+        _check_first_transfer(session, link, frame, size)
+    except Violation:
+        return False  # the engine reads the frame again, finds the same error, and answers it
+    settled = frame.settled == 1
+    incoming_tag = frame.delivery_tag
+    assert incoming_tag is not None
+    _count_first_transfer(session, link, settled, size)
+    session.in_parts = False
+    if size < _COPIED:
+        session.small += 1
+        router.small_at = router.now
+    else:
+        session.small = 0
+        session.wire.toward = -1
+    session.release(0)
+    counter = 0
+    header_info = 4
+    recorded = False
+    if recorder is not None:
+        counter = router.counter(link, incoming_tag)
+        recorded = recorder.takes(counter)
+        if recorded and frame.message_format <= 0:
+            header_info = router.header.info()
+    multicast: FastMulticast | None = None
+    if not settled:
+        second = link.second and frame.rcv_settle_mode != 0
+        multicast = _new_multicast(link, frame.delivery_id, incoming_tag, second, router.now)
+        if frame.message_format > 0:
+            multicast.message_format = frame.message_format
+        multicast.size = size
+        multicast.header_info = header_info
+        multicast.counter = counter
+        router.relays += 1
+        if router.relays > router.most_relays:
+            router.most_relays = router.relays
+    payload = data[payload_at:end]
+    for each in route.links:
+        out: KernelLink = each
+        delivery_id = _write_leg(out, frame, settled, payload)
+        sent_at = -1.0
+        if recorder is not None and recorded:
+            sent_at = recorder.time()
+            if settled:
+                _record(
+                    router,
+                    recorder,
+                    link,
+                    out,
+                    incoming_tag,
+                    b"",
+                    counter,
+                    size,
+                    router.now,
+                    sent_at,
+                    -1.0,
+                    b"",
+                    header_info,
+                )
+        if multicast is not None:
+            leg: FastLeg = _new_leg(multicast, out, delivery_id, out.last_tag)
+            leg.sent_at = sent_at
+        _count_leg(router, out)
+    for out in route.left_out:
+        out.missed += 1
+    # Each leg costs as much as a delivery. `relay_frames` counts one of them.
+    session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8))
+    link.relayed += 1
+    link.last_at = router.now
+    link.credit_slack -= 1
+    if link.credit_slack < 0:
+        router.needs_update = True
+    if not link.dirty:
+        router.mark_dirty(link)
+    return True
+
+
+def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, size: int) -> bool:
+    """Return whether each link of a route can take a delivery in one frame now.
+
+    Links of one connection follow each other in the route, so the room that they need together is counted. If an output
+    is full that is not being written yet, the frame waits for it.
+    """
+    wire = None
+    octets = size + _FRAME_HEAD
+    beside = 0  # links of the same connection before this one
+    for each in route.links:
+        out: KernelLink = each
+        target = out.session
+        if target.wire is wire:
+            beside += 1
+        else:
+            wire = target.wire
+            beside = 0
+        if (
+            not _is_free(out)
+            or target.remote_incoming_window <= beside
+            or (out.max_message_size and size > out.max_message_size)
+        ):
+            return False
+        if wire.sending + len(wire.out) + beside * octets > wire.backlog:
+            if session.wire.patient:
+                _wait_for_output(router, session.wire, wire, True)
+            return False
+    return True
+
+
+def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, payload: bytes) -> int:
+    """Write a whole delivery to a link that is ready. Args: frame: the incoming one. Returns: the delivery-id."""
+    target = out.session
+    sink = target.wire
+    size = len(payload)
+    out.last_tag += 1
+    delivery_id = target.next_delivery_id
+    if target.in_full or frame.message_format > 0:
+        router = sink.router
+        assert router is not None
+        leaving = router.outgoing_frame
+        leaving.handle = out.handle
+        leaving.delivery_id = delivery_id
+        leaving.delivery_tag = b"%x" % out.last_tag
+        leaving.message_format = frame.message_format if frame.message_format > 0 else 0
+        leaving.settled = 1 if settled else -1
+        leaving.more = False
+        leaving.rcv_settle_mode = -1
+        write_transfer(sink.out, target.channel, leaving, payload, sink.remote_max_frame_size, target.in_full)
+    else:
+        _write_whole(sink.out, target.channel, out.handle, delivery_id, b"", 0, out.last_tag, settled, -1, size)
+        sink.out += payload
+    _count_first_sent(target, out, settled)
+    out.octets += size
+    if not target.woken:
+        target.stir()
+    return delivery_id
+
+
+def _count_leg(router: KernelRouter, out: KernelLink) -> None:
+    """Note that a delivery has left by a link."""
+    out.last_at = router.now
+    if not out.link_credit:
+        router.needs_update = True
+    if not out.dirty:
+        router.mark_dirty(out)
+        if out.session.wire.sending:  # its peer does not read: the waiting output must be counted
+            router.needs_update = True
