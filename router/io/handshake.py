@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ssl import SSLCertVerificationError, SSLContext
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import trio
 
@@ -34,6 +34,10 @@ class Identity:
         # An unverified certificate has a binary form, too.
         certificate = stream.getpeercert(binary_form=True) if told else None
         return cls(certificate, certificate_user(told), certificate_subject(told))
+
+
+UNKNOWN: Final = Identity()
+"""The identity of a peer that has shown no certificate."""
 
 
 async def secure(

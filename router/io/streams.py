@@ -173,6 +173,14 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
 
+    def end_writing(self) -> bool:
+        """End our direction of the stream, without waiting. Returns: False: the peer is gone."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return True
+
     async def send_eof(self) -> None:
         """End our direction of the stream. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()

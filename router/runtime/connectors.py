@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,12 @@ from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.tls import untrusted_reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
-from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.statistics.router_statistics import (
+    ConnectorState,
+    ConnectorStatistics,
+    ContainerLinkState,
+    ContainerLinkStatistics,
+)
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect
@@ -385,3 +390,14 @@ def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error
     else:  # a TLS 1.3 server checks our certificate after our handshake, and may not say why it refuses it
         hint = ": does it believe our certificate?" if connector.shows_certificate else ""
     return f"{read_error or 'the peer closed before it answered'}{hint}"
+
+
+def explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
+    """Return a link's statistics with the reason of its connector, if the connector has no connection."""
+    if link.state is not ContainerLinkState.DISCONNECTED:
+        return link
+    connector = next((each for each in connectors if each.name == link.connector), None)
+    if connector is None:
+        return link
+    reason = f"connector {connector.name} is {connector.state}" + (f": {connector.reason}" if connector.reason else "")
+    return replace(link, reason=reason)

@@ -1,5 +1,7 @@
 """Certificates, users and passwords of listeners and connectors: read at the start, and again on reload."""
 
+from __future__ import annotations
+
 import os
 import ssl
 import time
@@ -19,9 +21,12 @@ from amqpmesh.router.config.file import (
 )
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.endpoint_setup import client_sasl
+from amqpmesh.router.io.handshake import UNKNOWN, Identity
 from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
 
 if TYPE_CHECKING:
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
 
 
@@ -51,6 +56,21 @@ class Credentials:
             return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
         except OSError as error:
             raise _unusable_file(error, tls.certificate, f"{where or listener.name}.tls") from None
+
+    def accept(
+        self, core: Core, listener: ListenerConfig, host: str, now: float, identity: Identity = UNKNOWN
+    ) -> ConnectionRecord:
+        """Tell the core of a connection to the listener. Args: host: the peer's address. identity: shown in TLS."""
+        return core.accept(
+            listener,
+            host,
+            now,
+            secured=listener.endpoint.secure,
+            certificate=identity.certificate,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            users=self.users,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +155,7 @@ def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] 
     return password
 
 
-def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> "Membership | None":
+def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> Membership | None:
     """Return the membership that the configuration asks for, or None if the router is in no mesh.
 
     Args: clock: seconds since 1970, for the validity of certificates.

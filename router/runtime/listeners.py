@@ -15,6 +15,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.poller import READABLE, Poller
 from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 
 log = event_log.EventLog("amqpmesh.io")
@@ -59,6 +60,7 @@ class Listener:
         self.most = 0
         self.refused = 0
         self._sockets = sockets
+        self._poller: Poller | None = None
 
     @property
     def name(self) -> str:
@@ -94,8 +96,13 @@ class Listener:
         except OSError as error:
             raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
 
-    async def accept(self, admit: Admit) -> None:
-        """Pass each new connection with the peer's address to `admit`, until `close`."""
+    async def accept(self, admit: Admit, poller: Poller | None = None) -> None:
+        """Pass each new connection with the peer's address to `admit`, until `close`.
+
+        Args: poller: waits for connections from now on, and `accept` returns at once.
+        """
+        if poller is not None and self._is_polled_by(poller, admit):
+            return
         async with trio.open_nursery() as nursery:
             for listening in self._sockets:
                 nursery.start_soon(self._accept, listening, admit)
@@ -104,26 +111,54 @@ class Listener:
         """Accept no more connections."""
         for listening in self._sockets:
             if listening.fileno() != -1:
+                if self._poller is not None:
+                    self._poller.remove(listening.fileno())
                 trio.lowlevel.notify_closing(listening)
                 listening.close()
+
+    def _is_polled_by(self, poller: Poller, admit: Admit) -> bool:
+        """Return False if the system has no resources for polling."""
+        sockets = [each for each in self._sockets if each.fileno() != -1]
+        added = []
+        try:
+            for listening in sockets:
+                poller.add(listening.fileno(), _PolledSocket(self, listening, admit, poller), READABLE)
+                added.append(listening)
+        except OSError:
+            for listening in added:
+                poller.remove(listening.fileno())
+            return False
+        self._poller = poller
+        return True
+
+    def accept_some(self, listening: socket.socket, admit: Admit) -> float:
+        """Accept connections that wait, `ACCEPT_BATCH` at most. Never raise.
+
+        Returns: the seconds until it may accept again.
+        """
+        try:
+            for _ in range(ACCEPT_BATCH):
+                self._accept_one(listening, admit)
+        except (BlockingIOError, ConnectionError):
+            pass  # none is left, or the peer is gone already
+        except OSError as error:
+            # No file descriptors or memory are left. Open connections continue, and may free some.
+            log.warning("accept failed", peer=self.url, reason=error.strerror or str(error))
+            return PAUSE
+        except Exception as error:
+            log.error("internal error", exception=error, peer=self.url)
+            return PAUSE
+        return 0.0
 
     async def _accept(self, listening: socket.socket, admit: Admit) -> None:
         while listening.fileno() != -1:
             try:
                 await trio.lowlevel.wait_readable(listening)
-                for _ in range(ACCEPT_BATCH):
-                    self._accept_one(listening, admit)
-            except (BlockingIOError, ConnectionError):
-                continue  # the peer is gone already
             except trio.ClosedResourceError:
                 return
-            except OSError as error:
-                # No file descriptors or memory are left. Open connections continue, and may free some.
-                log.warning("accept failed", peer=self.url, reason=error.strerror or str(error))
-                await trio.sleep(PAUSE)
-            except Exception as error:
-                log.error("internal error", exception=error, peer=self.url)
-                await trio.sleep(PAUSE)
+            pause = self.accept_some(listening, admit)
+            if pause:
+                await trio.sleep(pause)
 
     def _accept_one(self, listening: socket.socket, admit: Admit) -> None:
         """Accept one connection. Raises: as sockets do."""
@@ -134,6 +169,25 @@ class Listener:
             admit(self, TcpStream(connected), WORKER)
         else:
             connected.close()
+
+
+class _PolledSocket:
+    """One socket of a listener, as the poller serves it."""
+
+    is_heavy = False
+
+    def __init__(self, listener: Listener, listening: socket.socket, admit: Admit, poller: Poller) -> None:
+        self._listener = listener
+        self._listening = listening
+        self._admit = admit
+        self._poller = poller
+
+    def serve(self, until: float) -> bool:  # noqa: ARG002 - `ACCEPT_BATCH` limits its time
+        """See `Polled`. The system reports the connections that are left."""
+        pause = self._listener.accept_some(self._listening, self._admit)
+        if pause:
+            self._poller.rest(self._listening.fileno(), pause)
+        return False
 
 
 def reserved(config: ListenerConfig) -> list[socket.socket]:

@@ -54,7 +54,6 @@ class PolledTransport(Transport):
         self._descriptor = stream.descriptor
         #: The events that it is polled for; None: it is not polled.
         self._events: int | None = None
-        self._is_read = trio.Event()
         self._read_size = READ_SIZE
         self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
         self._small_reads = 0
@@ -85,6 +84,7 @@ class PolledTransport(Transport):
 
     async def _read(self) -> None:
         while True:
+            self._is_read = trio.Event()
             # The handshake may have read application data that the system does not report. WRITABLE is ready at once,
             # so the connection is served at once.
             self._poller.add(self._descriptor, self, READABLE | WRITABLE)
@@ -95,7 +95,6 @@ class PolledTransport(Transport):
                 self._stop_polling()
             if not self._pauses or not await self._resume():
                 return
-            self._is_read = trio.Event()
 
     @property
     def is_heavy(self) -> bool:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import select
+from collections import deque
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from amqpmesh.router.io.environment import environment, stopwatch_seconds
+from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.runtime.driver import TURNS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -56,6 +60,16 @@ class Polled(Protocol):
         """
 
 
+class Concluding(Protocol):
+    """An object that the poller concludes: a connection that ends."""
+
+    def conclude(self) -> None:
+        """End the connection as far as that needs no waiting. Never raise."""
+
+    def cancel(self) -> None:
+        """End the connection soon, whatever it waits for."""
+
+
 class Poller:
     """The polling task; it starts with the first socket."""
 
@@ -71,6 +85,11 @@ class Poller:
         #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
         #: heavy and have not had their turn.
         self._busy: dict[int, None] = {}
+        #: Connections that end, in order; and those that are to end at a time, in the order of these times. One timer
+        #: serves them all.
+        self._ending: deque[Concluding] = deque()
+        self._in_time: dict[Concluding, float] = {}
+        self._is_scheduled = False
         #: A write to it ends the wait for the system.
         self._wake_up = -1
         self._sleeps = False
@@ -103,9 +122,52 @@ class Poller:
     def serve_soon(self, descriptor: int) -> None:
         """Serve a socket soon, for work that the system does not report."""
         self._busy[descriptor] = None
+        self.wake()
+
+    def wake(self) -> None:
+        """End the wait for the system, if the poller waits."""
         if self._sleeps:
             self._sleeps = False
             os.eventfd_write(self._wake_up, 1)
+
+    def rest(self, descriptor: int, seconds: float) -> None:
+        """Do not serve a socket for some seconds, although it is readable."""
+        self.change(descriptor, 0)
+        self._start(partial(self._end_rest, descriptor, self._polled[descriptor], seconds))
+
+    async def _end_rest(self, descriptor: int, polled: Polled, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if self._polled.get(descriptor) is polled:
+            self.change(descriptor, READABLE)
+
+    def conclude_soon(self, connection: Concluding) -> None:
+        """Conclude a connection in its turn: thousands may end at once."""
+        self._ending.append(connection)
+        self.wake()
+
+    def conclude_in_time(self, connection: Concluding) -> None:
+        """Cancel a connection in `LINGER` seconds, unless it has ended before."""
+        self._in_time.setdefault(connection, trio.current_time() + LINGER)
+        self._schedule()
+
+    def forget(self, connection: Concluding) -> None:
+        """Note that a connection has ended."""
+        self._in_time.pop(connection, None)
+
+    def _schedule(self) -> None:
+        if self._in_time and not self._is_scheduled:
+            self._is_scheduled = True
+            self._driver.core.context.schedule(next(iter(self._in_time.values())), self._cancel_overdue)
+
+    def _cancel_overdue(self) -> None:
+        self._is_scheduled = False
+        now = trio.current_time()
+        for connection, at in tuple(self._in_time.items()):
+            if at > now:
+                break
+            del self._in_time[connection]
+            connection.cancel()
+        self._schedule()
 
     def remove(self, descriptor: int) -> None:
         """Serve a socket no more; to be called before it is closed."""
@@ -121,13 +183,13 @@ class Poller:
     async def _run(self) -> None:
         stopwatch = environment().stopwatch
         settle = self._driver.settle
-        polled, busy = self._polled, self._busy
+        polled, busy, ending = self._polled, self._busy, self._ending
         #: Output is left to write.
         left = False
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # keep no reference to the last served object while waiting
-                if busy or left:
+                if busy or left or ending:
                     await trio.lowlevel.checkpoint()
                 else:
                     self._sleeps = True
@@ -137,7 +199,7 @@ class Poller:
                 for _ in range(ROUNDS):
                     began = settled = stopwatch()
                     ready = epoll.poll(0)
-                    if not (ready or busy or left):
+                    if not (ready or busy or left or ending):
                         break
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
@@ -157,6 +219,8 @@ class Poller:
                                 until = settled + BATCH_TIME
                         self._serve(descriptor, until)
                     left = settle(TOGETHER)
+                    for _ in range(min(TURNS, len(ending))):
+                        ending.popleft().conclude()
                     if busy:
                         now = stopwatch()
                         if now > until:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,12 +26,13 @@ from amqpmesh.router.incremental import Steps, run_to_end
 from amqpmesh.router.io.dialing import Backoff, Opener
 from amqpmesh.router.io.dns import LookUp, look_up
 from amqpmesh.router.io.environment import environment
-from amqpmesh.router.io.handshake import Identity, secure
+from amqpmesh.router.io.handshake import UNKNOWN, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
+from amqpmesh.router.runtime.accepted import AcceptedTransport
+from amqpmesh.router.runtime.connectors import Connector, Network, explained, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.heap import RouterMemory
@@ -42,9 +43,6 @@ from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.statistics.router_statistics import (
-    ConnectorStatistics,
-    ContainerLinkState,
-    ContainerLinkStatistics,
     Statistics,
 )
 
@@ -133,7 +131,7 @@ class Router(LinkFactory):
         self._core: Core | None = None
         self._accepting = False
         self._drained = False
-        self._serving: set[trio.CancelScope] = set()
+        self._serving: set[trio.CancelScope | AcceptedTransport] = set()
         self._idle = trio.Event()
         self._draining = trio.Lock()
 
@@ -187,7 +185,7 @@ class Router(LinkFactory):
         if telemetry is not None:
             self._nursery.start_soon(telemetry.run)
         for each in bound:
-            self._nursery.start_soon(each.accept, self._admit)
+            self._nursery.start_soon(each.accept, self._admit, None if each.config.endpoint.secure else self._poller)
         pairs = zip(self.config.connectors, credentials, strict=True)
         self.connectors = tuple(self._start_connector(connector, loaded) for connector, loaded in pairs)
         return self
@@ -303,7 +301,7 @@ class Router(LinkFactory):
             told,
             listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
             connectors=connectors,
-            container_links=tuple(_explained(each, connectors) for each in told.container_links),
+            container_links=tuple(explained(each, connectors) for each in told.container_links),
         )
 
     @property
@@ -344,7 +342,32 @@ class Router(LinkFactory):
             return
         listener.connections += 1
         listener.most = max(listener.most, listener.connections)
-        self._nursery.start_soon(self._serve_accepted, listener, stream, host)
+        if self._poller is None or listener.config.endpoint.secure:
+            self._nursery.start_soon(self._serve_accepted, listener, stream, host)
+        else:
+            self._begin_polled(self._poller, listener, stream, host)
+
+    def _begin_polled(self, poller: Poller, listener: Listener, stream: TcpStream, host: str) -> None:
+        """Serve a connection without TLS by the poller. Raises: nothing; an internal error is logged."""
+
+        def has_ended(transport: AcceptedTransport) -> None:
+            listener.connections -= 1
+            self._serving.discard(transport)
+            self._idle.set()
+
+        try:
+            credentials = self._credentials[listener.config]
+            record = credentials.accept(self._started(), listener.config, host, trio.current_time())
+            transport = AcceptedTransport(
+                self._driver, record, stream, credentials, poller, self._nursery.start_soon, has_ended
+            )
+        except Exception as error:
+            log.error("internal error", exception=error, peer=host, listener=listener.name)
+            stream.close()
+            listener.connections -= 1
+            return
+        self._serving.add(transport)
+        transport.begin()
 
     def _start_inside(self, serve: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(self._serve_inside, serve)
@@ -404,23 +427,14 @@ class Router(LinkFactory):
     async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
         core = self._started()
         credentials = self._credentials[listener]
-        identity = Identity()
+        identity = UNKNOWN
         if listener.endpoint.secure:
             assert credentials.context is not None, "the configuration demands a certificate for amqps"
             secured = await secure(stream, credentials.context, host, core.logins, mesh=listener.is_mesh)
             if secured is None:
                 return
             stream, identity = secured
-        record = core.accept(
-            listener,
-            host,
-            trio.current_time(),
-            secured=listener.endpoint.secure,
-            certificate=identity.certificate,
-            certificate_user=identity.user,
-            certificate_subject=identity.subject,
-            users=credentials.users,
-        )
+        record = credentials.accept(core, listener, host, trio.current_time(), identity)
         await self._transport(record, stream, credentials).run()
 
     def _transport(
@@ -455,8 +469,8 @@ class Router(LinkFactory):
         self._driver.settle()
 
     async def _drop_all(self) -> None:
-        for scope in self._serving:
-            scope.cancel()
+        for each in tuple(self._serving):
+            each.cancel()
         await self._until_nobody_is_served()
 
     async def _until_nobody_is_served(self) -> None:
@@ -464,17 +478,6 @@ class Router(LinkFactory):
             self._idle = trio.Event()
             await self._idle.wait()
         self._driver.finish_chores()
-
-
-def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
-    """Return a link's statistics with the reason of its connector, if the connector has no connection."""
-    if link.state is not ContainerLinkState.DISCONNECTED:
-        return link
-    connector = next((each for each in connectors if each.name == link.connector), None)
-    if connector is None:
-        return link
-    reason = f"connector {connector.name} is {connector.state}" + (f": {connector.reason}" if connector.reason else "")
-    return replace(link, reason=reason)
 
 
 def memory_of(router: Router) -> RouterMemory:

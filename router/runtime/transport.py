@@ -52,12 +52,9 @@ class Transport(ABC):
         self._record = record
         self._stream = stream
         self._credentials = credentials
-        self._log = log.bind(connection=record.number, **record.origin)
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
         self._stopwatch = environment().stopwatch
         self._now = trio.lowlevel.current_clock().current_time
-        self._scope = trio.CancelScope()
-        self._reading = trio.CancelScope()
         #: Input; the part up to `_received` has been passed to the core. `_has_work`: the core has work left on that
         #: part.
         self._unread = b""
@@ -75,8 +72,9 @@ class Transport(ABC):
 
     async def run(self) -> None:
         """Serve the connection until it ends. Raises: nothing; internal errors are logged."""
+        self._reading = trio.CancelScope()
         try:
-            with self._scope:
+            with trio.CancelScope() as self._scope:
                 self._limit_buffers()
                 await self._driver.turn()
                 self._driver.connect(self._record, self)
@@ -285,7 +283,8 @@ class Transport(ABC):
 
     def _read_failed(self, error: trio.BrokenResourceError | trio.ClosedResourceError) -> None:
         self.read_error = str(error.__cause__ or error)
-        self._log.debug("transport broken", reason=self.read_error)
+        record = self._record
+        log.debug("transport broken", connection=record.number, **record.origin, reason=self.read_error)
 
     def _write_failed(self) -> None:
         # The peer is gone, but its last octets may still be unread: a message, a `close`.
@@ -294,9 +293,13 @@ class Transport(ABC):
 
     def _fault(self, error: Exception) -> None:
         """Log an internal error: it ends this connection, no other."""
-        self._log.error("internal error", exception=error, peer=self._record.host)
-        self._is_write_closed = True
+        self._log_fault(error)
         self._scope.cancel()
+
+    def _log_fault(self, error: Exception) -> None:
+        record = self._record
+        log.error("internal error", exception=error, connection=record.number, **record.origin, peer=record.host)
+        self._is_write_closed = True
 
     async def _close_gracefully(self) -> None:
         """End the stream after the connection has ended by the standard: the peer must get our last frames."""
