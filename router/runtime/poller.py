@@ -219,8 +219,10 @@ class Poller:
                                 until = settled + BATCH_TIME
                         self._serve(descriptor, until)
                     left = settle(TOGETHER)
-                    for _ in range(min(TURNS, len(ending))):
-                        ending.popleft().conclude()
+                    if ending:
+                        for _ in range(min(TURNS, len(ending))):
+                            ending.popleft().conclude()
+                        left = settle(TOGETHER)
                     if busy:
                         now = stopwatch()
                         if now > until:
