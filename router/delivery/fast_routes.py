@@ -35,11 +35,8 @@ def reopen(context: Context, *, amid: bool = False) -> None:
     for node in closed:
         route = node.fast_route
         assert route is not None, "else nothing was closed"
-        route.links, route.bulk, route.left_out = (
-            [],
-            [],
-            [],
-        )  # tables of anonymous senders may keep the route when the node is gone
+        # Tables of anonymous senders may keep the route when the node is gone.
+        route.links, route.bulk, route.left_out = [], [], []
         if _receivers(node) <= FEW or (route.wanted and not amid):
             route.wanted = False
             _decide(context, node)
