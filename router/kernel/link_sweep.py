@@ -136,8 +136,17 @@ def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> 
 
 
 def _multicast_cost(entry: FastMulticast | FastLeg) -> int:
-    """Return how many fast deliveries end in the time in which this one does: its legs are looked at."""
-    multicast: FastMulticast = entry.multicast if isinstance(entry, FastLeg) else entry
+    """Return how many fast deliveries end in the time in which this one does: all legs of a multicast are looked at.
+
+    For a leg, this is so only if no leg but those of this step lacks an outcome: then the sender is told.
+    """
+    if isinstance(entry, FastLeg):
+        leg: FastLeg = entry
+        multicast = leg.multicast
+        if multicast.unanswered > _SWEPT_FAST:
+            return 1
+    else:
+        multicast = entry
     return 1 + len(multicast.legs) // _LEGS_AT_ONCE
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The most octets that are written for a delivery: some 5 ms of work. The router decides about a larger one.
 _MOST_WRITTEN: Final = 8 * 2**20
+#: Legs that are written in the time of one delivery.
+_LEGS_A_DELIVERY: Final = 4
 
 
 def _relay_to_all(
@@ -123,8 +125,8 @@ def _relay_to_all(
         _count_leg(router, out)
     for out in route.left_out:
         out.missed += 1
-    # Each leg costs as much as a delivery. `relay_frames` counts one of them.
-    session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8))
+    # `relay_frames` counts one delivery.
+    session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8)) // _LEGS_A_DELIVERY
     link.relayed += 1
     link.last_at = router.now
     link.credit_slack -= 1

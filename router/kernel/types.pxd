@@ -48,6 +48,7 @@ cdef long _FIRST
 cdef long _LEAST
 cdef long _ALL
 cdef long _MOST_WRITTEN
+cdef long _LEGS_A_DELIVERY
 cdef long _LEGS_AT_ONCE
 cdef long _SETTLE_SENDER
 cdef long _SETTLE_RECEIVER
@@ -406,7 +407,7 @@ cdef void _count_leg(KernelRouter router, KernelLink out) except *
 cdef long _id_of(object entry, bint sent) except? -2
 @cython.locals(router=KernelRouter, leg=FastLeg, multicast=FastMulticast)
 cdef bint _apply_to_multicast(KernelSession session, object entry, bytes state, bint settled) except -1
-@cython.locals(multicast=FastMulticast)
+@cython.locals(multicast=FastMulticast, leg=FastLeg)
 cdef long _multicast_cost(object entry) except -1
 @cython.locals(live=object)
 cdef void _end_leg(KernelRouter router, FastLeg leg, list deliveries) except *
