@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.incremental import Chores
 from amqpmesh.router.kernel import KernelRouter
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.memory.holders import Memory
+from amqpmesh.router.model.connections import Freed
 from amqpmesh.router.model.counters import Tally
 from amqpmesh.router.model.credit_share import take_counts
 from amqpmesh.router.model.ended_links import EndedLinks
@@ -71,6 +73,7 @@ class Context:
         #: Work that is too much for one turn, and the part of it that ends deliveries of ended links.
         self.chores = Chores()
         self.ended_links = EndedLinks()
+        self.freed = Freed()
         #: Attached links by their names, so that a second attach finds the first (§2.6.1).
         self.link_names = LinkNames()
         self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
@@ -179,6 +182,23 @@ class Context:
             self.seen_as(link.node).count(link)
         link.endpoint.flow_state.reset_counters()
 
+    def dismantle(self, link: Link) -> None:
+        """Dismantle a link if nothing needs its parts any more: it or its session has ended, and all its deliveries.
+
+        The two happen in either order; each of them asks for this.
+        """
+        endpoint = link.endpoint
+        if (
+            (
+                endpoint.closed
+                or endpoint.state is LinkEndpointState.DETACHED
+                or endpoint.session.flow_state.channel == -1
+            )
+            and link not in self.ended_links.links
+            and link not in link.connection.detached_unsettled
+        ):
+            link.dismantle()
+
     # --------------------------------------------------------------------------------------------------- detached links
 
     def end_detached(self, link: Link) -> None:
@@ -186,6 +206,7 @@ class Context:
         if link in link.connection.detached_unsettled and not link.has_unsettled:
             self.forget_detached(link)
             self.keep_count(link)
+            self.dismantle(link)
 
     def forget_detached(self, link: Link) -> bool:
         """Let go of a link that was detached without being closed. Returns: whether it was such a link."""
@@ -245,6 +266,13 @@ class Context:
             if route is not None:
                 route.generation = 0
                 self.closed[share.ingress] = None
+
+    def forget_fast_routes(self, node: Node) -> None:
+        """Close the fast routes to a node that a receiver leaves, and forget their links: a closed route may stay."""
+        self.close_fast_route(node)
+        for each in (node, *(share.ingress for share in node.borrowers)):
+            if each.fast_route is not None:
+                each.fast_route.links, each.fast_route.bulk = [], []
 
     def catch_up(self) -> None:
         """Tell links, pools and shares of the deliveries that the kernel has relayed alone."""

@@ -128,7 +128,10 @@ class Core:
             self._numbers += 1
         number = 0 if own else self._numbers
         engine = endpoint(self.context.id, listener, negotiation, now)
-        record = ConnectionRecord(number, engine, listener, host, now, memory=self.context.budget, own=own)
+        context = self.context
+        record = ConnectionRecord(
+            number, engine, listener, host, now, memory=context.budget, freed=context.freed, own=own
+        )
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -166,7 +169,10 @@ class Core:
             self._id_for(connector), connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname
         )
         self._numbers += 1
-        record = ConnectionRecord(self._numbers, engine, connector, host, now, memory=self.context.budget)
+        context = self.context
+        record = ConnectionRecord(
+            self._numbers, engine, connector, host, now, memory=context.budget, freed=context.freed
+        )
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -305,6 +311,8 @@ class Core:
         record.unfinished = None
         self.context.forget_timer(record)
         finish_batch(self.context)
+        if record not in self.context.leaving:
+            record.dismantle()
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
         """Return all output for a peer. The caller must send it, and tell `sent` or `output_blocked`."""
@@ -416,19 +424,21 @@ class Core:
         self.logins.tell_left_out()
         finish_batch(self.context)
 
-    def count_gone_and_present(self) -> tuple[int, int]:
-        """Return two counts of connections and links together: those that no longer exist, and those that exist.
+    def count_garbage_and_present(self) -> tuple[int, int]:
+        """Return two counts of connections and links together: those that are over and still in memory, and those that
+        exist.
 
-        A lost connection exists until all its links have ended. Its links are counted at its engine.
+        A lost connection exists until all its links have ended. A link that is over is in memory as long as one of its
+        deliveries is.
         """
-        records = {**self.context.connections, **self.context.leaving}
-        there = len(records) + sum(
-            sum(len(session.links) for session in each.engine.channels.sessions)
-            if each.lost
-            else len(each.incoming) + len(each.outgoing) + len(each.detached_unsettled)
-            for each in records
+        context = self.context
+        records = {**context.connections, **context.leaving}
+        there = (
+            sum(not each.own for each in records)
+            + sum(len(each.incoming) + len(each.outgoing) + len(each.detached_unsettled) for each in records)
+            + len(context.ended_links.links)
         )
-        return self._numbers + self.context.links_made - there, there
+        return self._numbers + context.links_made - context.freed.count - there, there
 
     def most_held(self) -> int:
         """Return the most memory that deliveries took since the last call, in octets, approximately."""

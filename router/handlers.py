@@ -230,6 +230,8 @@ class Handlers:
         self.containers.detached(event)
         if event.closed and not event.by_peer:
             endpoint.let_go()
+        if isinstance(link, IncomingLink | OutgoingLink):
+            self._context.dismantle(link)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
         neighbour = event.link.context

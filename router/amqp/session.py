@@ -74,6 +74,8 @@ class Session:
         self._ended_channel = -1
         #: The peer's handles of links that we have detached with an error.
         self._errant: set[int] = set()
+        #: Its owner needs it no more (`let_go`).
+        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<Session {self.flow_state.channel} {self.state.name}>"
@@ -102,6 +104,22 @@ class Session:
     def all_links(self) -> list[Link]:
         """The links that have a handle on either side."""
         return list(dict.fromkeys([*self.links.values(), *self.output_links.values()]))
+
+    def let_go(self) -> None:
+        """Dismantle an ended session as soon as the peer has ended it, too: its owner needs it no more."""
+        self._is_over = True
+        if self.state is S.UNMAPPED:
+            self.dismantle()
+
+    def dismantle(self) -> None:
+        """Cut the references between the session and its links: see `Connection.dismantle`."""
+        for link in self.all_links:
+            link.dismantle()
+        self.links, self.output_links = {}, {}
+        self.stalled, self._awaiting, self._owed = {}, {}, set()
+        flow_state = self.flow_state
+        flow_state.owner = None
+        flow_state.links = {}
 
     # ---------------------------------------------------------------------------------------------------- commands
 
@@ -485,6 +503,8 @@ class Session:
         self.incoming_channel = None
         if self.state is S.UNMAPPED:
             self._free_channel()
+            if self._is_over:
+                self.dismantle()
             return ()
         self.end()
         return (SessionEnded(self, end.error, by_peer=True),)

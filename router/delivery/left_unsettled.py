@@ -81,6 +81,7 @@ def _forget_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     if context.ended_links.links.pop(link, 0) is None:
         context.keep_count(link)
     link.endpoint.flow_state.compact()  # the garbage collector may find the link's objects only much later
+    context.dismantle(link)
 
 
 def _end(context: Context, delivery: Delivery) -> None:

@@ -34,6 +34,7 @@ def fail_link(context: Context, link: IncomingLink | OutgoingLink, error: Error)
         endpoint.detach(error=error)
     context.on_link_failed(endpoint, error)
     endpoint.let_go()
+    context.dismantle(link)
 
 
 def fail_links(context: Context) -> None:
@@ -79,6 +80,8 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
     for session in record.engine.channels.sessions:
         session.flow_state.compact()
     del context.leaving[record]
+    if record not in context.connections:
+        record.dismantle()
 
 
 def end_session(context: Context, record: ConnectionRecord, session: Session) -> None:
@@ -89,7 +92,12 @@ def end_session(context: Context, record: ConnectionRecord, session: Session) ->
     for each in links:
         if isinstance(each, OutgoingLink) and each.lane is not None:
             context.routes.lane_refused(each)
-    context.chores.do(_end(context, _stop_links(context, links)))
+    context.chores.do(_end_session(context, session, _stop_links(context, links)))
+
+
+def _end_session(context: Context, session: Session, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
+    yield from _end(context, links)
+    session.let_go()
 
 
 def _stop_links(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:
@@ -117,6 +125,7 @@ def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
         link.suspend()
     else:
         context.keep_count(link)
+        context.dismantle(link)
 
 
 def close_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
@@ -141,6 +150,7 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     # A lane can be replaced before the neighbour has answered its attach (§2.6.3).
     if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
         endpoint.detach()
+    context.dismantle(outgoing)
 
 
 def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:
@@ -175,6 +185,7 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
 def _withdraw_outgoing(context: Context, link: OutgoingLink) -> None:
     # First the node: else the current delivery could choose this link again.
     link.leave_node(context.now)
+    context.forget_fast_routes(link.node)
     current, link.current = link.current, None
     if current is not None:
         receiver_gone(context, current)

@@ -311,7 +311,9 @@ def abort(context: Context, relay: Relay) -> None:
     forwarded(context, relay, left=False)
     relay.dropped = True
     relay.complete = True
-    relay.incoming = None
+    if relay.incoming is not None:
+        relay.incoming.relay = None
+        relay.incoming = None
     relay.settled = True
     drop_chunks(relay)
     for leg in relay.legs:

@@ -106,8 +106,8 @@ class KernelConnection:
         for session in stirred:
             session.woken = False
             if not self.is_open or session.channel == -1 or session.flows or not write_dispositions(session):
-                assert session.owner is not None, "only an engine's session has more to write"
-                session.owner.flush()
+                if session.owner is not None:  # else the session is over, and its engine has let it go
+                    session.owner.flush()
             elif session.flow_due:
                 write_flow(session, None, False)
         stirred.clear()

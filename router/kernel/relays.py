@@ -81,6 +81,8 @@ class Leg:
     def end(self) -> None:
         """End the leg: no frame of it will be sent or received."""
         self.done = True
+        if self.delivery is not None:
+            self.delivery.leg = None  # each refers to the other: the circle ends here
         if self.open:
             self.open = False
             self.relay.open -= 1

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node, NodeTable
 
 
+class Freed:
+    """The number of a router's connections and links that were in memory and are not any more."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class ConnectionRecord:
     """One connection of this router."""
 
@@ -39,6 +48,7 @@ class ConnectionRecord:
         "detached_unsettled",
         "doubtful",
         "engine",
+        "freed",
         "host",
         "incoming",
         "limits",
@@ -73,9 +83,12 @@ class ConnectionRecord:
         now: float,
         *,
         memory: Budget,
+        freed: Freed,
         own: bool = False,
     ) -> None:
-        """Args: config: of the listener that accepted it, or of the connector that opened it. memory: of the router."""
+        """Args: config: of the listener that accepted it, or of the connector that opened it. memory, freed: of the
+        router.
+        """
         #: The number in logs, unique in this router; 0: the router's own connection.
         self.number = engine.flow_state.number = number
         self.engine = engine
@@ -146,7 +159,18 @@ class ConnectionRecord:
         #: are the numbers of their deliveries in `unsettled_after_detach`.
         self.detached_unsettled: dict[IncomingLink | OutgoingLink, int] = {}
 
+        self.freed = freed
         self.limit_output(config.output_backlog)
+
+    def __del__(self) -> None:
+        if not self.own:
+            self.freed.count += 1
+
+    def dismantle(self) -> None:
+        """Cut the references from its parts: its transport is gone, and its deliveries have ended."""
+        self.engine.dismantle()
+        self.stalled = {}
+        self.unfinished = None
 
     @property
     def origin(self) -> dict[str, str]:

@@ -131,6 +131,14 @@ class IncomingLink:
             del self.bulk[node]
             self.endpoint.flow_state.behind = bool(self.bulk)
 
+    def __del__(self) -> None:
+        self.connection.freed.count += 1
+
+    def dismantle(self) -> None:
+        """Cut the references from its parts: it is detached on both sides, and its deliveries have ended."""
+        self.endpoint.dismantle()
+        self.credit_sink.owner = None
+
     @property
     def current(self) -> kernel.Relay | None:
         """The relay whose frames are arriving."""
@@ -281,6 +289,15 @@ class OutgoingLink:
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
         flow_state.fallback_outcome = default_outcome or kernel.FAILED_STATE
+
+    def __del__(self) -> None:
+        self.connection.freed.count += 1
+
+    def dismantle(self) -> None:
+        """Cut the references from its parts: it is detached on both sides, and its deliveries have ended."""
+        self.endpoint.dismantle()
+        if self.credit_source is not None:
+            self.credit_source.owner = None
 
     @property
     def default_outcome(self) -> bytes:

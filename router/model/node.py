@@ -33,7 +33,8 @@ class Waiting:
     """The queue of a node: relays that wait for a receiver's credit, by priority (256 levels), then by arrival.
 
     Some relays wait only until a deadline. The entry of a relay that leaves from the middle of the queue stays for a
-    while: it is removed when it becomes the first one, or when more than half of the entries are such ones. Each entry
+    while: it is removed when it becomes the first one, when the queue is empty, or when more than half of the entries
+    are such ones. Each entry
     has a ticket. A relay waits in one queue at a time, and its own ticket (`queued`) tells its entry from former ones.
     """
 
@@ -100,6 +101,9 @@ class Waiting:
         if relay.queued:
             relay.queued = 0
             self.size -= 1
+            if not self.size:  # an entry that stays would hold its relay, and with it its links
+                self._heap.clear()
+                self._deadlines.clear()
             if len(self._heap) > 2 * self.size + 16:
                 self._heap = [entry for entry in self._heap if entry[2].queued == entry[1]]
                 heapify(self._heap)

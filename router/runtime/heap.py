@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 1.0  # seconds between two checks
 MIN_CONNECTIONS: Final = 100  # connections that may close before memory is returned
-MIN_CLOSED: Final = 1_000  # closed connections and links before garbage is collected
+MIN_CLOSED: Final = 1_000  # connections and links that are over and not freed, before garbage is collected
 MIN_OCTETS: Final = 1 << 20  # octets of deliveries that may be gone before memory is returned
 MAX_SLACK: Final = 32 << 20  # octets that the process may hold beyond what is in use
 CONNECTION: Final = 50 << 10  # octets of a connection, roughly
@@ -42,7 +42,8 @@ class RouterMemory:
     def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
         self._core = core
         self._listeners = listeners
-        self._closed_before = 0
+        #: Connections and links that are over, and that the last collection did not free.
+        self._kept = 0
 
     def peaks(self) -> Peaks:
         """Return the peaks since the last call."""
@@ -52,11 +53,16 @@ class RouterMemory:
         return Peaks(connections, self._core.most_held())
 
     def has_garbage(self) -> bool:
-        """Return True if more connections and links than exist now have closed since this last returned True."""
-        gone, there = self._core.count_gone_and_present()
-        if gone - self._closed_before <= max(there, MIN_CLOSED):
+        """Return True if more connections and links than exist now are over, and are not freed.
+
+        The references of an ended connection are cut, so that it is freed without a collection. This is for the case
+        that something was forgotten: a peer that can make garbage could otherwise use up the memory.
+        """
+        garbage, there = self._core.count_garbage_and_present()
+        self._kept = min(self._kept, garbage)
+        if garbage - self._kept <= max(there, MIN_CLOSED):
             return False
-        self._closed_before = gone
+        self._kept = garbage
         return True
 
     def compact(self) -> None:
@@ -117,9 +123,9 @@ class Slack:
 async def return_free_memory(memory: RouterMemory) -> Never:
     """Return free memory to the system, once less than half of the peak is in use, or much is free anyway.
 
-    A closed connection has reference cycles, which only the garbage collector frees; and the C library keeps freed
-    memory. A collection takes time in proportion to all objects, and returned memory must be allocated again when load
-    returns. So only a large amount is worth the cost, and nothing is returned while much is still closing.
+    The C library keeps freed memory, and returned memory must be allocated again when load returns. So only a large
+    amount is worth the cost, and nothing is returned while much is still closing. Garbage is collected only if there is
+    much of it: a collection takes time in proportion to all objects.
     """
     connections, octets, slack = HighWaterMark(MIN_CONNECTIONS), HighWaterMark(MIN_OCTETS), Slack()
     with freezing_old_objects():
@@ -128,7 +134,7 @@ async def return_free_memory(memory: RouterMemory) -> Never:
             now = memory.peaks()
             left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
             littered = memory.has_garbage()
-            if left or littered:
+            if littered:
                 collect()
             if left or littered or settled or slack.is_large(resident(), now):
                 memory.compact()
