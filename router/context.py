@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.incremental import Chores
@@ -197,7 +198,8 @@ class Context:
             and link not in self.ended_links.links
             and link not in link.connection.detached_unsettled
         ):
-            link.dismantle()
+            dismantle_link(endpoint)
+            link.forget_owner()
 
     # --------------------------------------------------------------------------------------------------- detached links
 

@@ -64,12 +64,6 @@ class Channels:
         """All sessions, mapped on one side or on both."""
         return {*self.incoming.values(), *self.outgoing.values()}
 
-    def dismantle(self) -> set[Session]:
-        """Forget all sessions of a connection that is over. Returns: them."""
-        sessions = self.sessions
-        self.incoming, self.outgoing = {}, {}
-        return sessions
-
     def window_share(self, settings: ConnectionSettings) -> int:
         """Return the window of one more session: sessions divide the connection's window, they do not multiply it."""
         announced = sum(session.part for session in self.sessions)

@@ -457,16 +457,6 @@ class Connection:
         self._closed_told = True
         return (ConnectionClosed(error, by_peer=by_peer),)
 
-    def dismantle(self) -> None:
-        """Cut the references between the connection, its sessions and its links. The transport is gone.
-
-        Without these reference cycles all of them are freed at once, not by the garbage collector.
-        """
-        self.context = self.on_wake = None
-        self.flow_state.sessions = {}
-        for session in self.channels.dismantle():
-            session.dismantle()
-
     # ------------------------------------------------------------------------------------------------------- helpers
 
     def _new_session(self, window: int | None = None) -> Session:

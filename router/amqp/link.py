@@ -214,15 +214,6 @@ class Link:
         self.name = self.terminus.name = ""
         self.remote = None
 
-    def dismantle(self) -> None:
-        """Cut the references to the owner's objects, and to a delivery that was not sent to its end.
-
-        The endpoint is over: no frame and no delivery needs it any more.
-
-        Without these reference cycles the objects of a link are freed at once, not by the garbage collector.
-        """
-        self.context = self.flow_state.record = self.flow_state.current = None
-
     def _step(self, step: Step) -> LinkEndpointState:
         after = LINK[self.state].get(step)
         if after is None or not self.session.can_send:

@@ -67,15 +67,13 @@ class Session:
         #: For the owner of the connection: objects that wait for the peer to open its window.
         self.stalled: dict[Any, None] = {}
         self._handles = LowestFree(self.handle_max)
-        self._awaiting: dict[tuple[str, Role], Link] = {}
-        #: Links whose attach by the peer we have not answered.
-        self._owed: set[Link] = set()
+        #: Links whose attach the peer has not answered; `owed`: whose attach by the peer we have not answered.
+        self.awaiting: dict[tuple[str, Role], Link] = {}
+        self.owed: set[Link] = set()
         #: The channel of our `end`.
         self._ended_channel = -1
         #: The peer's handles of links that we have detached with an error.
         self._errant: set[int] = set()
-        #: Its owner needs it no more (`let_go`).
-        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<Session {self.flow_state.channel} {self.state.name}>"
@@ -104,22 +102,6 @@ class Session:
     def all_links(self) -> list[Link]:
         """The links that have a handle on either side."""
         return list(dict.fromkeys([*self.links.values(), *self.output_links.values()]))
-
-    def let_go(self) -> None:
-        """Dismantle an ended session as soon as the peer has ended it, too: its owner needs it no more."""
-        self._is_over = True
-        if self.state is S.UNMAPPED:
-            self.dismantle()
-
-    def dismantle(self) -> None:
-        """Cut the references between the session and its links: see `Connection.dismantle`."""
-        for link in self.all_links:
-            link.dismantle()
-        self.links, self.output_links = {}, {}
-        self.stalled, self._awaiting, self._owed = {}, {}, set()
-        flow_state = self.flow_state
-        flow_state.owner = None
-        flow_state.links = {}
 
     # ---------------------------------------------------------------------------------------------------- commands
 
@@ -169,11 +151,11 @@ class Session:
         Raises: CommandError: a link of that name and role waits for its answer on this session, or no handle is free.
         """
         key = (terminus.name, terminus.role)
-        if key in self._awaiting:
+        if key in self.awaiting:
             raise CommandError(f"a link named {terminus.name!r} is being attached")
         link = self._new_link(terminus)
         link.attach(**fields)  # type: ignore[arg-type]  # the one signature, declared at Link.attach
-        self._awaiting[key] = link
+        self.awaiting[key] = link
         return link
 
     def end(self, error: Error | None = None) -> None:
@@ -186,7 +168,7 @@ class Session:
         self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
         self._set_state(after)
         # Links do not matter any more, and the peer's `end` may never come.
-        for each in (self.links, self.output_links, self._awaiting, self._owed, self._errant):
+        for each in (self.links, self.output_links, self.awaiting, self.owed, self._errant):
             each.clear()
         if after is S.UNMAPPED:
             self._free_channel()
@@ -216,7 +198,7 @@ class Session:
         if handle is None:
             raise CommandError("no handle is free: the peer's handle-max is reached")
         self.output_links[handle] = link
-        self._owed.discard(link)
+        self.owed.discard(link)
         return handle
 
     def free_handle(self, handle: int) -> None:
@@ -395,11 +377,11 @@ class Session:
             raise ProtocolError(
                 Scope.SESSION, AmqpCondition.INVALID_FIELD, "attach of a sender without initial-delivery-count"
             )
-        link = self._awaiting.pop((attach.name, role), None)
+        link = self.awaiting.pop((attach.name, role), None)
         if link is None:
             self._check_room()
             link = self._new_link(Terminus(attach.name, role))
-            self._owed.add(link)
+            self.owed.add(link)
         link.state = LINK[link.state][Step.RECEIVED_ATTACH]
         link.remote = attach
         link.input_handle = handle
@@ -423,7 +405,7 @@ class Session:
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer's handle-max allows no more links.
         """
-        if len(self._owed) >= self._handles.maximum + 1 - self._handles.in_use:
+        if len(self.owed) >= self._handles.maximum + 1 - self._handles.in_use:
             raise ProtocolError(
                 Scope.SESSION,
                 AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
@@ -477,7 +459,7 @@ class Session:
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
         kernel.disable_fast_path(link.flow_state)
-        self._owed.discard(link)
+        self.owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:
             # Both sides know that the link has ended: any later frame for it is errant (§2.6.5).
@@ -490,7 +472,7 @@ class Session:
         # The peer closed the link while we detached it to attach it again later. We can close it, too, only after
         # we have attached it once more (§2.6.6).
         kernel.abandon(link.flow_state)
-        if (link.name, link.role) not in self._awaiting:
+        if (link.name, link.role) not in self.awaiting:
             self.attach(Terminus(link.name, link.role)).detach()
         return (LinkDetached(link, True, detach.error, by_peer=False),)
 
@@ -503,8 +485,6 @@ class Session:
         self.incoming_channel = None
         if self.state is S.UNMAPPED:
             self._free_channel()
-            if self._is_over:
-                self.dismantle()
             return ()
         self.end()
         return (SessionEnded(self, end.error, by_peer=True),)

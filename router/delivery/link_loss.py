@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.amqp.dismantling import dismantle_session
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -97,7 +98,7 @@ def end_session(context: Context, record: ConnectionRecord, session: Session) ->
 
 def _end_session(context: Context, session: Session, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
     yield from _end(context, links)
-    session.let_go()
+    dismantle_session(session)
 
 
 def _stop_links(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:

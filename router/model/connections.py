@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.amqp.dismantling import dismantle_connection
 from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.kernel import Budget, Delivery, expand_link
 from amqpmesh.router.model.links import IncomingLink
@@ -168,7 +169,7 @@ class ConnectionRecord:
 
     def dismantle(self) -> None:
         """Cut the references from its parts: its transport is gone, and its deliveries have ended."""
-        self.engine.dismantle()
+        dismantle_connection(self.engine)
         self.stalled = {}
         self.unfinished = None
 

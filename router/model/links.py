@@ -134,9 +134,8 @@ class IncomingLink:
     def __del__(self) -> None:
         self.connection.freed.count += 1
 
-    def dismantle(self) -> None:
-        """Cut the references from its parts: it is detached on both sides, and its deliveries have ended."""
-        self.endpoint.dismantle()
+    def forget_owner(self) -> None:
+        """Cut the reference from its part of the pool to the link, which has ended."""
         self.credit_sink.owner = None
 
     @property
@@ -293,9 +292,8 @@ class OutgoingLink:
     def __del__(self) -> None:
         self.connection.freed.count += 1
 
-    def dismantle(self) -> None:
-        """Cut the references from its parts: it is detached on both sides, and its deliveries have ended."""
-        self.endpoint.dismantle()
+    def forget_owner(self) -> None:
+        """Cut the reference from its part of the pool to the link, which has ended."""
         if self.credit_source is not None:
             self.credit_source.owner = None
 
