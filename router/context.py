@@ -199,7 +199,9 @@ class Context:
             and link not in link.connection.detached_unsettled
         ):
             dismantle_link(endpoint)
-            link.forget_owner()
+            part = link.credit_sink if isinstance(link, IncomingLink) else link.credit_source
+            if part is not None:
+                part.owner = None
 
     # --------------------------------------------------------------------------------------------------- detached links
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router import kernel
+
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.link import Link
@@ -38,6 +40,14 @@ def dismantle_session(session: Session) -> None:
 def dismantle_link(link: Link) -> None:
     """Cut the references of a link to its owner's objects, and to a delivery that was not sent to its end.
 
-    The link has ended: no frame and no delivery needs it any more.
+    The link has ended: no frame needs it any more. Deliveries whose other side has not ended may still refer to the
+    kernel's part, and find the owner's objects by it. So the link gets a part without deliveries in its place.
     """
-    link.context = link.flow_state.record = link.flow_state.current = None
+    link.context = None
+    part = link.flow_state
+    if part.record is None:
+        return
+    part.current = None
+    link.flow_state = ended = kernel.KernelLink(part.session, part.sender, None, {})
+    ended.ended = True
+    ended.number, ended.lane, ended.fallback_outcome = part.number, part.lane, part.fallback_outcome

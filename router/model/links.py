@@ -134,10 +134,6 @@ class IncomingLink:
     def __del__(self) -> None:
         self.connection.freed.count += 1
 
-    def forget_owner(self) -> None:
-        """Cut the reference from its part of the pool to the link, which has ended."""
-        self.credit_sink.owner = None
-
     @property
     def current(self) -> kernel.Relay | None:
         """The relay whose frames are arriving."""
@@ -291,11 +287,6 @@ class OutgoingLink:
 
     def __del__(self) -> None:
         self.connection.freed.count += 1
-
-    def forget_owner(self) -> None:
-        """Cut the reference from its part of the pool to the link, which has ended."""
-        if self.credit_source is not None:
-            self.credit_source.owner = None
 
     @property
     def default_outcome(self) -> bytes:
