@@ -1,7 +1,7 @@
 """The routes by which the kernel may relay deliveries of an anonymous sender: one for each address that it names.
 
 A route is put into the table of the sender's link once a delivery to the address was decided. So an address in the
-table is one that the sender may send to, and that leads to one node until the router's generation changes.
+table is one that the sender may send to, and that leads to one node until the router's epoch changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from amqpmesh.router import kernel
 from amqpmesh.router.delivery.fast_routes import wanted_route
 from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import DynamicNode, OwnNode
+from amqpmesh.router.model.node import LocalNode
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
@@ -43,9 +43,9 @@ def open_route(context: Context, incoming: IncomingLink, to: str, node: Node) ->
         table = kernel.AnonymousRoutes()
         kernel.enable_fast_path(flow_state, endpoint.input_handle, table)
     before = table.octets
-    if table.generation != context.kernel.generation:
+    if table.generation != context.kernel.epoch:
         table.clear()
-        table.generation = context.kernel.generation
+        table.generation = context.kernel.epoch
     name = to.encode()
     if not is_too_much(context.memory, incoming.connection, table.octets_for(name)):
         table.put(name, wanted_route(context, node))
@@ -55,11 +55,11 @@ def open_route(context: Context, incoming: IncomingLink, to: str, node: Node) ->
 
 
 def _is_steady(context: Context, node: Node) -> bool:
-    """Return whether an address leads to `node` for as long as the router's generation and the node stay.
+    """Return whether an address leads to `node` for as long as the router's epoch and the node stay.
 
-    In a mesh, other routers' consumers of the address may come and go meanwhile, unless only this router can have some.
+    In a mesh, an address leads to its local node while only this router has consumers of it.
     """
-    return node.remote is None and (not context.routes.is_in_mesh or isinstance(node, DynamicNode | OwnNode))
+    return node.remote is None and (not context.routes.is_in_mesh or isinstance(node, LocalNode))
 
 
 def watch_window(window: FixedCredit) -> None:

@@ -24,9 +24,9 @@ _ENTRY: Final = 256
 class AnonymousRoutes(FastRoute):
     """The routes of one link whose messages name their addresses: by the octets of `to`, as they come.
 
-    It is in the place of the link's own route. It is valid while `generation` is the router's: after a change of the
-    router by which a `to` may lead elsewhere, each `to` is decided again. Each of its routes is valid, or not, by
-    itself.
+    It is in the place of the link's own route. It is valid while its `generation` is the router's `epoch`: after a
+    change by which an address may lead to another node, each `to` is decided again. Each of its routes is valid, or
+    not, by itself.
 
     The routes that were used least recently are dropped. Those used lately are in `recent`; when it is full, it becomes
     `older`, and the former `older` is dropped. A route that is found in `older` returns to `recent`.
@@ -99,7 +99,7 @@ def _anonymous_route(
 ) -> FastRoute | None:
     """Return the route of the next delivery of an anonymous sender; None: the router must decide."""
     table = link.fast_route
-    if table is None or table.generation != router.generation or frame.message_format > 0:
+    if table is None or table.generation != router.epoch or frame.message_format > 0:
         return None
     assert isinstance(table, AnonymousRoutes), "an anonymous sender has no other"
     bare_at = _bare_message_at(router.header, data, payload_at, end, False, not frame.more)

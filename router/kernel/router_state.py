@@ -25,6 +25,7 @@ class KernelRouter:
     __slots__ = (
         "dirty",
         "disposition",
+        "epoch",
         "flow",
         "generation",
         "header",
@@ -58,6 +59,8 @@ class KernelRouter:
         self.most_relays = 0
         #: Fast routes of another generation are invalid (`FastRoute`).
         self.generation = 1
+        #: The number of changes by which an address may lead to another node than before (`AnonymousRoutes`).
+        self.epoch = 1
         #: Links that changed since their records were last updated (`KernelLink.dirty`).
         self.dirty: list[KernelLink] = []
         #: Their records are to be updated now: credit is to be granted again, or is used up.

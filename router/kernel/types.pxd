@@ -142,7 +142,7 @@ cdef class KernelRouter:
     cpdef long counter(self, KernelLink link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint needs_update
-    cdef public long relays, most_relays, generation, key_count, key_page
+    cdef public long relays, most_relays, generation, epoch, key_count, key_page
     cdef public list dirty
     cdef public bytes key_prefix, key_stem
     cdef public list key_tails

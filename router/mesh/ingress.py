@@ -75,6 +75,7 @@ class Ingresses:
             self._routed.setdefault((node.tenant, local_key(router, name)), {})[node] = None
         elif node.is_multicast:
             lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
+        context.kernel.epoch += 1  # messages to the address lead to the ingress now
         node.ingress = IngressNode(node.tenant, node.name, config, context.budget, lane)
         context.touch(node.ingress)
 

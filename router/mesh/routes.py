@@ -115,7 +115,9 @@ class Routes:
 
     def graph_changed(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """Follow a change of the graph. Args: addresses: those whose consumers have changed as well."""
-        self._context.kernel.generation += 1
+        kernel = self._context.kernel
+        kernel.generation += 1
+        kernel.epoch += 1
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         changed, until = self._outages.update(within_reach)
         if until is not None:
@@ -186,6 +188,8 @@ class Routes:
             if local is not None and local.ingress is not None:
                 self._postponed.pop(local, None)
                 self.reconcile(local)
+            elif local is not None and local.outgoing:
+                self._context.kernel.epoch += 1  # not only this router has consumers of it
             self._reconcile_routed(tenant, name)
             for node in self._nodes.of(tenant, name):
                 if node in had_lanes or not node.outgoing:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.events import DispositionReceived
+from amqpmesh.router.amqp.link import Sender
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Properties, Source
@@ -18,6 +19,7 @@ from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
 from tests.router.delivery.test_fast_routes import Events, decided, events, send
 from tests.router.delivery.test_fast_routes_alike import LINKS, Bench, Dice, check, played
+from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network, Sent, message
 
 __all__ = ["events"]
@@ -178,7 +180,7 @@ def test_after_a_change_of_the_router_each_address_is_decided_again(events: Even
     _, producer = served(network, "q")
     link = producer.sender(None)
     send(producer, link, *[message(to="q")] * 2)
-    network.core.context.kernel.generation += 1
+    network.core.context.kernel.epoch += 1
     assert decided(events, lambda: send(producer, link, message(to="q"))) == 1
     assert decided(events, lambda: send(producer, link, message(to="q"))) == 0
     network.leave()
@@ -192,6 +194,51 @@ def test_strict_annotations_are_checked_in_each_message(events: Events) -> None:
     assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 3
     assert len(consumer.take()) == 3
     network.leave()
+
+
+# -------------------------------------------------------------------------------------------------------------- meshes
+
+
+def in_mesh() -> tuple[World, Client, Sender]:
+    """Return a mesh, and an anonymous sender at A whose messages to q go to a receiver at A by their route."""
+    mesh = World("AB", [("A", "B")])
+    consumer, producer = mesh["A"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    mesh.advance(0.2)
+    link = producer.sender(None)
+    send(producer, link, *[message(to="q")] * 2)
+    return mesh, producer, link
+
+
+def test_in_a_mesh_an_address_with_receivers_here_alone_has_a_route(events: Events) -> None:
+    mesh, producer, link = in_mesh()
+    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 0
+    requester = mesh["A"].client()
+    replies = requester.receiver(None, credit=50, source=Source(dynamic=True))
+    assert replies.remote is not None
+    assert isinstance(replies.remote.source, Source)
+    reply = message(to=replies.remote.source.address)
+    assert decided(events, lambda: send(producer, link, *[reply] * 3)) == 1
+    assert len(requester.take()) == 3
+    mesh.leave()
+
+
+def test_once_another_router_has_receivers_each_message_is_decided_and_they_get_some(events: Events) -> None:
+    mesh, producer, link = in_mesh()
+    other = mesh["B"].client()
+    other.receiver("q", credit=100)
+    mesh.advance(0.2)
+    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 20)) >= 20
+    mesh.advance(0.2)
+    assert len(other.take()) >= 5
+    mesh.leave()
+
+
+def test_once_a_sender_has_the_address_messages_that_name_it_go_the_same_way(events: Events) -> None:
+    mesh, producer, link = in_mesh()
+    producer.sender("q")
+    assert decided(events, lambda: send(producer, link, message(to="q"))) == 1
+    mesh.leave()
 
 
 # -------------------------------------------------------------------------------------------------------------- bounds
