@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
@@ -107,6 +108,7 @@ class Service:
         return f"{self.scheme}+srv://{self.domain}"
 
 
+@lru_cache(maxsize=256)
 def endpoint(url: str) -> Endpoint:
     """Parse the URL of a listener: as `Endpoint.parse`, or a Unix socket, `amqp+unix:///PATH`. Raises: ValueError."""
     path = url.removeprefix(f"{UNIX}://")
