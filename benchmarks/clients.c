@@ -8,8 +8,8 @@
  *
  * Each line on stdin begins a round: so many messages are to be sent, received or answered by all of them together. All
  * links stay as they are in between, so that a round finds no connections of the one before it. JSON lines on stdout:
- * `ready`, once all links are attached and the senders have credit; the result of each round; or `failed` with the
- * reason, and status 1. The end of stdin closes all.
+ * `ready`, once all links are attached and the senders have credit; `expects`, once those that receive know of a round;
+ * the result of each round; or `failed` with the reason, and status 1. The end of stdin closes all.
  *
  * Each message has 100 octets of content, which name its sender and its number there; receivers check that numbers grow,
  * and no more messages come than are announced. It shares nothing with the router's engine: a fault there cannot hide
@@ -821,6 +821,9 @@ static void on_stdin(void)
     ssize_t got = read(STDIN_FILENO, line, sizeof line - 1);
     if (got <= 0) close_all();
     begin_round(strtoull(line, NULL, 10));
+    if (is_active()) return;
+    printf("{\"expects\": %" PRIu64 "}\n", target - target_before); /* so nothing can come too early */
+    fflush(stdout);
 }
 
 static void look_at_clock(uint64_t now)

@@ -11,6 +11,7 @@ of one router, or of as many as the row has, in a line, with commas.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ from benchmarks.meshes import Port
 from benchmarks.pattern_rows import ROWS, SETTINGS, Row
 from benchmarks.processes import Failed, Load, cpu_seconds, server
 from benchmarks.tables import Figures, table
-from benchmarks.targets import Target, forwarders, leave, router, routers, under
+from benchmarks.targets import Target, both, forwarders, leave, router, routers, under
 
 PART = "patterns"
 SHARE = 0.4  # of the seconds of a run in other parts: there are many rows
 FIRST = 200  # messages of a first look
 FIRST_BESIDE = 2_000  # ... of pairs at the forwarder, which may be as many as 200
+SPREAD = 2.0  # seconds in which all routers learn of the receivers: a multicast would miss some
 WHOLE = 9.95  # us, from which a table has no fractions
 ROUNDED = 0.01  # a share of the CPU that is none
 LONGER = 4  # times that a run at a rate takes longer
@@ -47,12 +49,18 @@ class Running:
     def round(self, count: int) -> Figures:
         """Send so many messages. Raises: Failed: a client failed, or not all outcomes are those that must be."""
         row, is_beside = self.row, self.target.name == "forwarder"
-        before = [cpu_seconds(pid) for pid in self.target.pids]
         if self.receiver is not None:
             self.receiver.go(str(count if is_beside else count * row.received))
+            self.receiver.line()  # it knows, before anything comes
+        before = [cpu_seconds(pid) for pid in self.target.pids]
         self.sender.go(str(count))
-        sent = self.sender.line()
-        received = self.receiver.line() if self.receiver is not None else sent
+        try:
+            if self.receiver is None:
+                sent = received = self.sender.line()
+            else:
+                sent, received = both(self.sender, self.receiver)
+        except Failed as error:
+            raise Failed(f"{self.target.name}: {error}") from error
         busy = [cpu_seconds(pid) - then for pid, then in zip(self.target.pids, before, strict=True)]
         outcome = "accepted" if is_beside else row.outcome
         if sent["outcomes"] not in ({}, {outcome: count}):
@@ -115,6 +123,8 @@ def running(row: Row, target: Target, port: int) -> Iterator[Running]:
         receiver = stack.enter_context(clients(receiving)) if receiving else None
         if receiver is not None:
             receiver.line()
+            if len(row.routers) > 1 and target.name != "forwarder":
+                time.sleep(SPREAD)
         sender = stack.enter_context(clients(sending))
         sender.line()
         yield Running(row, target, sender, receiver)

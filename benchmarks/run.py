@@ -1,6 +1,6 @@
 """All benchmarks: the router beside byte forwarders and beside a direct connection of the clients: `make bench`.
 
-    python -m benchmarks.run                             # the most telling cases: a quarter of an hour
+    python -m benchmarks.run                             # the most telling cases: half an hour
     python -m benchmarks.run --quick                     # within three minutes, one round of few cases
     python -m benchmarks.run --full                      # all sizes x modes x connections: hours
     python -m benchmarks.run --only latency --only tls   # some parts
