@@ -241,7 +241,7 @@ def page(results: Results) -> str:
         if "other" in found:
             other = found["other"]["cpu_us"] * beside / found["other"]["forwarder_us"]
             cells[3:5] = said(other), f"{mine['cpu_us'] / other:.2f}"
-        lines.append(f"| {' | '.join([name, *cells])} |".replace("|  |", "| |"))
+        lines.append("".join(f"| {cell} " if cell else "| " for cell in [name, *cells]) + "|")
     return "\n".join(lines)
 
 

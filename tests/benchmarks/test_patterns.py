@@ -1,18 +1,19 @@
-"""The part `patterns`: its clients, and its comparison with committed figures."""
+"""The part `patterns`: its clients, its comparison with committed figures, and its table on the page."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import figures, wire
+from benchmarks import figures, patterns, wire
 from benchmarks.bench import Results
 from benchmarks.generator import clients
 from benchmarks.meshes import port_of
-from benchmarks.processes import Failed, Load
+from benchmarks.processes import ROOT, Failed, Load
 
 in_c = pytest.mark.skipif(shutil.which("cc") is None, reason="the clients are written in C")
 STAMP_AT = 100  # octets from a message's end to its content: time, sender, number
@@ -32,6 +33,7 @@ def test_links_stay_from_round_to_round(receiver: tuple[Load, str]) -> None:
         sender.line()
         for count in (7, 50):
             load.go(str(count))
+            assert load.line() == {"expects": count}
             sender.go(str(count))
             assert sender.line()["outcomes"] == {"accepted": count}
             assert load.line()["count"] == count
@@ -59,7 +61,7 @@ def test_a_faulty_router_is_found_out(
         attach = wire.attach("faulty", "bench", receiver=False, settled=False)
         peer.sendall(wire.opening("faulty") + attach + b"".join(map(numbered, numbers, range(len(numbers)))))
         with pytest.raises(Failed, match=reason):
-            for _ in range(2):  # the result of what was announced may come first
+            for _ in range(3):  # what it expects, and perhaps the result of what it expected
                 load.line()
 
 
@@ -75,3 +77,14 @@ def test_a_row_is_worse_beside_the_forwarder(router: float, forwarder: float, is
     found = figures.worse(results(router, forwarder), results(2.0, 1.0))
     assert bool(found) == is_worse
     assert all(line.startswith("patterns, a row, router: cpu_us is") for line in found)
+
+
+def test_the_table_of_the_page_is_that_of_the_committed_figures() -> None:
+    text = (ROOT / "docs" / "internals" / "performance.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- patterns -->\n(.+?)\n<!-- patterns end -->", text, re.DOTALL)
+    assert found is not None
+    assert found[1] == patterns.page(figures.committed()["results"]), "python -m benchmarks.patterns prints it"
+
+
+def test_each_row_has_committed_figures() -> None:
+    assert set(figures.committed()["results"]["patterns"]) == set(patterns.names())
