@@ -84,8 +84,9 @@ def _fast_share(
     fast.turn = share.turn
     fast.is_lane = node.lane is not None
     fast.counted = [each.endpoint.flow_state for each in (node.outgoing if fast.is_lane else node.creditors)]
-    fast.is_candidate = is_candidate
-    fast.is_open = is_candidate and set_links(context, fast.route, share.ingress, node, route)
+    # A share whose links have no credit is busy, and only the router chooses one that is.
+    fast.is_candidate = is_candidate and bool(node.creditors)
+    fast.is_open = fast.is_candidate and set_links(context, fast.route, share.ingress, node, route)
     set_credit(fast.route, share)
     return fast
 

@@ -32,7 +32,7 @@ class FastShare:
         self.is_lane = False
         #: False: the router decides about each delivery that leaves by the share.
         self.is_open = False
-        #: False: other shares are cheaper, and only the router may choose this one.
+        #: False: only the router may choose the share: others are cheaper, or its links have no credit.
         self.is_candidate = True
         #: The turn of the last choice, as of a link (`KernelLink.turn`).
         self.turn = 0

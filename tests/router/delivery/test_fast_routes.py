@@ -541,6 +541,21 @@ def test_consumers_at_several_routers_get_their_shares_without_a_decision(
     mesh.leave()
 
 
+def test_a_slow_consumer_costs_those_at_other_routers_no_decision(events: Events) -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    producer = mesh["A"].client()
+    slow, *fast = consumers = [mesh[router].client() for router in "ABC"]
+    for consumer in consumers:
+        consumer.receiver("q", credit=2 if consumer is slow else 50)
+    mesh.advance(0.2)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    send(producer, link, *[message()] * 6)
+    assert decided(events, lambda: send(producer, link, *[message()] * 20)) == 0
+    assert [len(consumer.take()) for consumer in (slow, *fast)] == [2, 12, 12]
+    mesh.leave()
+
+
 def test_the_router_decides_where_the_closest_consumers_have_no_credit_left(events: Events) -> None:
     mesh = World("AB", LINE[:1], AddressConfig(pattern="q", distribution=Distribution.CLOSEST))
     producer = mesh["A"].client()
