@@ -87,6 +87,11 @@ def _fast_share(
     # A share whose links have no credit is busy, and only the router chooses one that is.
     fast.is_candidate = is_candidate and bool(node.creditors)
     fast.is_open = fast.is_candidate and set_links(context, fast.route, share.ingress, node, route)
+    if not fast.is_open:
+        for each in node.outgoing:
+            flow_state = each.endpoint.flow_state
+            if flow_state.fast_route is route:  # deliveries may wait at the node for the credit of its links
+                flow_state.fast_route = None
     set_credit(fast.route, share)
     return fast
 

@@ -590,6 +590,7 @@ def test_so_do_several(seed: int, count: int, odd: float) -> None:
 
 @settings(max_examples=12)
 @given(SEEDS, st.integers(0, 40), ODD, st.sampled_from(["AABC", "AAAC", "BAAB", "ACBC"]), st.booleans())
+@example(3177609664, 35, 0.1, "ACBC", True)  # a delivery waits at the node of one share while another one is open
 def test_so_do_several_whose_consumers_are_at_several(
     seed: int, count: int, odd: float, places: str, star: bool
 ) -> None:
