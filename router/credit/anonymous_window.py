@@ -80,6 +80,13 @@ class SharedWindow(FixedCredit):
         self._pass_by()
         super().relayed(sink, count, now)
 
+    def credit_slack(self, sink: CreditSink) -> int:
+        """Return the slack of a sink, before which no portion is limited either: that gives the sink more credit."""
+        slack = super().credit_slack(sink)
+        for portion in self._waited:  # the first of them is limited first
+            return min(slack, max(0, self.part - (self._left - portion._mark) - 1))
+        return slack
+
     def has_portion(self, key: Hashable) -> bool:
         """Return True if a message waits for an address or lane."""
         return key in self._portions

@@ -9,28 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
+from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.delivery.fast_routes import wanted_route
 from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import LocalNode
+from amqpmesh.router.model.node import LocalNode, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.sinks import FixedCredit
+    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Node
 
 #: Characters of the longest address that has a route: peers choose them.
 LONGEST: Final = 255
 
 
-def open_route(context: Context, incoming: IncomingLink, to: str, node: Node) -> None:
+def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) -> None:
     """Let the kernel relay further deliveries of an anonymous sender that name the same address.
 
-    Args: to: the address, as the message names it. node: the node of the address.
+    While messages wait for the address, here or at another router, the router decides about those behind them.
+
+    Args: relay: a delivery to the address, with its node. to: the address, as the message names it.
     """
-    endpoint = incoming.endpoint
+    node, endpoint, window = node_of(relay), incoming.endpoint, incoming.pool
+    assert node is not None, "the caller has found it"
     if (
-        incoming.connection.strict_annotations
+        (isinstance(window, SharedWindow) and window.has_portion(relay.to))
+        or incoming.connection.strict_annotations
         or len(to) > LONGEST
         or not _is_steady(context, node)
         or endpoint.input_handle is None

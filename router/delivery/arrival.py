@@ -226,7 +226,7 @@ def _route(context: Context, relay: Relay) -> None:
     relay.node = node
     if anonymous and lane is None:
         if named is not None and incoming.to is None:
-            open_route(context, incoming, named, node)
+            open_route(context, relay, incoming, named)
         if is_full(context, relay, node, incoming):
             undelivered(context, relay, node)
             return

@@ -184,3 +184,34 @@ def test_what_is_held_is_the_sum_of_the_portions_and_the_sender_gets_the_rest(
         while portion.waiting:
             window.end(i, portion, to, left=True)
     assert (window.held(i), granted(window, i) * 2 >= size) == (0, True)
+
+
+@given(st.integers(1, 100), st.integers(0, 30), st.integers(0, 30), st.integers(0, 200))
+def test_what_is_counted_together_within_the_slack_gives_the_credit_that_single_counts_give(
+    size: int, dead: int, slow: int, count: int
+) -> None:
+    def waiting() -> tuple[SharedWindow, CreditSink]:
+        window, i = begun(size)
+        for to, number in (("dead", dead), ("slow", slow)):
+            for _ in range(min(number, i.granted)):
+                wait(window, i, to)
+            granted(window, i)
+        return window, i
+
+    single, one = waiting()
+    together, other = waiting()
+    flows: list[int] = []
+    counted: list[int] = []
+    relayed, slack = 0, together.credit_slack(other)
+    for number in range(count):
+        if not one.granted:
+            break
+        resume(single, one, 1)
+        flows += [number for _ in single.grants(0.0)]
+        relayed += 1
+        if relayed > slack:
+            together.relayed(other, relayed, 0.0)
+            counted += [number for _ in together.grants(0.0)]
+            relayed, slack = 0, together.credit_slack(other)
+    assert counted == flows
+    assert other.granted - relayed == one.granted
