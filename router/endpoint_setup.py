@@ -46,13 +46,7 @@ def endpoint(
     container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
 ) -> Connection:
     """Return a connection endpoint of this router. Args: hostname: of the peer, for our `open`."""
-    return Connection(_settings(container_id, limits), negotiation, now, hostname=hostname)
-
-
-@lru_cache(maxsize=256)
-def _settings(container_id: str, limits: Limits) -> ConnectionSettings:
-    """Return the settings of a connection: all connections of a listener hold one object."""
-    return ConnectionSettings(
+    settings = ConnectionSettings(
         container_id=container_id,
         max_frame_size=limits.max_frame_size,
         channel_max=limits.channel_max,
@@ -67,6 +61,13 @@ def _settings(container_id: str, limits: Limits) -> ConnectionSettings:
         max_values=limits.max_values,
         offered_capabilities=CAPABILITIES,
     )
+    return Connection(_shared(settings), negotiation, now, hostname=hostname)
+
+
+@lru_cache(maxsize=256)
+def _shared(settings: ConnectionSettings) -> ConnectionSettings:
+    """Return the first settings that were equal: all connections of a listener hold one object."""
+    return settings
 
 
 def server_sasl(
