@@ -28,7 +28,8 @@ LONGEST: Final = 255
 def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) -> None:
     """Let the kernel relay further deliveries of an anonymous sender that name the same address.
 
-    While messages wait for the address, here or at another router, the router decides about those behind them.
+    While messages wait for the address, here or at another router, the router decides about those behind them. The
+    router's own senders have no routes.
 
     Args: relay: a delivery to the address, with its node. to: the address, as the message names it.
     """
@@ -37,6 +38,7 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) 
     if (
         (isinstance(window, SharedWindow) and window.has_portion(relay.to))
         or incoming.connection.strict_annotations
+        or incoming.connection.own  # most of its answers go to nodes that live for one answer
         or len(to) > LONGEST
         or not _is_steady(context, node)
         or endpoint.input_handle is None
