@@ -32,7 +32,7 @@ async def test_a_connection_that_waits_for_its_peer_only_has_no_task() -> None:
 
 
 async def test_a_crowd_whose_sockets_end_at_once_leaves_the_others_their_turns() -> None:
-    crowd = 100
+    crowd = 200
     async with Router(listeners=[LOOPBACK]) as router:
         peers = [await connect(router) for _ in range(crowd)]
         for peer in peers:
@@ -44,7 +44,8 @@ async def test_a_crowd_whose_sockets_end_at_once_leaves_the_others_their_turns()
         while left[-1]:
             await trio.lowlevel.checkpoint()
             left.append(router.statistics().router.connections)
-        assert max(earlier - later for earlier, later in pairwise(left)) <= poller.ROUNDS * TURNS
+        # Trio runs the tasks of a pass in any order: the poller may have two turns between two turns of this task.
+        assert max(earlier - later for earlier, later in pairwise(left)) <= 2 * poller.ROUNDS * TURNS
     assert router.listeners[0].connections == 0
     assert router.statistics().is_empty
 
