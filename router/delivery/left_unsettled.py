@@ -80,7 +80,7 @@ def _sweep_ledger(context: Context, ledger: Ledger, links: Links) -> Steps[None]
 def _forget_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     if context.ended_links.links.pop(link, 0) is None:
         context.keep_count(link)
-    link.endpoint.flow_state.compact()  # the garbage collector may find the link's objects only much later
+    link.endpoint.flow_state.compact()  # deliveries that have not ended on their other side may hold it for long
     context.dismantle(link)
 
 
