@@ -164,6 +164,8 @@ def put_together() -> str:
             "    import cython",
             "except ImportError:  # only the compiler needs it",
             f"    from {PACKAGE} import uncompiled as cython",
+            "if not cython.compiled:",
+            f"    from {PACKAGE}.uncompiled import copy, grow",
             *text,
             "",
         ]

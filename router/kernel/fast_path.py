@@ -65,6 +65,10 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
     begin = at
     frame = router.incoming_frame
     sessions = wire.sessions
+    # The session and the link of the frame before: most frames have the same. No frame that is relayed changes them.
+    channel = handle = -1
+    session: KernelSession | None = None
+    link: KernelLink | None = None
     if router.recorder is not None:
         router.recorder.times = 0
     while end - at >= _SMALLEST:
@@ -72,7 +76,10 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
         after = at + size
         if size < _SMALLEST or after > end or size > wire.max_frame_size or data[at + 4] != 2 or data[at + 5]:
             break
-        session = sessions.get(data[at + 6] << 8 | data[at + 7])
+        if channel != data[at + 6] << 8 | data[at + 7]:
+            channel = data[at + 6] << 8 | data[at + 7]
+            session = sessions.get(channel)
+            handle = -1
         if session is None:
             break
         code = data[at + 10]
@@ -80,7 +87,9 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             payload_at = read_transfer(frame, data, at + 8, after)
             if payload_at < 0:
                 break
-            link = session.links.get(frame.handle)
+            if handle != frame.handle:
+                handle = frame.handle
+                link = session.links.get(handle)
             if (
                 link is None
                 or link.sender
@@ -227,12 +236,10 @@ def _relay_transfer(
             number,
             settled,
             mode,
-            size,
+            data,
+            payload_at,
+            end,
         )
-        if size < _COPIED:
-            sink.out += p[payload_at:end]
-        else:
-            sink.out += memoryview(data)[payload_at:end]
     _count_first_transfer(session, link, settled, size)
     session.in_parts = False
     if size < _COPIED:

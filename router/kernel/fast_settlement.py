@@ -103,16 +103,15 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
 def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
     """Settle the outgoing delivery, unless it is settled."""
     link = fast.outgoing
-    if fast.outgoing_settled:
-        return
-    fast.outgoing_settled = True
-    link.session.outgoing.remove(fast.outgoing_id)
-    if link.lane and not fast.outgoing_tag:
-        del link.lane_to_lane[fast.incoming_tag]
-    if link.outstanding >= link.max_outstanding:
-        router.mark_dirty(link)
-        router.needs_update = True
-    link.outstanding -= 1
+    if not fast.outgoing_settled:
+        fast.outgoing_settled = True
+        link.session.outgoing.remove(fast.outgoing_id)
+        if link.lane and not fast.outgoing_tag:
+            del link.lane_to_lane[fast.incoming_tag]
+        if link.outstanding >= link.max_outstanding:
+            router.mark_dirty(link)
+            router.needs_update = True
+        link.outstanding -= 1
 
 
 def _drop_incoming(fast: FastDelivery) -> None:

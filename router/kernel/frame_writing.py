@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.encoded_values import _append_uint, _put_uint, _uint_octets
+from amqpmesh.router.kernel.uncompiled import copy, grow
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.frame_fields import DispositionRun, TransferFrame
@@ -133,14 +134,16 @@ def _write_whole(
     number: int,
     settled: bool,
     mode: int,
-    size: int,
+    data: bytes,
+    payload_at: int,
+    end: int,
 ) -> None:
-    """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
+    """Append the only frame of a delivery of format 0: the same octets as `write_transfer`.
 
     The fast path's writer: it sizes the frame first and fills in a template, where `write_transfer` appends each field.
 
     Args: tag: empty: the tag is `number` in hexadecimal digits. hops: the last octet of the tag; 0: the tag's own.
-        mode: rcv-settle-mode, 0 for first; -1: none. size: octets of the payload.
+        mode: rcv-settle-mode, 0 for first; -1: none. payload_at, end: the payload in `data`.
     """
     digits = len(tag)
     if not digits:
@@ -151,8 +154,10 @@ def _write_whole(
             rest >>= 4
     tail = 5 if mode == 0 else 2 if settled else 1
     octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id) + digits + tail
-    at = len(out)
-    out += _HEADS[octets]
+    size = octets + end - payload_at
+    at = grow(out, size)
+    copy(out, at, _HEADS[octets], 0, octets)
+    copy(out, at + octets, data, payload_at, end)
     # All writes below lie within those octets.
     o = out
     o[at + 12] = octets - 13
@@ -160,7 +165,6 @@ def _write_whole(
     if channel:
         o[at + 6] = channel >> 8
         o[at + 7] = channel & 255
-    size += octets
     if size > 0xFFFF:
         o[at] = size >> 24
         o[at + 1] = size >> 16 & 255

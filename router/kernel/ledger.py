@@ -123,27 +123,26 @@ class Ledger:
         at = serial_distance(self.base, delivery_id)
         if at < 0 or (self.beside and delivery_id in self.beside):
             self.beside[delivery_id] = delivery
-            return
-        if at >= size:
-            self._reach(delivery_id)
-            size = len(self.slots)
-        slot = delivery_id & (size - 1)
-        if self.slots[slot] is None:
-            self.live += 1
-        self.slots[slot] = delivery
+        else:
+            if at >= size:
+                self._reach(delivery_id)
+                size = len(self.slots)
+            slot = delivery_id & (size - 1)
+            if self.slots[slot] is None:
+                self.live += 1
+            self.slots[slot] = delivery
 
     def remove(self, delivery_id: int) -> None:
         """Remove the delivery of this id. Raises: KeyError: there is none."""
         size = len(self.slots)
-        if 0 <= serial_distance(self.base, delivery_id) < size:
-            slot = delivery_id & (size - 1)
-            if self.slots[slot] is not None:
-                self.slots[slot] = None
-                self.live -= 1
-                if size > _KEPT_SLOTS and self.live * _ROOM < size:
-                    self._shrink()
-                return
-        del self.beside[delivery_id]
+        slot = delivery_id & (size - 1)
+        if 0 <= serial_distance(self.base, delivery_id) < size and self.slots[slot] is not None:
+            self.slots[slot] = None
+            self.live -= 1
+            if size > _KEPT_SLOTS and self.live * _ROOM < size:
+                self._shrink()
+        else:
+            del self.beside[delivery_id]
 
     def _shrink(self) -> None:
         """Reduce the slots to twice the live deliveries. Those of the last ids stay in slots, others go beside."""

@@ -187,8 +187,9 @@ def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, payload: by
         leaving.rcv_settle_mode = -1
         write_transfer(sink.out, target.channel, leaving, payload, sink.remote_max_frame_size, target.in_full)
     else:
-        _write_whole(sink.out, target.channel, out.handle, delivery_id, b"", 0, out.last_tag, settled, -1, size)
-        sink.out += payload
+        _write_whole(
+            sink.out, target.channel, out.handle, delivery_id, b"", 0, out.last_tag, settled, -1, payload, 0, size
+        )
     _count_first_sent(target, out, settled)
     out.octets += size
     if not target.woken:

@@ -171,20 +171,18 @@ class KernelSession:
 
     def dispose(self, receiver: bool, delivery_id: int, settled: bool, state: bytes | None) -> None:
         """Queue a disposition; join it to the last one if the ids are consecutive and all else is equal (§2.7.6)."""
-        runs = self.dispositions
+        run = self.dispositions[-1] if self.dispositions else None
         if not settled and state is not None and not is_terminal(state):
             self.progress[receiver, delivery_id] = state
             self.stir()
-            return
-        if runs:
-            run = runs[-1]
-            if (
-                run.receiver == receiver
-                and run.settled == settled
-                and (run.last + 1) & _MASK == delivery_id
-                and (run.state is state or run.state == state)
-            ):
-                run.last = delivery_id
-                return
-        runs.append(DispositionRun(receiver, delivery_id, settled, state))
-        self.stir()
+        elif (
+            run is not None
+            and run.receiver == receiver
+            and run.settled == settled
+            and (run.last + 1) & _MASK == delivery_id
+            and (run.state is state or run.state == state)
+        ):
+            run.last = delivery_id
+        else:
+            self.dispositions.append(DispositionRun(receiver, delivery_id, settled, state))
+            self.stir()

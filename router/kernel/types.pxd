@@ -1,6 +1,19 @@
 # The C types of all parts of the compiled kernel. Names that are missing here are Python objects.
+# Hot functions that return nothing return a bint here: after one of type void the caller must ask for an error.
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcpy
+
+# In Python they are in uncompiled.py.
+cdef inline Py_ssize_t grow(bytearray out, Py_ssize_t octets) except -1:
+    cdef Py_ssize_t at = len(out)
+    PyByteArray_Resize(out, at + octets)
+    return at
+
+cdef inline void copy(bytearray out, Py_ssize_t at, bytes data, Py_ssize_t begin, Py_ssize_t end) noexcept:
+    memcpy(PyByteArray_AS_STRING(out) + at, PyBytes_AS_STRING(data) + begin, end - begin)
 
 cdef long _MASK
 cdef long _HALF
@@ -99,9 +112,9 @@ cdef class Ledger:
     @cython.locals(size=Py_ssize_t, found=object)
     cpdef object find(self, long delivery_id)
     @cython.locals(size=Py_ssize_t, at=long, slot=Py_ssize_t)
-    cpdef void put(self, long delivery_id, object delivery) except *
+    cpdef bint put(self, long delivery_id, object delivery) except -1
     @cython.locals(size=Py_ssize_t, slot=Py_ssize_t)
-    cpdef void remove(self, long delivery_id) except *
+    cpdef bint remove(self, long delivery_id) except -1
     @cython.locals(size=Py_ssize_t, least=long, last=long, begin=long, offset=long, each=long, slots=list, fewer=list,
                    entry=object)
     cdef void _shrink(self) except *
@@ -151,7 +164,7 @@ cdef class KernelRouter:
     cdef public FlowFrame flow
     cdef public HeaderFields header
     cdef public object on_expand
-    cpdef void mark_dirty(self, KernelLink link) except *
+    cpdef bint mark_dirty(self, KernelLink link) except -1
     @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
     cpdef void begin_keys(self, bytes prefix) except *
@@ -198,12 +211,12 @@ cdef class KernelSession:
     cpdef long width(self) except -1
     @cython.locals(width=long, window=long)
     cpdef long announce(self) except? -1
-    cpdef void release(self, long frames) except *
+    cpdef bint release(self, long frames) except -1
     @cython.locals(gathered=long, width=long, limit=long)
     cpdef void look(self) except *
-    cpdef void stir(self) except *
+    cpdef bint stir(self) except -1
     @cython.locals(run=DispositionRun)
-    cpdef void dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except *
+    cpdef bint dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except -1
 
 @cython.final
 cdef class KernelLink:
@@ -223,7 +236,7 @@ cdef class KernelLink:
     cdef public Leg leg
     cdef public Relay relay
     @cython.locals(kind=long)
-    cpdef void count_outcome(self, bytes state) except *
+    cpdef bint count_outcome(self, bytes state) except -1
 
 @cython.final
 cdef class Budget:
@@ -385,7 +398,7 @@ cdef void _settle_open(KernelRouter router, FastMulticast multicast, bint alike,
 @cython.locals(outgoing=KernelLink)
 cdef void _settle_receiver(KernelRouter router, FastLeg leg, bytes state) except *
 @cython.locals(outgoing=KernelLink)
-cdef void _settle_leg(KernelRouter router, FastLeg leg) except *
+cdef bint _settle_leg(KernelRouter router, FastLeg leg) except -1
 @cython.locals(link=KernelLink)
 cdef void _forget_incoming(FastMulticast multicast) except *
 cdef void _orphan(KernelRouter router, FastMulticast multicast) except *
@@ -402,7 +415,7 @@ cdef bint _relay_to_all(KernelRouter router, KernelSession session, KernelLink l
 cdef bint _all_ready(KernelRouter router, KernelSession session, FastRoute route, long size) except -1
 @cython.locals(target=KernelSession, sink=KernelConnection, router=KernelRouter, size=long, delivery_id=long, leaving=TransferFrame)
 cdef long _write_leg(KernelLink out, TransferFrame frame, bint settled, bytes payload) except? -1
-cdef void _count_leg(KernelRouter router, KernelLink out) except *
+cdef bint _count_leg(KernelRouter router, KernelLink out) except -1
 @cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef long _id_of(object entry, bint sent) except? -2
 @cython.locals(router=KernelRouter, leg=FastLeg, multicast=FastMulticast)
@@ -433,7 +446,7 @@ cdef void _end_orphan(KernelRouter router, FastDelivery fast, bint settled) exce
 cdef bint _makes_room(KernelSession session, object entry) except -1
 
 @cython.locals(router=KernelRouter, frame=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=KernelSession, code=long,
-               payload_at=Py_ssize_t, link=KernelLink, p="const unsigned char *")
+               payload_at=Py_ssize_t, link=KernelLink, channel=long, handle=long, p="const unsigned char *")
 cpdef Py_ssize_t relay_frames(KernelConnection wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.final
@@ -495,10 +508,10 @@ cdef void _compact_relay(KernelRouter router, Delivery received, Delivery sent, 
 @cython.locals(last=Py_ssize_t)
 cpdef bytes onward(bytes tag)
 cdef bytes _outgoing_tag(FastDelivery fast)
-@cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
+@cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, size=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")
 cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long hops, long number, bint settled,
-                       long mode, long size) except -1
+                       long mode, bytes data, Py_ssize_t payload_at, Py_ssize_t end) except -1
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcept
 @cython.locals(link=KernelLink, best=KernelLink, turn=long, ready=long)
@@ -521,9 +534,9 @@ cpdef long outcome_step(bint second, bint settled, bint known) noexcept
 cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
-cdef void _settle_incoming(KernelRouter router, FastDelivery fast, bytes state) except *
+cdef bint _settle_incoming(KernelRouter router, FastDelivery fast, bytes state) except -1
 @cython.locals(link=KernelLink)
-cdef void _settle_outgoing(KernelRouter router, FastDelivery fast) except *
+cdef bint _settle_outgoing(KernelRouter router, FastDelivery fast) except -1
 
 @cython.locals(width=long, after=Py_ssize_t)
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1

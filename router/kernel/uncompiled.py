@@ -1,9 +1,14 @@
-"""Stand-ins for Cython's class decorators in the uncompiled kernel: they have no effect."""
+"""Stand-ins in the uncompiled kernel: Cython's class decorators, without effect, and functions written in C.
+
+The functions in C stand in types.pxd.
+"""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+compiled: Final = False
 
 
 def cclass(each: type[T]) -> type[T]:
@@ -24,3 +29,15 @@ def no_gc(each: type[T]) -> type[T]:
 def freelist(size: int) -> Callable[[type[T]], type[T]]:
     """Keep the memory of up to `size` freed instances for new ones."""
     return lambda each: each
+
+
+def grow(out: bytearray, octets: int) -> int:
+    """Make `out` longer. The caller writes all of the new octets. Returns: the index of the first of them."""
+    at = len(out)
+    out += bytes(octets)
+    return at
+
+
+def copy(out: bytearray, at: int, data: bytes, begin: int, end: int) -> None:
+    """Write `data[begin:end]` into `out` at an index. Args: begin, end: within `data`, and room in `out` for it."""
+    out[at : at + end - begin] = data[begin:end]

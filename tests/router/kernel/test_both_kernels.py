@@ -173,8 +173,8 @@ class Session:
             return None
         return self.kernel.dispose(self.deliveries[number if first else -1 - number], state, settled)
 
-    def releases(self, frames: int) -> object:
-        return self.session.release(min(frames, self.session.held))
+    def releases(self, frames: int) -> None:
+        self.session.release(min(frames, self.session.held))
 
     def flushes(self) -> object:
         for run in self.session.dispositions:
