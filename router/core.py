@@ -111,14 +111,16 @@ class Core:
         certificate_subject: str | None = None,
         users: Users | None = None,
         own: bool = False,
+        negotiation: Negotiation | None = None,
     ) -> ConnectionRecord:
         """Take a connection that a peer has made to `listener`.
 
         Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the client's
             verified certificate, DER. certificate_user, certificate_subject: read from it. users: for PLAIN and SCRAM.
-            own: the router itself is at the other end, and serves its own nodes.
+            own: the router itself is at the other end, and serves its own nodes. negotiation: of the layers below AMQP,
+            if another process of this router has done it.
         """
-        negotiation = Negotiation(
+        negotiation = negotiation or Negotiation(
             server=True,
             sasl=server_sasl(listener, secured=secured, certificate_user=certificate_user, users=users),
             sasl_required=listener.sasl_demanded,
@@ -194,7 +196,7 @@ class Core:
         self.context.now = now
         record.engine.context = record
         record.engine.flow_state.router = self.context.kernel
-        record.engine.on_wake = partial(self.context.on_output, record)
+        record.engine.flow_state.on_wake = partial(self.context.on_output, record)
         self.context.connections[record] = None
         self.context.set_timer(record, record.engine.next_timer())
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.connection_settings import ConnectionSettings
+from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.negotiation import Negotiation
     from amqpmesh.router.config.file import ConnectorConfig, Limits, ListenerConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
@@ -78,6 +78,18 @@ def server_sasl(
     if not mechanisms:
         return None
     return SaslServer(mechanisms, users or Users({}), external_user=certificate_user, defers=True)
+
+
+def agreed(mechanism: str | None, user: str | None) -> Negotiation:
+    """Return a negotiation before AMQP's protocol header: another process of this router has agreed on the rest.
+
+    Args: mechanism: of the SASL exchange; None: there was none. user: its user.
+    """
+    if mechanism is None:
+        return Negotiation(server=True)
+    sasl = SaslServer((mechanism,), Users({}))
+    sasl.ended_elsewhere(mechanism, user)
+    return Negotiation(server=True, sasl=sasl)
 
 
 def client_sasl(

@@ -49,7 +49,7 @@ from amqpmesh.router.amqp.states import CLOSING, CONNECTION, ConnectionState, St
 from amqpmesh.router.amqp.timeouts import Due, Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from amqpmesh.router.amqp.codec.types import Symbol
 
@@ -117,15 +117,6 @@ class Connection:
         self._send_negotiation()
 
     # ---------------------------------------------------------------------------------------------------- commands
-
-    @property
-    def on_wake(self) -> Callable[[], None] | None:
-        """The callback for output. It is called once for all output until the next `data_to_send`."""
-        return self.flow_state.on_wake
-
-    @on_wake.setter
-    def on_wake(self, on_wake: Callable[[], None] | None) -> None:
-        self.flow_state.on_wake = on_wake
 
     @property
     def out(self) -> bytearray:
@@ -299,6 +290,13 @@ class Connection:
             self._liveness.sent(now)
         return data
 
+    def stop_keeping(self) -> bytes:
+        """Keep no more input. Returns: all since AMQP's protocol header (`Negotiation.keeps_input`), if it was kept."""
+        self.negotiation.keeps_input = False
+        kept, self._reader.kept = self._reader.kept, None
+        self.flow_state.is_open = self.state is S.OPENED
+        return bytes(kept or b"")
+
     @property
     def received_at(self) -> float:
         """The time at which the last frame came, seconds."""
@@ -381,6 +379,8 @@ class Connection:
         self._send_negotiation()
         if progress is Progress.AMQP:
             self._reader.max_frame_size = self.settings.max_frame_size
+            if negotiation.keeps_input:
+                self._reader.begin_to_keep(protocol_header(AMQP_ID))
             self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
             if negotiation.server:
                 self._header_sent()
@@ -476,7 +476,7 @@ class Connection:
 
     def _set_state(self, state: ConnectionState) -> None:
         self.state = state
-        self.flow_state.is_open = state is S.OPENED
+        self.flow_state.is_open = state is S.OPENED and self._reader.kept is None  # the kernel keeps no input
         if state is S.OPENED:
             assert self.remote is not None
             self.channels.agree(self.remote.channel_max)

@@ -21,7 +21,7 @@ def dismantle_connection(connection: Connection) -> None:
     channels = connection.channels
     sessions = channels.sessions
     channels.incoming, channels.outgoing = {}, {}
-    connection.context = connection.on_wake = None
+    connection.context = connection.flow_state.on_wake = None
     connection.flow_state.sessions = {}
     for session in sessions:
         dismantle_session(session)

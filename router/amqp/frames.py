@@ -17,6 +17,10 @@ HEADER_SIZE: Final = 8
 #: Octets that were read and may stay in memory, because the octets behind them are in the same buffer.
 _LITTLE: Final = 4 * 2**10
 
+#: The most octets that are kept of a connection that may be handed over: an `open`, a `begin`, an `attach`, and little
+#: else.
+KEPT: Final = 4 * 2**10
+
 #: A frame without body: traffic against an idle time-out (§2.4.5).
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
@@ -52,11 +56,16 @@ class FrameReader:
         # The begin of a frame that comes in more than two chunks, and the frame's size. The chunks are joined once.
         self._begun = bytearray()
         self._wanted = 0
+        #: All octets from AMQP's protocol header on, while the connection may be handed over; empty: there were too
+        #: many. None: they are not kept.
+        self.kept: bytearray | None = None
 
     def feed(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
         """Take the next bytes of the stream. Args: at: their begin in `data`; 0 unless `is_empty`."""
         if not data:
             return
+        if self.kept:
+            self._keep(data)
         if self.is_empty:
             self._data = bytes(data)
             self._mark_read(at)
@@ -83,6 +92,18 @@ class FrameReader:
             self._data, self._at = bytes(self._begun), 0
             self._begun.clear()
             self._leave_behind(data, missing)
+
+    def begin_to_keep(self, header: bytes) -> None:
+        """Keep all octets from now on. Args: header: the protocol header that was read last."""
+        self.kept = bytearray(header)
+        self._keep(self._data[self._at :] + self._behind[self._behind_at :] + self._begun)
+
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        assert self.kept is not None
+        if len(self.kept) + len(data) > KEPT:
+            self.kept.clear()
+        else:
+            self.kept += data
 
     def _begun_size(self, rest: memoryview, data: bytes | bytearray | memoryview) -> int:
         """Return the size of the frame that begins with `rest` and goes on with `data`; 0: it is unknown or illegal."""

@@ -54,6 +54,8 @@ class Negotiation:
         #: The peer sends frames now, not a protocol header; `in_sasl`: SASL frames.
         self.in_frames = False
         self.in_sasl = False
+        #: The connection may be handed over to another process: its input behind these layers is kept.
+        self.keeps_input = False
         self.refusal = ""
         #: The octets that came in place of a protocol header of AMQP 1.0.
         self.foreign = b""

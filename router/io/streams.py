@@ -181,6 +181,11 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             return False
         return True
 
+    def reset(self) -> None:
+        """End both directions of the stream, also for other processes that have the socket."""
+        with suppress(OSError):  # the peer is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     async def send_eof(self) -> None:
         """End our direction of the stream. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()

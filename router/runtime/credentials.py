@@ -25,6 +25,7 @@ from amqpmesh.router.io.handshake import UNKNOWN, Identity
 from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.negotiation import Negotiation
     from amqpmesh.router.core import Core
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
@@ -58,9 +59,19 @@ class Credentials:
             raise _unusable_file(error, tls.certificate, f"{where or listener.name}.tls") from None
 
     def accept(
-        self, core: Core, listener: ListenerConfig, host: str, now: float, identity: Identity = UNKNOWN
+        self,
+        core: Core,
+        listener: ListenerConfig,
+        host: str,
+        now: float,
+        identity: Identity = UNKNOWN,
+        *,
+        negotiation: Negotiation | None = None,
     ) -> ConnectionRecord:
-        """Tell the core of a connection to the listener. Args: host: the peer's address. identity: shown in TLS."""
+        """Tell the core of a connection to the listener.
+
+        Args: host: the peer's address. identity: shown in TLS. negotiation: as of `Core.accept`.
+        """
         return core.accept(
             listener,
             host,
@@ -70,6 +81,7 @@ class Credentials:
             certificate_user=identity.user,
             certificate_subject=identity.subject,
             users=self.users,
+            negotiation=negotiation,
         )
 
 

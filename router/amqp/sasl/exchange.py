@@ -200,6 +200,10 @@ class SaslServer(_Exchange[ClientFrame]):
         self.refused_user: str | None = None
         self.authenticator_error: Exception | None = None
 
+    def ended_elsewhere(self, mechanism: str, user: str | None) -> None:
+        """Note that the exchange has ended with success at the process that has handed the connection over."""
+        self.outcome, self.mechanism, self.user = SaslCode.OK, mechanism, user
+
     def start(self) -> list[bytes]:
         """Begin after the protocol headers. Returns: the frame bodies to send first (§5.3.2)."""
         self._expected = (SaslInit,)

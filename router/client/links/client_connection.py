@@ -58,7 +58,7 @@ class ClientConnection:
         error; called once.
         """
         self.engine = engine
-        engine.on_wake = wake
+        engine.flow_state.on_wake = wake
         self.is_open = False
         #: Whether it has been open, now or before.
         self.was_open = False

@@ -539,7 +539,7 @@ def test_something_to_flush_is_told_once_it_is_there() -> None:
     scripted = opened()
     scripted.peer.begin()
     woken: list[None] = []
-    scripted.engine.on_wake = lambda: woken.append(None)
+    scripted.engine.flow_state.on_wake = lambda: woken.append(None)
     session = scripted.session()
     session.flow()
     assert woken

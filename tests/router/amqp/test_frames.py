@@ -62,6 +62,30 @@ def test_however_a_stream_is_cut_its_frames_are_the_same(parts: list[bytes], cut
     assert reader.take_rest() == b""
 
 
+@given(st.binary(max_size=60), st.lists(st.integers(0, 100)), st.integers(0, 3))
+def test_however_a_stream_is_cut_all_of_it_is_kept_if_asked_for(body: bytes, cuts: list[int], behind: int) -> None:
+    header, stream = protocol_header(0), framed(body) + framed(b"more") * behind
+    reader = FrameReader(512)
+    reader.feed(header)
+    first, *others = chunks(stream, cuts)
+    reader.feed(first)
+    assert reader.next_header() == header
+    reader.begin_to_keep(header)
+    for chunk in others:
+        reader.feed(chunk)
+        read(reader)
+    assert reader.kept == header + stream
+
+
+def test_of_a_stream_that_is_too_long_nothing_is_kept() -> None:
+    reader = FrameReader(512)
+    reader.begin_to_keep(protocol_header(0))
+    for _ in range(20):
+        reader.feed(framed(bytes(400)))
+        read(reader)
+    assert reader.kept == b""
+
+
 def test_a_frame_has_its_type_channel_and_body() -> None:
     reader = FrameReader(512)
     reader.feed(framed(b"body", channel=0x1234))

@@ -398,7 +398,7 @@ def test_a_neighbour_that_detaches_its_control_link_is_parted_from() -> None:
     (there,), (here,) = mesh["B"].mesh.neighbours.values(), mesh["A"].mesh.neighbours.values()
     (link,) = [link for link in there.session.all_links if link.context is there]
     link.detach()
-    there.record.engine.on_wake()
+    there.record.engine.flow_state.on_wake()
     mesh.run()
     assert here not in mesh["A"].mesh.neighbours.values()
     assert not mesh.wires, "both have closed in good order"
@@ -428,7 +428,7 @@ def test_a_neighbour_that_ends_sessions_is_left_alone_with_their_lanes_for_a_whi
     for _ in range(3):
         (lane,) = here.outgoing
         there.engine.channels.incoming[lane.endpoint.session.flow_state.channel].end()
-        there.engine.on_wake()
+        there.engine.flow_state.on_wake()
         mesh.run()
         assert not here.outgoing, "not at once"
         mesh.advance(0.2)
@@ -447,7 +447,7 @@ def test_a_neighbour_that_ends_the_session_of_a_control_link_is_one_no_more_thou
     channel = here.session.flow_state.channel
     session = there.session if own else there.record.engine.channels.incoming[channel]
     session.end()
-    there.record.engine.on_wake()
+    there.record.engine.flow_state.on_wake()
     mesh.run()
     assert here not in mesh["A"].mesh.neighbours.values()
     mesh.leave()

@@ -104,7 +104,7 @@ def test_a_neighbour_that_ends_the_sessions_of_two_workers_lanes_is_given_both_a
     assert len(lanes) == 2
     for lane in lanes:
         there.engine.channels.incoming[lane.endpoint.session.flow_state.channel].end()
-    there.engine.on_wake()
+    there.engine.flow_state.on_wake()
     mesh.run()
     assert not here.outgoing
     mesh.advance(0.5)
