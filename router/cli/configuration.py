@@ -6,10 +6,8 @@ from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import DEFAULT_URL, RouterConfig, load
+from amqpmesh.router.config.limits import MAX_WORKERS
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
-
-MOST_WORKERS = 64
-"""Workers at most: each is connected to each other one."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -34,8 +32,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_WORKERS):
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MOST_WORKERS}: {text!r}")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_WORKERS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_WORKERS}: {text!r}")
     return int(text)
 
 

@@ -7,7 +7,7 @@ from amqpmesh.policies.access import PREFIXES, is_reserved
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import refusal
-from amqpmesh.router.config.limits import UINT_MAX
+from amqpmesh.router.config.limits import MAX_WORKERS, UINT_MAX
 from amqpmesh.router.config.redirect import RedirectConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 
@@ -51,6 +51,7 @@ class AddressConfig(Table):
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
     redirect: RedirectConfig | None = setting(default=None)
     alias: str | None = setting(default=None, check=refusal)
+    worker: int | None = setting(default=None, low=0, high=MAX_WORKERS)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -3,6 +3,9 @@
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.config.tables import Table, declared, setting, table
 
+MAX_WORKERS = 64
+"""Workers of a router: each is connected to each other one."""
+
 USHORT_MAX = 2**16 - 1
 UINT_MAX = 2**32 - 1
 ULONG_MAX = 2**64 - 1

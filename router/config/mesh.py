@@ -75,5 +75,7 @@ class WorkerConfig(Table):
 
     name: str = setting()
     number: int = setting(low=1)
+    #: The number of workers.
+    count: int = setting(default=1, low=1)
     #: The folder of the workers' Unix sockets; no other user can read it.
     folder: Path = setting()

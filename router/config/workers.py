@@ -46,8 +46,13 @@ def worker_config(config: RouterConfig, number: int, count: int, folder: Path) -
         listeners=(*config.listeners, _listener(config, number, count, folder)),
         connectors=(*connectors, *(_connector(config, other, folder) for other in range(1, number))),
         container_links=links,
-        worker=WorkerConfig(name=config.id, number=number, folder=folder),
+        worker=WorkerConfig(name=config.id, number=number, count=count, folder=folder),
     )
+
+
+def hand_over_path(folder: Path, number: int) -> Path:
+    """Return the path of the socket at which a worker takes up connections of the others."""
+    return folder / f"take-{number}"
 
 
 def _connections(

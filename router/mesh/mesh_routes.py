@@ -13,6 +13,8 @@ from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import DynamicNode, LocalNode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.routes import Routes
@@ -58,6 +60,10 @@ class MeshRoutes(LocalRoutes):
     def consumer_routers(self, tenant: str, name: str, /) -> ConsumerRouters:
         """Return the other routers that have consumers of an address."""
         return self.reachability().of(tenant, name)
+
+    def routers_with_consumers(self, tenant: str, name: str, /) -> Collection[str]:
+        """Return the other routers within reach that have consumers of an address."""
+        return self._routes.next_hops.egresses(tenant, name)
 
     def reachability(self) -> Reachability:
         """Return the consumers at other routers as they are now, for queries of many addresses."""

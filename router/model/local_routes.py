@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.model.blocked import NO_CONSUMERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.model.blocked import ConsumerRouters
@@ -45,6 +45,10 @@ class LocalRoutes:
     def consumer_routers(self, _tenant: str, _name: str, /) -> ConsumerRouters:
         """Return the other routers that have consumers of an address."""
         return NO_CONSUMERS
+
+    def routers_with_consumers(self, _tenant: str, _name: str, /) -> Collection[str]:
+        """Return the other routers within reach that have consumers of an address."""
+        return ()
 
     def anonymous_route(self, tenant: str, name: str, config: AddressConfig) -> Node | None:
         """Return the node for a message of an anonymous link; None: there is no consumer of its address."""
