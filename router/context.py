@@ -24,7 +24,7 @@ from amqpmesh.topology.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.amqp.events import Event
+    from amqpmesh.router.amqp.events import Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.config.file import RouterConfig
@@ -97,6 +97,8 @@ class Context:
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
         self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
+        #: Whether another worker shall serve the connection of an attach; then the event is not handled here.
+        self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
         #: Handle an event again that could not be handled when it came.
         self.handle: Callable[[ConnectionRecord, Event], None] = _unset
 

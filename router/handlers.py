@@ -189,6 +189,8 @@ class Handlers:
             self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
     def _link_attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+        if self._context.leads_away(record, event):
+            return
         endpoint = event.link
         # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
         # error follows (§2.6.3).

@@ -6,6 +6,8 @@ handshake that its peer has asked for, or for a peer that does not take the last
 
 from __future__ import annotations
 
+import math
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +19,7 @@ from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from amqpmesh.router.amqp.events import Event
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
@@ -87,7 +90,7 @@ class AcceptedTransport(PolledTransport):
         if self._has_ended or self._task is not None:
             return
         record = self._record
-        if record.engine.finished and not (self._lingers or self._is_dropped):
+        if record.engine.finished and not (self._lingers or self._is_dropped or self._is_held):
             self.flush(self._now())
             if not (self._is_write_closed or (self._is_writing and record.cut)):
                 if self._is_writing or not isinstance(self._stream, TcpStream):
@@ -121,6 +124,75 @@ class AcceptedTransport(PolledTransport):
         self._stream.close()
         self._poller.forget(self)
         self._on_end(self)
+
+    # ------------------------------------------------------------------------------------ between two worker processes
+
+    def hold(self) -> None:
+        """Read and write nothing until `go_on` or `let_go`: another worker may serve the connection soon."""
+        self._is_held = True
+        self._stop_polling()
+
+    @property
+    def can_move(self) -> bool:
+        """True if the connection goes on, without TLS, and the system has accepted all output."""
+        is_over = self._has_ended or self._record.lost or self._record.engine.finished
+        return not (is_over or self._is_writing) and isinstance(self._stream, TcpStream)
+
+    @property
+    def record(self) -> ConnectionRecord:
+        """The connection in the core."""
+        return self._record
+
+    @property
+    def unread(self) -> bytes:
+        """The octets that were read and not passed to the core."""
+        return self._unread[self._received :]
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor of the socket."""
+        return self._descriptor
+
+    def take_up(self, data: bytes) -> None:
+        """Replay the input of a connection that another worker has begun to serve, up to its first attach.
+
+        `go_on` continues with the attach. Never raise; internal errors are logged. Args: data: all input.
+        """
+        self._is_held = True
+        self._driver.connect(self._record, self)
+        try:
+            self._limit_buffers()
+            self._receive(data, math.inf)
+        except Exception as error:
+            self._fault(error)
+
+    def go_on(self, event: Event) -> None:
+        """Serve the connection here. Never raise. Args: event: its first attach, with which the work stopped."""
+        record = self._record
+        if self._has_ended:
+            return
+        try:
+            if not record.lost:
+                record.unfinished = chain((event,), record.unfinished or ())
+            self._has_work = True
+            self._is_held = False
+            # WRITABLE is ready at once, so the connection is served at once.
+            self._poll(READABLE | WRITABLE)
+            self._driver.writable(record)
+        except Exception as error:
+            self._fault(error)
+
+    def let_go(self) -> None:
+        """Leave the connection to the worker that has taken it up: end without a word to the peer."""
+        if not self._has_ended:
+            self._record.lost = True
+            self._end()
+
+    def cut(self) -> None:
+        """End the connection for all processes that have its socket."""
+        if isinstance(self._stream, TcpStream):
+            self._stream.reset()
+        self.cancel()
 
     # -------------------------------------------------------------------------------------------------- its short tasks
 

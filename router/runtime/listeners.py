@@ -165,7 +165,7 @@ class Listener:
         connected, address = listening.accept()
         if not self.config.endpoint.is_unix:
             admit(self, TcpStream(connected), address[0])
-        elif _is_of_this_user(connected):
+        elif is_of_this_user(connected):
             admit(self, TcpStream(connected), WORKER)
         else:
             connected.close()
@@ -271,7 +271,7 @@ def _bound_to_path(path: str) -> socket.socket:
     return listening
 
 
-def _is_of_this_user(connected: socket.socket) -> bool:
+def is_of_this_user(connected: socket.socket) -> bool:
     """Return True if the process at the other end of a Unix socket is of the same user (unix(7), SO_PEERCRED)."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(told)

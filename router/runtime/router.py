@@ -31,7 +31,7 @@ from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.accepted import AcceptedTransport
+from amqpmesh.router.runtime.admission import Admission, Served
 from amqpmesh.router.runtime.connectors import Connector, Network, explained, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
@@ -131,8 +131,7 @@ class Router(LinkFactory):
         self._core: Core | None = None
         self._accepting = False
         self._drained = False
-        self._serving: set[trio.CancelScope | AcceptedTransport] = set()
-        self._idle = trio.Event()
+        self._served = Served()
         self._draining = trio.Lock()
 
     def __repr__(self) -> str:
@@ -176,6 +175,16 @@ class Router(LinkFactory):
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
+        self._admission = Admission(
+            core,
+            self._driver,
+            self._poller,
+            self._nursery.start_soon,
+            bound,
+            lambda listener: self._credentials[listener],
+            self._serve_accepted,
+            self._served,
+        )
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)
         self._management.begin(self._driver, self._start_inside)
@@ -185,7 +194,9 @@ class Router(LinkFactory):
         if telemetry is not None:
             self._nursery.start_soon(telemetry.run)
         for each in bound:
-            self._nursery.start_soon(each.accept, self._admit, None if each.config.endpoint.secure else self._poller)
+            self._nursery.start_soon(
+                each.accept, self._admission.admit, None if each.config.endpoint.secure else self._poller
+            )
         pairs = zip(self.config.connectors, credentials, strict=True)
         self.connectors = tuple(self._start_connector(connector, loaded) for connector, loaded in pairs)
         return self
@@ -206,6 +217,7 @@ class Router(LinkFactory):
                 await self._drop_all()
                 if self._telemetry is not None:
                     await self._telemetry.end()
+            self._admission.close()
             if self._poller is not None:
                 self._poller.end()
             # The nursery gets no error, so it does not wrap the body's; the shield keeps the cancellation of its tasks
@@ -329,46 +341,6 @@ class Router(LinkFactory):
 
     # ----------------------------------------------------------------------------------------------------- connections
 
-    def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
-        # A client that is delayed after wrong passwords does not count towards the limits.
-        delayed = self._driver.passwords.delayed
-        accepted = sum(each.connections for each in self.listeners) - delayed.total()
-        # Other workers of this router may connect, however many clients there are.
-        is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
-        if listener.connections - delayed[listener.name] >= listener.config.connections or is_full:
-            listener.refused += 1
-            log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
-            stream.close()
-            return
-        listener.connections += 1
-        listener.most = max(listener.most, listener.connections)
-        if self._poller is None or listener.config.endpoint.secure:
-            self._nursery.start_soon(self._serve_accepted, listener, stream, host)
-        else:
-            self._begin_polled(self._poller, listener, stream, host)
-
-    def _begin_polled(self, poller: Poller, listener: Listener, stream: TcpStream, host: str) -> None:
-        """Serve a connection without TLS by the poller. Raises: nothing; an internal error is logged."""
-
-        def has_ended(transport: AcceptedTransport) -> None:
-            listener.connections -= 1
-            self._serving.discard(transport)
-            self._idle.set()
-
-        try:
-            credentials = self._credentials[listener.config]
-            record = credentials.accept(self._started(), listener.config, host, trio.current_time())
-            transport = AcceptedTransport(
-                self._driver, record, stream, credentials, poller, self._nursery.start_soon, has_ended
-            )
-        except Exception as error:
-            log.error("internal error", exception=error, peer=host, listener=listener.name)
-            stream.close()
-            listener.connections -= 1
-            return
-        self._serving.add(transport)
-        transport.begin()
-
     def _start_inside(self, serve: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(self._serve_inside, serve)
 
@@ -393,13 +365,10 @@ class Router(LinkFactory):
     async def _serve_opened(self, serve: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
         await self._serve_connection(serve, stream, shield=True, connector=name)
 
-    async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
-        try:
-            # Shielded: after a cancellation from outside the router ends its connections itself, after a `close` to
-            # their peers.
-            await self._serve(stream, listener.config, host, shield=True)
-        finally:
-            listener.connections -= 1
+    async def _serve_accepted(self, stream: TcpStream, listener: ListenerConfig, host: str) -> None:
+        # Shielded: after a cancellation from outside the router ends its connections itself, after a `close` to their
+        # peers.
+        await self._serve(stream, listener, host, shield=True)
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
         serve = partial(self._accept, stream, listener, host)
@@ -413,14 +382,13 @@ class Router(LinkFactory):
         Args: stream: closed at the end. shield: only the router ends it, after a `close` to its peer. named: for logs.
         """
         with trio.CancelScope(shield=shield) as scope:
-            self._serving.add(scope)
+            self._served.add(scope)
             try:
                 await serve()
             except Exception as error:
                 log.error("internal error", exception=error, **named)
             finally:
-                self._serving.discard(scope)
-                self._idle.set()
+                self._served.discard(scope)
                 if stream is not None:
                     await trio.aclose_forcefully(stream)
 
@@ -453,6 +421,7 @@ class Router(LinkFactory):
 
     def _stop_accepting(self) -> None:
         self._accepting = False
+        self._admission.stop()
         self._inside.end()
         self._management.end()
         for listener in self.listeners:
@@ -469,14 +438,11 @@ class Router(LinkFactory):
         self._driver.settle()
 
     async def _drop_all(self) -> None:
-        for each in tuple(self._serving):
-            each.cancel()
+        self._served.cancel()
         await self._until_nobody_is_served()
 
     async def _until_nobody_is_served(self) -> None:
-        while self._serving:
-            self._idle = trio.Event()
-            await self._idle.wait()
+        await self._served.until_none()
         self._driver.finish_chores()
 
 

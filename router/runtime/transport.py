@@ -63,8 +63,8 @@ class Transport(ABC):
         self._slice = LEAST_SLICE
         #: The system has not accepted all output.
         self._is_writing = False
-        #: Nothing may be written during a TLS handshake.
-        self._is_handshaking = False
+        #: Nothing may be written: a TLS handshake is under way, or the connection is being handed over.
+        self._is_held = False
         #: Nothing can be written any more; input may be left to read.
         self._is_write_closed = False
         #: The error that ended reading; None: the stream ended normally, or has not ended.
@@ -95,7 +95,7 @@ class Transport(ABC):
     def flush(self, now: float) -> None:
         """Write the core's output, as far as the system accepts it now. Never raise, never wait."""
         try:
-            if not (self._is_writing or self._is_handshaking or self._is_write_closed):
+            if not (self._is_writing or self._is_held or self._is_write_closed):
                 data = self._driver.core.data_to_send(self._record, now)
                 if data:
                     if self._tracer is not None:
@@ -113,9 +113,7 @@ class Transport(ABC):
         """See `Output`: only sockets can tell."""
         tcp = self._tcp
         return (
-            tcp is not None
-            and not (self._is_writing or self._is_handshaking or self._is_write_closed)
-            and tcp.is_acknowledged
+            tcp is not None and not (self._is_writing or self._is_held or self._is_write_closed) and tcp.is_acknowledged
         )
 
     @property
@@ -233,7 +231,7 @@ class Transport(ABC):
         read = record.tls_requested + self._unread[self._received :]
         self._clear_unread()
         await self._until_written()  # our protocol header is the last octets without TLS
-        self._is_handshaking = True
+        self._is_held = True
         secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
         if secured is None:
             return False
@@ -241,7 +239,7 @@ class Transport(ABC):
         self._record_tls()
         if self._tracer is not None:
             self._tracer.secured()
-        self._is_handshaking = False
+        self._is_held = False
         self._driver.core.secured(
             record,
             self._now(),
@@ -306,7 +304,7 @@ class Transport(ABC):
         if self._is_writing and not self._record.cut:  # no needless deadline: Trio would keep it until it has passed
             with trio.move_on_after(WRITE_TIME_OUT):
                 await self._until_written()
-        if self._is_writing or self._is_handshaking or self._is_write_closed:
+        if self._is_writing or self._is_held or self._is_write_closed:
             return
         with trio.move_on_after(LINGER):
             await close_gracefully(self._stream)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amqpmesh.router.cli.exit_status import Exit
 from amqpmesh.router.cli.process import system
 from amqpmesh.router.cli.process.system import signal_at_parent_death
-from amqpmesh.router.config.workers import worker_config
+from amqpmesh.router.config.workers import hand_over_path, worker_config
 from amqpmesh.router.io.dialing import LASTING, Backoff
 from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.logs import event_log
@@ -321,7 +321,7 @@ def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int
             apart += bound
             listeners.append(replace(each, url=str(at_port(each.endpoint, bound))))
         folder = Path(stack.enter_context(_private_folder()))
-        if len(os.fsencode(folder / str(count))) > MAX_SOCKET_NAME:
+        if len(os.fsencode(hand_over_path(folder, count))) > MAX_SOCKET_NAME:  # the longest one
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
         signals, wakeup = stack.enter_context(_signals())
         gc.freeze()  # workers share these objects' memory as long as no garbage collection touches them

@@ -1,0 +1,181 @@
+"""Admission of connections: the limits of listeners, and the start of each accepted connection."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import trio
+
+from amqpmesh.router.endpoint_setup import agreed
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.accepted import AcceptedTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from amqpmesh.router.config.file import ListenerConfig, WorkerConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.io.streams import TcpStream
+    from amqpmesh.router.runtime.credentials import Credentials
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.hand_overs import Arrival, HandOvers
+    from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.runtime.poller import Poller
+
+    Serve: TypeAlias = Callable[[TcpStream, ListenerConfig, str], Awaitable[None]]
+
+log = event_log.EventLog("amqpmesh.io")
+
+
+class Served:
+    """The connections that are served now, each by a task or by the poller."""
+
+    def __init__(self) -> None:
+        self._all: set[trio.CancelScope | AcceptedTransport] = set()
+        self._idle = trio.Event()
+
+    def add(self, served: trio.CancelScope | AcceptedTransport) -> None:
+        """Add a connection."""
+        self._all.add(served)
+
+    def discard(self, served: trio.CancelScope | AcceptedTransport) -> None:
+        """Remove a connection that has ended."""
+        self._all.discard(served)
+        self._idle.set()
+
+    def cancel(self) -> None:
+        """End all connections without waiting for their peers."""
+        for each in tuple(self._all):
+            each.cancel()
+
+    async def until_none(self) -> None:
+        """Wait until all connections have ended."""
+        while self._all:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+
+class Admission:
+    """The admission of one router."""
+
+    def __init__(
+        self,
+        core: Core,
+        driver: Driver,
+        poller: Poller | None,
+        start: Callable[..., object],
+        listeners: Sequence[Listener],
+        credentials_of: Callable[[ListenerConfig], Credentials],
+        serve: Serve,
+        served: Served,
+    ) -> None:
+        """Args: start: runs a task that ends with the router. serve: serves a connection to its end, in a task."""
+        self._core = core
+        self._driver = driver
+        self._poller = poller
+        self._start = start
+        self._listeners = listeners
+        self._credentials_of = credentials_of
+        self._serve = serve
+        self._served = served
+        self._hand_overs: HandOvers | None = None
+        worker = core.context.config.worker
+        if worker is not None and worker.count > 1 and poller is not None:
+            self._hand_overs = self._exchange(worker, poller)
+
+    def admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        """Serve a connection that a listener has accepted, unless there are too many.
+
+        Args: host: the peer's address.
+        """
+        if not self._has_room(listener):
+            listener.refused += 1
+            log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
+            stream.close()
+            return
+        self._count(listener)
+        if self._poller is None or listener.config.endpoint.secure:
+            self._start(self._serve_in_task, listener, stream, host)
+        else:
+            self._begin(self._poller, listener, stream, host)
+
+    def stop(self) -> None:
+        """Take no connections of other workers any more."""
+        if self._hand_overs is not None:
+            self._hand_overs.stop()
+
+    def close(self) -> None:
+        """Close the channels to other workers; all connections have ended."""
+        if self._hand_overs is not None:
+            self._hand_overs.close()
+
+    def _exchange(self, worker: WorkerConfig, poller: Poller) -> HandOvers | None:
+        from amqpmesh.router.runtime.hand_overs import HandOvers  # here: a single process does not need it
+
+        try:
+            return HandOvers(self._core, worker, poller, self._takes_more, self._take_up)
+        except OSError as error:
+            log.warning("no hand-overs", reason=error.strerror or str(error))
+            return None
+
+    def _has_room(self, listener: Listener) -> bool:
+        # A client that is delayed after wrong passwords does not count towards the limits.
+        delayed = self._driver.passwords.delayed
+        accepted = sum(each.connections for each in self._listeners) - delayed.total()
+        # Other workers of this router may connect, however many clients there are.
+        is_full = accepted >= self._core.context.config.connections and not listener.config.endpoint.is_unix
+        return not is_full and listener.connections - delayed[listener.name] < listener.config.connections
+
+    @staticmethod
+    def _count(listener: Listener) -> None:
+        listener.connections += 1
+        listener.most = max(listener.most, listener.connections)
+
+    def _takes_more(self, name: str) -> bool:
+        """Return whether a connection to a listener can be taken up from another worker. Args: name: the listener's."""
+        return any(each.name == name and self._has_room(each) for each in self._listeners)
+
+    def _take_up(self, stream: TcpStream, arrival: Arrival) -> None:
+        """Serve a connection that another worker hands over."""
+        assert self._poller is not None
+        listener = next(each for each in self._listeners if each.name == arrival.terms.listener)
+        self._count(listener)
+        self._begin(self._poller, listener, stream, arrival.terms.host, arrival)
+
+    async def _serve_in_task(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        try:
+            await self._serve(stream, listener.config, host)
+        finally:
+            listener.connections -= 1
+
+    def _begin(
+        self, poller: Poller, listener: Listener, stream: TcpStream, host: str, arrival: Arrival | None = None
+    ) -> None:
+        """Serve a connection without TLS by the poller. Raises: nothing; an internal error is logged."""
+        hand_overs = self._hand_overs
+        try:
+            credentials = self._credentials_of(listener.config)
+            negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
+            record = credentials.accept(self._core, listener.config, host, trio.current_time(), negotiation=negotiation)
+            transport = AcceptedTransport(
+                self._driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
+            )
+        except Exception as error:
+            log.error("internal error", exception=error, peer=host, listener=listener.name)
+            stream.close()
+            listener.connections -= 1
+            return
+        self._served.add(transport)
+        if hand_overs is not None and arrival is not None:
+            hand_overs.begin(record, transport, arrival)
+            return
+        if hand_overs is not None:
+            hand_overs.welcome(record, transport)
+        transport.begin()
+
+    def _ended(self, listener: Listener, transport: AcceptedTransport) -> None:
+        listener.connections -= 1
+        if self._hand_overs is not None:
+            self._hand_overs.forget(transport.record)
+        self._served.discard(transport)

@@ -1,0 +1,493 @@
+"""Connections that one worker hands over to another."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
+from amqpmesh.router.config.file import AddressConfig, ListenerConfig
+from amqpmesh.router.config.users import add_user
+from amqpmesh.router.config.workers import hand_over_path, worker_config
+from amqpmesh.router.runtime import hand_overs, poller
+from amqpmesh.router.runtime.router import Router
+from tests.support.peers.sasl import init
+from tests.support.peers.scripted import SASL
+from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
+from tests.support.worlds.sibling_workers import LOOPBACK, address_at, clients, router_config, until, workers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from amqpmesh.router.amqp.standard.performatives import Performative
+
+pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+
+HERE, THERE = address_at(1), address_at(2)
+"""Addresses at the worker that accepts all connections, and at the other one."""
+
+
+async def at_once(peer: Peer, attach: Attach) -> str:
+    await peer.write(AMQP, Open(container_id="peer"), begun(), attach)
+    assert await peer.expect_header() == AMQP
+    return (await peer.expect(Open)).container_id
+
+
+async def after_the_header(peer: Peer, attach: Attach) -> str:
+    await peer.write(AMQP)
+    assert await peer.expect_header() == AMQP
+    await peer.write(Open(container_id="peer"), begun(), attach)
+    return (await peer.expect(Open)).container_id
+
+
+async def step_by_step(peer: Peer, attach: Attach) -> str:
+    router = (await peer.open()).container_id
+    await peer.write(begun())
+    await peer.expect(Begin)
+    await peer.write(attach)
+    peer_begun(peer)
+    return router
+
+
+async def octet_by_octet(peer: Peer, attach: Attach) -> str:
+    frames: list[Performative] = [Open(container_id="peer"), begun(), attach]
+    for octet in AMQP + b"".join(map(frame, frames)):
+        await peer.stream.send_all(bytes((octet,)))
+    assert await peer.expect_header() == AMQP
+    return (await peer.expect(Open)).container_id
+
+
+def peer_begun(peer: Peer) -> None:
+    peer.begun = True  # type: ignore[attr-defined]  # the answer to `begin` was read
+
+
+STYLES = [(at_once, "A.2"), (after_the_header, "A.2"), (step_by_step, "A.1")]
+Style = "Callable[[Peer, Attach], Awaitable[str]]"
+
+
+async def linked(peer: Peer, attach: Attach, style: Callable[[Peer, Attach], Awaitable[str]] = at_once) -> str:
+    """Attach a link, and wait for the answer. Returns: the container-id of the router."""
+    router = await style(peer, attach)
+    if not hasattr(peer, "begun"):
+        await peer.expect(Begin)
+    await peer.expect(Attach)
+    return router
+
+
+async def served(first: Router, second: Router, counts: tuple[int, int]) -> None:
+    """Wait until the workers serve so many clients; a worker may hear of an answer after the client."""
+    await until(lambda: (clients(first), clients(second)) == counts)
+
+
+async def delivers(sender: Peer, receiver: Peer, number: int = 0) -> None:
+    await receiver.write(credit(1 + number))
+    await sender.send(number, b"hi")
+    await receiver.accept(await receiver.expect(Transfer))
+    assert (await sender.expect(Disposition)).state == Accepted()
+
+
+@pytest.mark.parametrize("style", [at_once, after_the_header, step_by_step, octet_by_octet])
+@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+async def test_a_connection_is_served_where_its_first_address_lives(
+    tmp_path: Path, style: Callable[[Peer, Attach], Awaitable[str]], role: Role
+) -> None:
+    other = Role.RECEIVER if role is Role.SENDER else Role.SENDER
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer, near = await connect(first), await connect(second)
+        await linked(peer, attached(role, THERE), style)
+        await linked(near, attached(other, THERE))
+        await served(first, second, (0, 2))
+        assert not first.statistics().addresses
+        sender, receiver = (peer, near) if role is Role.SENDER else (near, peer)
+        await delivers(sender, receiver)
+        for each in (peer, near):
+            await each.close()
+        await until(lambda: clients(second) == 0)
+    assert first.statistics().is_empty
+    assert second.statistics().is_empty
+
+
+@pytest.mark.parametrize(("style", "named"), STYLES)
+async def test_open_names_the_worker_that_writes_it(
+    tmp_path: Path, style: Callable[[Peer, Attach], Awaitable[str]], named: str
+) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer = await connect(first)
+        assert await linked(peer, attached(Role.SENDER, THERE), style) == named
+        assert clients(second) == 1
+
+
+async def test_most_clients_are_served_where_their_address_lives_whoever_accepts_them(tmp_path: Path) -> None:
+    count = 4
+    async with workers(router_config(), tmp_path, count) as all_workers, trio.open_nursery() as nursery:
+        peers = []
+        for number in range(40):
+            address = address_at(1 + number % count, count)
+            for role in (Role.SENDER, Role.RECEIVER):
+                peers.append(await connect(all_workers[(number * 7 + len(peers)) % count]))
+                nursery.start_soon(linked, peers[-1], attached(role, address, name=f"{number} {role.name}"))
+        await until(lambda: sum(each.statistics().router.links for each in all_workers) >= len(peers))
+        homes = {address_at(number, count): worker for number, worker in enumerate(all_workers, 1)}
+        served_at_home = sum(
+            each.producers + each.consumers
+            for address, worker in homes.items()
+            for each in worker.statistics().addresses
+            if each.name == address
+        )
+        assert served_at_home == len(peers)
+        await until(lambda: [clients(each) for each in all_workers] == [len(peers) // count] * count)
+
+
+@pytest.mark.parametrize(
+    ("address", "configured"),
+    [
+        (HERE, ()),
+        (THERE, (AddressConfig(pattern=THERE, worker=0),)),
+        (THERE, (AddressConfig(pattern=THERE, worker=1),)),
+        (THERE, (AddressConfig(pattern=THERE, worker=3),)),  # counted round
+        ("other", (AddressConfig(pattern="other", alias=HERE),)),
+        (f"{THERE}@A.1", ()),
+        ("$management", ()),
+        (None, ()),
+    ],
+)
+async def test_other_connections_stay(
+    tmp_path: Path, address: str | None, configured: tuple[AddressConfig, ...]
+) -> None:
+    async with workers(router_config(addresses=configured), tmp_path) as (first, second):
+        peer = await connect(first)
+        await linked(peer, attached(Role.SENDER, "", target=Target(address=address)))
+        await served(first, second, (1, 0))
+        await peer.close()
+
+
+async def test_the_receiver_of_a_dynamic_node_stays(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer = await connect(first)
+        await linked(peer, attached(Role.RECEIVER, "", source=Source(dynamic=True)))
+        await served(first, second, (1, 0))
+        await peer.close()
+
+
+@pytest.mark.parametrize("address", [f"{HERE}@A.2", f"{THERE}@A"])
+async def test_an_address_may_name_the_worker_or_the_router(tmp_path: Path, address: str) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer = await connect(first)
+        await linked(peer, attached(Role.SENDER, address))
+        await served(first, second, (0, 1))
+
+
+async def test_only_the_first_attach_moves_a_connection(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer, receiver = await connect(first), await connect(second)
+        await linked(peer, attached(Role.SENDER, HERE))
+        await peer.write(attached(Role.SENDER, THERE, handle=1))
+        await peer.expect(Attach)
+        await served(first, second, (1, 1))
+        await linked(receiver, attached(Role.RECEIVER, THERE))
+        await served(first, second, (1, 1))
+
+
+async def test_further_attaches_in_the_same_octets_are_answered_by_the_other_worker(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (_, second):
+        peer = await connect(_)
+        frames = [attached(Role.SENDER, THERE), attached(Role.RECEIVER, HERE, handle=1)]
+        await peer.write(AMQP, Open(container_id="peer"), begun(), *frames)
+        assert await peer.expect_header() == AMQP
+        for kind in (Open, Begin, Attach, Attach):
+            await peer.expect(kind)
+        assert clients(second) == 1
+        assert second.statistics().router.links >= 2
+
+
+async def test_an_address_lives_where_it_has_receivers(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        receiver = await connect(first)
+        await linked(receiver, attached(Role.RECEIVER, HERE))
+        await receiver.write(attached(Role.RECEIVER, THERE, handle=1))
+        await receiver.expect(Attach)
+        waiting = await connect(second)
+        await linked(waiting, attached(Role.SENDER, f"{THERE}@A.2"))  # so that the worker tells about the address
+        await until(lambda: any(each.consumers_at == ("A.1",) for each in second.statistics().addresses))
+        sender = await connect(second)
+        await linked(sender, attached(Role.SENDER, THERE))
+        await served(first, second, (2, 1))
+
+
+async def test_a_worker_that_is_full_refuses_and_the_first_one_goes_on(tmp_path: Path) -> None:
+    config = router_config(listeners=(replace(LOOPBACK, connections=1),))
+    async with workers(config, tmp_path) as (first, second):
+        there, here = await connect(second), await connect(first)
+        await linked(there, attached(Role.RECEIVER, THERE))
+        assert await linked(here, attached(Role.SENDER, THERE)) == "A.1"
+        await served(first, second, (1, 1))
+        await delivers(here, there)
+
+
+async def test_the_next_worker_serves_the_addresses_of_one_that_is_gone(tmp_path: Path) -> None:
+    config = router_config()
+    async with Router(worker_config(config, 1, 2, tmp_path)) as first:
+        peer = await connect(first)
+        await linked(peer, attached(Role.SENDER, THERE))
+        assert clients(first) == 1
+        async with Router(worker_config(config, 2, 2, tmp_path)):
+            other = await connect(first)
+            await linked(other, attached(Role.SENDER, THERE))
+            await until(lambda: clients(first) == 1)
+        again = await connect(first)
+        await linked(again, attached(Role.SENDER, THERE))
+        await until(lambda: clients(first) == 2)
+
+
+async def test_input_that_is_too_long_to_be_kept_stays(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        peer = await connect(first)
+        await linked(peer, attached(Role.SENDER, THERE, name="x" * 5000))
+        await served(first, second, (1, 0))
+        await peer.close()
+
+
+async def test_of_too_many_connections_without_a_link_the_oldest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_overs, "FRESH", 2)
+    async with workers(router_config(), tmp_path) as (first, second):
+        peers = [await connect(first) for _ in range(3)]
+        for each in peers:
+            await each.open()
+        for each in peers:
+            await each.write(begun(), attached(Role.SENDER, THERE))
+            await each.expect(Begin)
+            await each.expect(Attach)
+        await served(first, second, (1, 2))
+        for each in peers:
+            await each.close()
+
+
+async def test_a_fresh_connection_that_ends_leaves_nothing(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, _):
+        peer = await connect(first)
+        await peer.open()
+        await peer.close()
+        await until(lambda: not clients(first))
+    assert first.statistics().is_empty
+
+
+# ----------------------------------------------------------------------------------------------------------- identities
+
+
+def protected(folder: Path) -> ListenerConfig:
+    users = folder / "users.toml"
+    add_user(users, "ada", "lovelace", iterations=4096)
+    return replace(LOOPBACK, sasl=("PLAIN",), users=users, insecure=True)
+
+
+async def sasl_body(peer: Peer) -> bytes:
+    """Return the body of the next SASL frame."""
+    while (found := peer._frames.next_frame()) is None:
+        assert await peer._more()
+    return found.body
+
+
+async def logged_in(peer: Peer, password: str) -> None:
+    """Authenticate, all in one write with what follows."""
+    await peer.write(SASL, frame(init("PLAIN", f"\0ada\0{password}".encode()), type=1))
+
+
+async def test_the_identity_is_proved_once_and_holds_at_the_other_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with workers(router_config(listeners=(protected(tmp_path),)), tmp_path) as (first, second):
+        peer = await connect(first)
+        await logged_in(peer, "lovelace")
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        assert await peer.expect_header() == SASL
+        for code in (0x40, 0x44):  # mechanisms, outcome
+            assert (await sasl_body(peer))[2] == code
+        assert await peer.expect_header() == AMQP
+        await peer.expect(Open)
+        await peer.expect(Begin)
+        await peer.expect(Attach)
+        (told,) = (each for each in second.statistics().connections if each.container_id == "peer")
+        assert told.user == "ada"
+        await served(first, second, (0, 1))
+    logins = [each for each in caplog.records if each.getMessage().startswith("logged in")]
+    assert len(logins) == 1
+
+
+async def test_a_refused_identity_never_leaves_its_worker(tmp_path: Path) -> None:
+    async with workers(router_config(listeners=(protected(tmp_path),)), tmp_path) as (first, second):
+        peer = await connect(first)
+        await logged_in(peer, "wrong")
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        with trio.fail_after(10):
+            while await peer.stream.receive_some():
+                pass
+        assert clients(second) == 0
+
+
+# ----------------------------------------------------------------------------------------- the other worker as a script
+
+
+class Sibling:
+    """Worker 2, as a script."""
+
+    def __init__(self, folder: Path) -> None:
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(str(hand_over_path(folder, 2)))
+        self._listening.listen(1)
+        self._listening.setblocking(False)
+        self.channel = self._listening
+
+    async def passed(self) -> tuple[int, hand_overs.Arrival, int]:
+        """Return the next connection: its number, its packet, its socket."""
+        if self.channel is self._listening:
+            await trio.lowlevel.wait_readable(self._listening)
+            self.channel, _ = self._listening.accept()
+            self.channel.setblocking(False)
+        await trio.lowlevel.wait_readable(self.channel)
+        packet, descriptors, _, _ = socket.recv_fds(self.channel, 2**17, 1)
+        number, arrival = hand_overs.parsed(packet)
+        return number, arrival, descriptors[0]
+
+    def answer(self, kind: int, number: int) -> None:
+        self.channel.send(hand_overs._HEAD.pack(kind, number, 0, 0))
+
+    def end(self) -> None:
+        self.channel.close()
+        self._listening.close()
+
+
+@pytest.fixture
+def sibling(tmp_path: Path) -> Sibling:
+    return Sibling(tmp_path)
+
+
+async def alone(folder: Path, **settings: object) -> Router:
+    return Router(worker_config(router_config(**settings), 1, 2, folder))
+
+
+async def test_the_packet_holds_what_was_agreed_and_read_and_no_password(tmp_path: Path, sibling: Sibling) -> None:
+    async with await alone(tmp_path, listeners=(protected(tmp_path),)) as first:
+        peer = await connect(first)
+        await logged_in(peer, "lovelace")
+        opened = [Open(container_id="peer"), begun(), attached(Role.SENDER, THERE)]
+        await peer.write(AMQP, *opened, b"\0\0")  # the begin of another frame
+        _, arrival, descriptor = await sibling.passed()
+        assert arrival.received == AMQP + b"".join(map(frame, opened)) + b"\0\0"
+        terms = arrival.terms
+        assert (terms.host, terms.mechanism, terms.user, terms.listener) == ("127.0.0.1", "PLAIN", "ada", "amqp")
+        assert b"lovelace" not in arrival.received + arrival.output
+        os.close(descriptor)
+        sibling.end()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_worker_that_refuses_or_ends_leaves_the_connection_to_the_first_one(
+    tmp_path: Path, sibling: Sibling, ends: bool
+) -> None:
+    async with await alone(tmp_path) as first:
+        peers = [await connect(first) for _ in range(3)]
+        for each in peers:
+            await each.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        passed = [await sibling.passed() for _ in peers]
+        for number, _, descriptor in passed:
+            os.close(descriptor)
+            if not ends:
+                sibling.answer(hand_overs.REFUSED, number)
+        if ends:
+            sibling.end()
+        for each in peers:
+            assert await each.expect_header() == AMQP
+            assert (await each.expect(Open)).container_id == "A.1"
+            await each.expect(Begin)
+            await each.expect(Attach)
+            await each.close()
+    assert first.statistics().is_empty
+
+
+async def test_a_worker_that_has_taken_a_connection_is_alone_with_it(tmp_path: Path, sibling: Sibling) -> None:
+    async with await alone(tmp_path) as first:
+        peer = await connect(first)
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        number, _, descriptor = await sibling.passed()
+        assert clients(first) == 1
+        sibling.answer(hand_overs.TAKEN, number)
+        await until(lambda: not clients(first))
+        with socket.socket(fileno=descriptor) as taken:
+            taken.send(b"hello")
+            await peer.stream.send_all(b"world")
+            assert await peer.stream.receive_some() == b"hello"
+            await until(lambda: taken.recv(5) == b"world")
+        assert await peer.stream.receive_some() == b""
+    sibling.end()
+    assert first.statistics().is_empty
+
+
+async def test_a_worker_without_an_answer_keeps_no_client_waiting(
+    tmp_path: Path, sibling: Sibling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_overs, "ANSWER_TIME", 0.05)
+    async with await alone(tmp_path) as first:
+        peer = await connect(first)
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        number, _, descriptor = await sibling.passed()
+        with trio.fail_after(10):
+            assert await peer.stream.receive_some() == b""
+        await until(lambda: not clients(first))
+        sibling.answer(hand_overs.TAKEN, number)  # too late
+        os.close(descriptor)
+        other = await connect(first)
+        await linked(other, attached(Role.SENDER, HERE))
+    sibling.end()
+    assert first.statistics().is_empty
+
+
+async def test_connections_that_wait_for_a_slow_worker_have_a_bound(
+    tmp_path: Path, sibling: Sibling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_overs, "UNDER_WAY", 2)
+    async with await alone(tmp_path) as first:
+        peers = [await connect(first) for _ in range(3)]
+        for each in peers:
+            await each.open()
+        for each in peers:
+            await each.write(begun(), attached(Role.SENDER, THERE))
+            if each is not peers[-1]:
+                await sibling.passed()
+        await peers[-1].expect(Begin)
+        await peers[-1].expect(Attach)
+    sibling.end()
+
+
+async def test_a_worker_that_drains_closes_what_is_not_taken(tmp_path: Path, sibling: Sibling) -> None:
+    async with await alone(tmp_path) as first:
+        peer = await connect(first)
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        _, _, descriptor = await sibling.passed()
+        await first.drain()
+        os.close(descriptor)
+        assert await peer.stream.receive_some() == b""
+    sibling.end()
+    assert first.statistics().is_empty
+
+
+async def test_a_client_that_leaves_meanwhile_is_the_other_workers(tmp_path: Path) -> None:
+    async with workers(router_config(), tmp_path) as (first, second):
+        for _ in range(5):
+            peer = await connect(first)
+            await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE), Close())
+            await peer.stream.aclose()
+        await until(lambda: not clients(first) and not clients(second))
+    assert first.statistics().is_empty
+    assert second.statistics().is_empty
