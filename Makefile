@@ -12,6 +12,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 # One process per core, four at most: some tests start programs of their own.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# Tests with other programs spend a part of their time waiting for them.
+WAITING := -n 3 --dist worksteal
 # A .pth file, not an import hook: type checkers follow a .pth file, but not a hook.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
@@ -21,8 +23,11 @@ TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADER
 PURE := AMQPMESH_KERNEL=pure
 # Tests that use no kernel.
 KERNELLESS := --ignore=tests/ci --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
-# Tests of the kernel and of its callers: `make test` runs them with both kernels.
-REACHING := tests/router/kernel tests/router/amqp tests/router/delivery tests/router/telemetry tests/hostile
+# Tests of the kernel and of its callers: `make test` runs them with both kernels, `make uncompiled` those of all rooms.
+REACHING := tests/router/kernel tests/router/delivery
+# The folders of tests on Spark, and of those with other clients: to collect all folders takes 14 s.
+ON_SPARK := tests/pipeline tests/router/cli/commands
+WITH_OTHERS := tests/interop tests/typing tests/examples
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs picture wheel clean begin
 .NOTPARALLEL:
@@ -45,7 +50,7 @@ slow: begin .venv/test .venv/kernel tests/interop/node_modules
 
 uncompiled: begin .venv/test tests/interop/node_modules
 	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) --junit-xml=build/unit-uncompiled.xml
-	@$(PURE) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop-uncompiled.xml
+	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m interop $(WITH_OTHERS) --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
 begin:
@@ -68,13 +73,13 @@ unit: .venv/test .venv/kernel
 
 # One process, because a Spark session takes some seconds to start and a gigabyte of memory.
 spark: .venv/test .venv/kernel
-	@$(TESTED) $(STAGE) spark $(PYTEST) -m "spark and not slow" --junit-xml=build/spark.xml
+	@$(TESTED) $(STAGE) spark $(PYTEST) -m "spark and not slow" $(ON_SPARK) --junit-xml=build/spark.xml
 
 pure: .venv/test
 	@$(PURE) $(STAGE) pure $(PYTEST) $(PARALLEL) $(REACHING) --junit-xml=build/pure.xml
 
 interop: .venv/test .venv/kernel tests/interop/node_modules
-	@$(TESTED) $(STAGE) interop $(PYTEST) $(PARALLEL) -m "interop and not slow" --junit-xml=build/interop.xml
+	@$(TESTED) $(STAGE) interop $(PYTEST) $(WAITING) -m "interop and not slow" $(WITH_OTHERS) --junit-xml=build/interop.xml
 
 bench: .venv/bench .venv/kernel build/loadgen
 	$(BIN)/python -m benchmarks.run $(ARGS)
