@@ -130,6 +130,9 @@ class Context:
         self.expired = 0
         self.stolen = 0
         self.irregular_heads = 0
+        #: Connections given to other workers of this router, and connections from them.
+        self.handed_over = 0
+        self.taken_up = 0
         #: Deliveries without a path to their router, and deliveries without a hop left.
         self.no_path = 0
         self.no_hops = 0

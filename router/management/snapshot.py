@@ -139,6 +139,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             undelivered=core.context.undelivered,
             expired=core.context.expired,
             stolen=core.context.stolen,
+            handed_over=core.context.handed_over,
+            taken_up=core.context.taken_up,
             irregular=core.context.irregular_heads,
             **total.outcomes(),
         ),

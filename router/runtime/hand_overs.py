@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.amqp.frames import protocol_header
@@ -98,8 +99,9 @@ class _Move:
         self.record = record
         self.event = event
         self.kept = kept
-        #: The time by which the worker must have answered, seconds.
+        #: The time by which the worker must have answered, seconds; `is_cut`: it has not.
         self.until = 0.0
+        self.is_cut = False
         self._send = send
 
     def conclude(self) -> None:
@@ -205,6 +207,7 @@ class HandOvers:
 
     def begin(self, record: ConnectionRecord, transport: AcceptedTransport, arrival: Arrival) -> None:
         """Serve a connection from another worker. Never raise."""
+        self._context.taken_up += 1
         self._arriving[record] = None
         transport.take_up(arrival.received)
         event = self._arriving.pop(record)
@@ -263,8 +266,10 @@ class HandOvers:
 
     def _is_alive(self, number: int) -> bool:
         """Return whether a worker takes connections up; open a channel to it if there is none."""
-        if number in self._channels:
-            return True
+        channel = self._channels.get(number)
+        if channel is not None:
+            # A worker that has not answered in time gets no other connection before it has.
+            return not any(move.is_cut for move in islice(self._under_way[channel].values(), 1))
         if self._is_stopped:
             return False
         try:
@@ -298,13 +303,14 @@ class HandOvers:
         close_all(descriptors)
         kind, number, _, _ = _HEAD.unpack_from(packet)
         move = self._under_way[channel].pop(number, None)
-        if move is None:  # its time has passed
+        if move is None or move.is_cut:
             return
         if kind != TAKEN:
             move.transport.go_on(move.event)
             return
         worker = next(each for each, other in self._channels.items() if other is channel)
         record = move.record
+        self._context.handed_over += 1
         log.info(
             "connection handed over",
             connection=record.number,
@@ -318,26 +324,25 @@ class HandOvers:
         """Serve the connections that a worker has not taken up before its end."""
         self._channels = {number: each for number, each in self._channels.items() if each is not channel}
         for move in self._under_way.pop(channel).values():
-            move.transport.go_on(move.event)
+            if not move.is_cut:
+                move.transport.go_on(move.event)
 
     def _schedule(self) -> None:
-        first = [next(iter(moves.values())).until for moves in self._under_way.values() if moves]
-        if first and not self._is_scheduled:
+        if not self._is_scheduled:
             self._is_scheduled = True
-            self._context.schedule(min(first), self._cut_overdue)
+            self._context.schedule(self._context.now + ANSWER_TIME / 2, self._cut_overdue)
 
     def _cut_overdue(self) -> None:
         self._is_scheduled = False
-        for moves in self._under_way.values():
-            for number, move in tuple(moves.items()):
-                if move.until > self._context.now:
-                    break
-                del moves[number]
-                log.warning(
-                    "hand-over failed", connection=move.record.number, peer=move.record.host, reason="no answer"
-                )
+        waiting = [each for moves in self._under_way.values() for each in moves.values() if not each.is_cut]
+        for move in waiting:
+            if move.until <= self._context.now:
+                move.is_cut = True
+                record = move.record
+                log.warning("hand-over failed", connection=record.number, peer=record.host, reason="no answer")
                 move.transport.cut()
-        self._schedule()
+        if waiting:
+            self._schedule()
 
     # -------------------------------------------------------------------------------------------------------- taking up
 

@@ -57,6 +57,10 @@ class RouterStatistics(Outcomes):
     """Deliveries whose ttl or absolute-expiry-time ended in this router."""
     stolen: int
     """Links that another connection took over (link stealing, §2.6.1)."""
+    handed_over: int
+    """Connections handed over to another worker of this router, at which the address of their first link lives."""
+    taken_up: int
+    """Connections taken up from other workers of this router."""
     irregular: int
     """Messages with sections out of order, duplicate or malformed. The router relays the rest of such a message
     unchanged.

@@ -129,11 +129,11 @@ async def test_open_names_the_worker_that_writes_it(
 async def test_most_clients_are_served_where_their_address_lives_whoever_accepts_them(tmp_path: Path) -> None:
     count = 4
     async with workers(router_config(), tmp_path, count) as all_workers, trio.open_nursery() as nursery:
-        peers = []
+        peers: list[Peer] = []
         for number in range(40):
             address = address_at(1 + number % count, count)
             for role in (Role.SENDER, Role.RECEIVER):
-                peers.append(await connect(all_workers[(number * 7 + len(peers)) % count]))
+                peers.append(await connect(all_workers[len(peers) // 5 % count]))
                 nursery.start_soon(linked, peers[-1], attached(role, address, name=f"{number} {role.name}"))
         await until(lambda: sum(each.statistics().router.links for each in all_workers) >= len(peers))
         homes = {address_at(number, count): worker for number, worker in enumerate(all_workers, 1)}
@@ -145,6 +145,10 @@ async def test_most_clients_are_served_where_their_address_lives_whoever_accepts
         )
         assert served_at_home == len(peers)
         await until(lambda: [clients(each) for each in all_workers] == [len(peers) // count] * count)
+        whole = [each.statistics().router for each in all_workers]
+        moved = sum(each.handed_over for each in whole)
+        assert moved == sum(each.taken_up for each in whole)
+        assert moved == 3 * len(peers) // count  # the others were accepted at home
 
 
 @pytest.mark.parametrize(
@@ -445,10 +449,15 @@ async def test_a_worker_without_an_answer_keeps_no_client_waiting(
         with trio.fail_after(10):
             assert await peer.stream.receive_some() == b""
         await until(lambda: not clients(first))
-        sibling.answer(hand_overs.TAKEN, number)  # too late
         os.close(descriptor)
         other = await connect(first)
-        await linked(other, attached(Role.SENDER, HERE))
+        await linked(other, attached(Role.SENDER, THERE))  # served here, until the other worker answers again
+        sibling.answer(hand_overs.TAKEN, number)  # too late
+        await other.close()  # the answer was there before
+        again = await connect(first)
+        await again.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        _, _, descriptor = await sibling.passed()
+        os.close(descriptor)
     sibling.end()
     assert first.statistics().is_empty
 
