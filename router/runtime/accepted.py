@@ -1,7 +1,7 @@
 """A connection that a listener has accepted without TLS: the poller serves it from its first octet to its last.
 
-It has a task only while it waits for something other than its socket's input: for a password check, for a TLS
-handshake that its peer has asked for, or for a peer that does not take the last octets.
+It has a task only while it waits for something other than its socket's input: for a password check that takes long or
+has to wait, for a TLS handshake that its peer has asked for, or for a peer that does not take the last octets.
 """
 
 from __future__ import annotations

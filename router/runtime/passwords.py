@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 
 from amqpmesh.policies.guesses import Guesses
-from amqpmesh.router.io.password_threads import do
+from amqpmesh.router.io.password_threads import LIGHT, do
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Iterator
@@ -54,6 +54,24 @@ class Passwords:
         except _TooManyError:
             work.refuse("too many wait for an answer")
 
+    def do_now(self, record: ConnectionRecord, work: Work) -> bool:
+        """Do short work at once, if it need not wait for others. Raises: nothing.
+
+        Returns: False: it was not done, and `do` must be called.
+        """
+        if work.iterations > LIGHT:
+            return False
+        if work.user is None:
+            work.do()
+            return True
+        place = record.host, work.user
+        is_free = self._by_user.is_free(place) and self._by_host.is_free(record.host)
+        if not is_free or self._guesses.wait(*place, trio.current_time()):
+            return False
+        work.do()
+        self._note(place, work)
+        return True
+
     async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:
         """Check a password. Raises: _TooManyError: too many checks wait; this one was not done."""
         place = record.host, user
@@ -71,6 +89,10 @@ class Passwords:
         host, _ = place
         async with self._by_host.of(host):
             await do(work)
+        self._note(place, work)
+
+    def _note(self, place: tuple[str, str], work: Work) -> None:
+        """Note whether a guess was right."""
         if work.succeeded:
             self._guesses.succeeded(*place)
         else:
@@ -98,6 +120,10 @@ class _Turns(Generic[K]):
 
     def __init__(self) -> None:
         self._locks: dict[K, trio.Lock] = {}
+
+    def is_free(self, key: K) -> bool:
+        """Return whether nobody holds a turn of this key, or waits for one."""
+        return key not in self._locks
 
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:

@@ -138,6 +138,8 @@ class PolledTransport(Transport):
             is_told = self._receive(data, until)
         if not is_told:
             return not self._wait()
+        if record.login is not None and self._logs_in_at_once() and not (record.engine.finished or self._pauses):
+            return self._has_work or bool(self._unread) or stream.pending
         if record.engine.finished or self._pauses:
             self._finish_reading()
             return False

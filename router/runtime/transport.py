@@ -212,6 +212,14 @@ class Transport(ABC):
         await self._log_in()
         return not self._record.engine.finished
 
+    def _logs_in_at_once(self) -> bool:
+        """Do the work of a SASL exchange now, if it is short. Returns: True if it is done."""
+        record = self._record
+        if record.login is None or not self._driver.passwords.do_now(record, record.login):
+            return False
+        self._has_work = not self._driver.core.logged_in(record, self._now())
+        return True
+
     async def _log_in(self) -> None:
         """Check or hash a password; then the core gets the input that came after it."""
         record = self._record

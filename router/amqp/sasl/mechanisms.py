@@ -21,6 +21,8 @@ from functools import partial
 from hashlib import new as new_hash
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from amqpmesh.router.amqp.sasl.scram import HASHES, ScramError, ScramServer
+
 SALT_SIZE = 32
 """Octets of salt in a verifier. Unknown users get a salt of this size, too, and must not be recognisable by it."""
 
@@ -177,6 +179,8 @@ def _octets(text: str) -> bytes:
 
 def _prepared(text: str) -> str:
     """Prepare a text with SASLprep (RFC 4013): one name has one spelling. Empty and forbidden texts are refused."""
+    if text and text.isascii() and text.isprintable():
+        return text  # SASLprep changes and refuses no printable ASCII
     from scramp import ScramException
     from scramp.utils import saslprep
 
@@ -258,50 +262,31 @@ def decoy_iterations(user: str, counts: Sequence[int]) -> int:
 def _decoy_keys(user: str, mechanism: str, counts: Sequence[int]) -> ScramKeys:
     """Make keys that fit no password, with a salt that is the same each time for this user."""
     seed = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha512")
-    key = seed[SALT_SIZE:][: new_hash(_SCRAM_HASHES[mechanism]).digest_size]
+    key = seed[SALT_SIZE:][: new_hash(HASHES[mechanism]).digest_size]
     iterations = decoy_iterations(user, counts)
     return ScramKeys(salt=seed[:SALT_SIZE], iterations=iterations, stored_key=key, server_key=key)
 
 
-_SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}
+def _keys(side: ServerSide, mechanism: str, user: str) -> ScramKeys:
+    """Return the verifier of a user. Raises: as the authenticator does.
+
+    An unknown user goes through the whole exchange, and fails in the same place as a wrong password. The decoy is made
+    for known users, too, to take the same time.
+    """
+    decoy = _decoy_keys(user, mechanism, side.authenticator.iterations)
+    return side.authenticator.scram_keys(user, mechanism) or decoy
 
 
 def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
-    from scramp import ScramException, ScramMechanism
-
-    user = ""
-    trouble: Exception | None = None
-
-    def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
-        nonlocal user, trouble
-        user = name
-        # An unknown user goes through the whole exchange, and fails in the same place as a wrong password. The decoy
-        # is made for known users, too, to take the same time.
-        decoy = _decoy_keys(name, mechanism, side.authenticator.iterations)
-        try:
-            keys = side.authenticator.scram_keys(name, mechanism) or decoy
-        except Exception as error:
-            trouble = error
-            raise
-        return keys.salt, keys.stored_key, keys.server_key, keys.iterations
-
-    server = ScramMechanism(mechanism).make_server(look_up)
-
-    def is_right(final: str) -> bool:
-        server.set_client_final(final)
-        return True
-
+    server = ScramServer(mechanism, partial(_keys, side, mechanism))
     try:
-        server.set_client_first(_text((yield b"")))
-        final = _text((yield _octets(server.get_server_first())))
-        check = Work(partial(is_right, final), iterations=0, user=user)
+        challenge = server.begin(_text((yield b"")))
+        final = _text((yield _octets(challenge)))
+        check = Work(partial(server.check, final), iterations=0, user=server.user)
         yield check
-        check.result()
-        return Success(user, _octets(server.get_server_final()))
-    except ScramException as error:
-        if trouble is not None:  # scramp has wrapped the exception of the authenticator
-            raise trouble from None
-        raise MechanismError(f"SCRAM: {error}", user or None) from None
+        return Success(server.user, _octets(check.result()))
+    except ScramError as error:
+        raise MechanismError(f"SCRAM: {error}", server.user or None) from None
 
 
 def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:

@@ -1,7 +1,7 @@
 """Passwords: pauses after wrong ones, and checks that delay no other connection."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,10 +14,13 @@ from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, enc
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS, Work
+from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.users import Users, add_user
+from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.router import Router
-from tests.support.peers.scripted import SASL, frame
+from tests.support.peers.scripted import AMQP, SASL, frame
 from tests.support.peers.scripted_stream import exactly
 
 FROM_SERVER: Registry[SaslMechanisms | SaslOutcome] = Registry(SaslMechanisms, SaslOutcome)
@@ -213,6 +216,40 @@ async def test_a_login_that_waits_takes_no_place_of_a_listener(users: Path) -> N
                 await trio.testing.wait_all_tasks_blocked(0.05)
             async with connect(url, user="bob", password="right"):
                 assert router.statistics().listeners[0].refused == 0
+
+
+@pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+@pytest.mark.parametrize(("password", "code"), [("right", SaslCode.OK), ("wrong", SaslCode.AUTH)])
+async def test_a_short_check_starts_no_task_unless_it_waits(
+    users: Path, monkeypatch: pytest.MonkeyPatch, password: str, code: SaslCode
+) -> None:
+    started: list[object] = []
+
+    def starting(transport: AcceptedTransport, task: Callable[[], Awaitable[None]]) -> None:
+        started.append(task)
+        run(transport, task)
+
+    run = AcceptedTransport._run
+    monkeypatch.setattr(AcceptedTransport, "_run", starting)
+    async with Router(listeners=[listener(users)], login_failures=1, login_wait=0.05) as router:
+        port = int(router.listeners[0].url.rpartition(":")[2])
+
+        async def log_in(password: str) -> SaslCode:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await say(stream, "ada", password)
+                said = await outcome(stream)
+                if said is SaslCode.OK:  # what comes behind the exchange is served, too
+                    await stream.send_all(AMQP + frame(Open(container_id="peer")))
+                    assert await exactly(stream, 8) == AMQP
+                else:
+                    assert not await stream.receive_some()
+                return said
+
+        assert await log_in(password) is code
+        assert not started
+        assert [await log_in("wrong") for _ in range(2)] == [SaslCode.AUTH] * 2
+        assert started  # the last one waited
+    assert router.statistics().is_empty
 
 
 class Watched:

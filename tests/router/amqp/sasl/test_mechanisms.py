@@ -220,7 +220,7 @@ def test_scram_says_what_the_rfc_says(mechanism: str, monkeypatch: pytest.Monkey
             )
             return ScramKeys(salt=salt_, iterations=iterations, stored_key=stored_key, server_key=server_key)
 
-    monkeypatch.setattr("scramp.core.token_hex", lambda: server_nonce)
+    monkeypatch.setattr("amqpmesh.router.amqp.sasl.scram.token_hex", lambda: server_nonce)
     conversation = server(mechanism, Verifiers())
     assert conversation.send(client_first.encode()) == server_first.encode()
     assert verdict(conversation, client_final.encode()) == Success("user", server_final.encode())
