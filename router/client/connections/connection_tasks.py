@@ -101,6 +101,7 @@ class ConnectionTasks:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
+                await self.client_connection.gather()
                 while data := self.client_connection.data_to_send():
                     if self._tracer is not None:
                         self._tracer.sent(data)

@@ -151,6 +151,7 @@ class InProcess(LinkManager):
             while not (record.engine.finished or self._fault is not None):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
+                await client_connection.gather()
                 began = stopwatch_seconds()
                 while data := client_connection.data_to_send():
                     for at in range(0, len(data), SLICE):

@@ -39,6 +39,9 @@ BACKLOG: Final = 256 * 2**10
 MIN_WINDOW: Final = 4
 """The smallest session window, in transfer frames, however small the buffer. Sessions of senders have it, too."""
 
+TURNS: Final = 2
+"""Turns of Trio without a decision of the program, after which outcomes are written."""
+
 TLS_RECORDS: Final = range(20, 24)
 """The first octets of TLS records (RFC 8446, 5.1)."""
 
@@ -68,6 +71,8 @@ class ClientConnection:
         self.over = trio.Event()
         #: Octets that the transport has taken and not written yet.
         self.writing = 0
+        #: The program has decided a delivery while others wait for it: it may decide them at once.
+        self.decides_more = False
         #: The hashing that the SASL exchange waits for.
         self._work: Work | None = None
         self._opened = opened
@@ -105,6 +110,19 @@ class ClientConnection:
         """Let the engine handle its timers."""
         for event in self.engine.handle_timer(trio.current_time()):
             self._handle(event)
+
+    async def gather(self) -> None:
+        """Let the program decide more of the deliveries that wait for it, as long as it decides one after the other.
+
+        So their outcomes are written together, not each by itself.
+        """
+        began = stopwatch_seconds()
+        idle = 0 if self.decides_more else TURNS
+        # Trio runs the tasks of a turn in any order: in two turns the program has run at least once.
+        while idle < TURNS and stopwatch_seconds() - began < BATCH_TIME:
+            await trio.lowlevel.checkpoint()
+            idle = 0 if self.decides_more else idle + 1
+            self.decides_more = False
 
     def data_to_send(self) -> bytearray:
         """Return the bytes to write now."""

@@ -136,6 +136,8 @@ class ReceiverLink(CreditingLink):
             if settle:
                 self._open.pop(kernel_delivery, None)
                 delivery.settlement.set()
+            if self._ready and self._client_connection is not None:
+                self._client_connection.decides_more = True
         self._replenish()
         return told
 

@@ -190,6 +190,28 @@ async def test_frames_are_put_together_and_come_in_their_order(
             assert delivery.tag.hex() in repr(delivery)
 
 
+async def test_outcomes_of_deliveries_that_wait_are_told_together(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=60) as receiver:
+        for number in range(60):
+            await far.links[0].send(numbered(number))
+        await wait_all_tasks_blocked()
+        await far.rest()
+        for _ in range(50):
+            (await receiver.receive()).accept()
+        await wait_all_tasks_blocked()
+        said = [each for each in await far.rest() if isinstance(each, Disposition)]
+        assert len(said) < 10
+        assert sum((each.first if each.last is None else each.last) - each.first + 1 for each in said) == 50
+        for _ in range(5):
+            # One that waits for something else tells each outcome at once, whatever is still to be decided.
+            (await receiver.receive()).accept()
+            await wait_all_tasks_blocked()
+            assert len([each for each in await far.rest() if isinstance(each, Disposition)]) == 1
+
+
 @pytest.mark.parametrize("payload", [b"no message", b"\x00\x53\x75", b"\x00\x53\x75\xa0\x05abc", PAYLOAD + PAYLOAD[:3]])
 @pytest.mark.parametrize("settled", [False, True])
 async def test_a_malformed_message_is_rejected_and_the_next_one_comes(
