@@ -211,6 +211,19 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         return trio.BrokenResourceError(str(error))
 
 
+class BridgedStream(TcpStream):
+    """A Unix socket to a worker that passes octets on to the peer: the system knows nothing of the peer."""
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """False: the octets may still be on their way to the peer."""
+        return False
+
+    def round_trip(self) -> float | None:
+        """Return None: it is not known."""
+        return None
+
+
 class PrefixedStream(trio.abc.Stream):
     """A stream with octets in front that were read already: it returns those first."""
 

@@ -7,7 +7,7 @@ has to wait, for a TLS handshake that its peer has asked for, or for a peer that
 from __future__ import annotations
 
 import math
-from itertools import chain
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,7 +17,7 @@ from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from amqpmesh.router.amqp.events import Event
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -127,31 +127,15 @@ class AcceptedTransport(PolledTransport):
 
     # ------------------------------------------------------------------------------------ between two worker processes
 
-    def hold(self) -> None:
-        """Read and write nothing until `go_on` or `let_go`: another worker may serve the connection soon."""
-        self._is_held = True
-        self._stop_polling()
+    @contextmanager
+    def offered(self) -> Iterator[int]:
+        """See `PolledTransport`: the socket itself."""
+        yield self._descriptor
 
     @property
     def can_move(self) -> bool:
-        """True if the connection goes on, without TLS, and the system has accepted all output."""
-        is_over = self._has_ended or self._record.lost or self._record.engine.finished
-        return not (is_over or self._is_writing) and isinstance(self._stream, TcpStream)
-
-    @property
-    def record(self) -> ConnectionRecord:
-        """The connection in the core."""
-        return self._record
-
-    @property
-    def unread(self) -> bytes:
-        """The octets that were read and not passed to the core."""
-        return self._unread[self._received :]
-
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor of the socket."""
-        return self._descriptor
+        """True if the connection can be handed over: it has no TLS, goes on, and the system has accepted all output."""
+        return not self._has_ended and self._goes_on and isinstance(self._stream, TcpStream)
 
     def take_up(self, data: bytes) -> None:
         """Replay the input of a connection that another worker has begun to serve, up to its first attach.
@@ -167,29 +151,18 @@ class AcceptedTransport(PolledTransport):
             self._fault(error)
 
     def go_on(self, event: Event) -> None:
-        """Serve the connection here. Never raise. Args: event: its first attach, with which the work stopped."""
-        record = self._record
-        if self._has_ended:
-            return
-        try:
-            if not record.lost:
-                record.unfinished = chain((event,), record.unfinished or ())
-            self._has_work = True
-            self._is_held = False
-            # WRITABLE is ready at once, so the connection is served at once.
-            self._poll(READABLE | WRITABLE)
-            self._driver.writable(record)
-        except Exception as error:
-            self._fault(error)
+        """See `PolledTransport`."""
+        if not self._has_ended:
+            super().go_on(event)
 
     def let_go(self) -> None:
-        """Leave the connection to the worker that has taken it up: end without a word to the peer."""
+        """See `PolledTransport`."""
         if not self._has_ended:
             self._record.lost = True
             self._end()
 
     def cut(self) -> None:
-        """End the connection for all processes that have its socket."""
+        """See `PolledTransport`."""
         if isinstance(self._stream, TcpStream):
             self._stream.reset()
         self.cancel()

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 
 from amqpmesh.router.endpoint_setup import agreed
+from amqpmesh.router.io.handshake import UNKNOWN
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.accepted import AcceptedTransport
+from amqpmesh.router.runtime.polled import PolledTransport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.hand_overs import Arrival, HandOvers
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.poller import Poller
+    from amqpmesh.router.runtime.transport import Transport
 
     Serve: TypeAlias = Callable[[TcpStream, ListenerConfig, str], Awaitable[None]]
 
@@ -80,6 +83,8 @@ class Admission:
         self._serve = serve
         self._served = served
         self._hand_overs: HandOvers | None = None
+        #: Connections with TLS that other workers serve.
+        self.bridges = Served()
         worker = core.context.config.worker
         if worker is not None and worker.count > 1 and poller is not None:
             self._hand_overs = self._exchange(worker, poller)
@@ -99,6 +104,27 @@ class Admission:
             self._start(self._serve_in_task, listener, stream, host)
         else:
             self._begin(self._poller, listener, stream, host)
+
+    async def serve_secured(self, transport: Transport) -> None:
+        """Serve a connection with TLS to its end, or up to its hand-over; then be the bridge to the other worker."""
+        hand_overs = self._hand_overs
+        if hand_overs is None or not isinstance(transport, PolledTransport):
+            await transport.run()
+            return
+        hand_overs.welcome(transport.record, transport)
+        try:
+            await transport.run()
+            bridge = transport.bridge()
+        finally:
+            hand_overs.forget(transport.record)
+            transport.withdraw()
+        if bridge is not None:
+            with trio.CancelScope() as scope:
+                self.bridges.add(scope)
+                try:
+                    await bridge.run()
+                finally:
+                    self.bridges.discard(scope)
 
     def stop(self) -> None:
         """Take no connections of other workers any more."""
@@ -157,7 +183,12 @@ class Admission:
         try:
             credentials = self._credentials_of(listener.config)
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
-            record = credentials.accept(self._core, listener.config, host, trio.current_time(), negotiation=negotiation)
+            identity = UNKNOWN if arrival is None else arrival.terms.identity
+            record = credentials.accept(
+                self._core, listener.config, host, trio.current_time(), identity, negotiation=negotiation
+            )
+            if arrival is not None:
+                record.tls, record.cipher = arrival.terms.tls, arrival.terms.cipher
             transport = AcceptedTransport(
                 self._driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
             )

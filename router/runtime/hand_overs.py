@@ -17,7 +17,8 @@ from amqpmesh.router.amqp.frames import protocol_header
 from amqpmesh.router.amqp.negotiation import AMQP_ID
 from amqpmesh.router.attach.homes import Homes
 from amqpmesh.router.config.workers import hand_over_path
-from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.handshake import Identity
+from amqpmesh.router.io.streams import BridgedStream, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.worker_channels import PACKET, Channel, Door, close_all
 from amqpmesh.topology.workers import worker_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.accepted import AcceptedTransport
+    from amqpmesh.router.runtime.polled import PolledTransport
     from amqpmesh.router.runtime.poller import Poller
 
 log = event_log.EventLog("amqpmesh.io")
@@ -67,8 +69,21 @@ class Terms(NamedTuple):
     mechanism: str | None
     """The SASL mechanism; None: no SASL layer."""
     user: str | None
+    certificate: str | None
+    """The peer's certificate: DER, as hexadecimal digits."""
+    certificate_user: str | None
+    certificate_subject: str | None
+    tls: str | None
+    """The version of TLS, which the worker decrypts that has accepted the connection; None: no TLS."""
+    cipher: str | None
     skip: int
     """The octets of the output since AMQP's protocol header that were written; -1: more than the header."""
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the peer's certificate."""
+        der = None if self.certificate is None else bytes.fromhex(self.certificate)
+        return Identity(der, self.certificate_user, self.certificate_subject)
 
 
 class Arrival(NamedTuple):
@@ -87,7 +102,7 @@ class _Move:
     def __init__(
         self,
         channel: Channel,
-        transport: AcceptedTransport,
+        transport: PolledTransport,
         record: ConnectionRecord,
         event: LinkAttached,
         kept: bytes,
@@ -110,7 +125,7 @@ class _Move:
 
     def cancel(self) -> None:
         """See `Concluding`."""
-        self.transport.cancel()
+        self.transport.cut()
 
     def packet(self, number: int) -> bytes | None:
         """Return the connection as a packet; None: it cannot be handed over."""
@@ -125,6 +140,11 @@ class _Move:
             record.host,
             sasl.mechanism if sasl is not None and sasl.done else None,
             record.peer.user,
+            None if record.certificate is None else record.certificate.hex(),
+            record.certificate_user,
+            record.certificate_subject,
+            record.tls,
+            record.cipher,
             skip,
         )
         told = json.dumps(terms).encode()
@@ -177,7 +197,7 @@ class HandOvers:
         self._take_up = take_up
         self._homes = Homes(core.context, core.lookup, worker, self._is_alive)
         #: Connections without an attach so far.
-        self._fresh: dict[ConnectionRecord, AcceptedTransport] = {}
+        self._fresh: dict[ConnectionRecord, PolledTransport] = {}
         #: Connections from other workers whose input is replayed, each with its first attach.
         self._arriving: dict[ConnectionRecord, LinkAttached | None] = {}
         #: Channels to other workers, and what each of them has not answered.
@@ -190,7 +210,7 @@ class HandOvers:
         self._door = Door(hand_over_path(worker.folder, worker.number), 4 * worker.count, poller, self._admit)
         core.context.leads_away = self._leads_away
 
-    def welcome(self, record: ConnectionRecord, transport: AcceptedTransport) -> None:
+    def welcome(self, record: ConnectionRecord, transport: PolledTransport) -> None:
         """Keep the input of a new connection until its first attach."""
         if self._is_stopped or record.role != "normal":
             return
@@ -291,7 +311,8 @@ class HandOvers:
             move.transport.go_on(move.event)
             return
         try:
-            channel.send(packet, move.transport.descriptor)
+            with move.transport.offered() as descriptor:
+                channel.send(packet, descriptor)
         except OSError:
             move.transport.go_on(move.event)
             return
@@ -364,4 +385,5 @@ class HandOvers:
         if not is_taken:
             close_all(descriptors)
             return
-        self._take_up(TcpStream(socket.socket(fileno=descriptors[0])), arrival)
+        kind = TcpStream if arrival.terms.tls is None else BridgedStream
+        self._take_up(kind(socket.socket(fileno=descriptors[0])), arrival)

@@ -1,15 +1,28 @@
 """A connection over a socket that the router's poller serves; its own task sleeps until the connection ends."""
 
-from typing import Final
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import READ_SIZE, DirectStream
-from amqpmesh.router.model.connections import ConnectionRecord
-from amqpmesh.router.runtime.credentials import Credentials
-from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.runtime.poller import READABLE, WRITABLE, Poller
+from amqpmesh.router.runtime.bridge import Bridge
+from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 from amqpmesh.router.runtime.transport import LEAST_SLICE, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.router.amqp.events import Event
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.runtime.credentials import Credentials
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.poller import Poller
 
 LARGEST_READ: Final = 2**19
 """Octets of one read at most, from a peer that always has more. For reads of twice the size the system clears fresh
@@ -39,6 +52,11 @@ class PolledTransport(Transport):
     """A transport over a socket that is read and written when the poller reports it ready."""
 
     _stream: DirectStream
+    #: Of a connection with TLS that goes to another worker: this end of the socket that the worker gets. `_is_moved`:
+    #: the worker has taken it. `_is_over`: it has ended here.
+    _near: socket.socket | None = None
+    _is_moved = False
+    _is_over = False
 
     def __init__(
         self,
@@ -214,6 +232,89 @@ class PolledTransport(Transport):
 
     def _stop_writing(self) -> None:
         self._set_unsent(None)
+
+    # ------------------------------------------------------------------------------------ between two worker processes
+
+    def hold(self) -> None:
+        """Read and write nothing until `go_on` or `let_go`: another worker may serve the connection soon."""
+        self._is_held = True
+        self._stop_polling()
+
+    @property
+    def can_move(self) -> bool:
+        """True if the connection can be handed over: it has TLS, goes on, and the system has accepted all output."""
+        return self._goes_on and isinstance(self._stream, TlsStream)
+
+    @property
+    def _goes_on(self) -> bool:
+        return not (self._record.lost or self._record.engine.finished or self._is_writing)
+
+    @contextmanager
+    def offered(self) -> Iterator[int]:
+        """Yield the descriptor of a socket for another worker: a Unix socket, to the other end of which the content of
+        TLS goes. Raises: OSError: no resources.
+        """
+        self._near, far = socket.socketpair()
+        with far:
+            yield far.fileno()
+
+    @property
+    def record(self) -> ConnectionRecord:
+        """The connection in the core."""
+        return self._record
+
+    @property
+    def unread(self) -> bytes:
+        """The octets that were read and not passed to the core."""
+        return self._unread[self._received :]
+
+    def go_on(self, event: Event) -> None:
+        """Serve the connection here. Never raise. Args: event: its first attach, with which the work stopped."""
+        record = self._record
+        self._drop_near()
+        if self._is_over:
+            return
+        try:
+            if not record.lost:
+                record.unfinished = chain((event,), record.unfinished or ())
+            self._has_work = True
+            self._is_held = False
+            # WRITABLE is ready at once, so the connection is served at once.
+            self._events = READABLE | WRITABLE
+            self._poller.add(self._descriptor, self, self._events)
+            self._driver.writable(record)
+        except Exception as error:
+            self._events = None
+            self._fault(error)
+
+    def let_go(self) -> None:
+        """Leave the connection to the worker that has taken it up: end without a word to the peer."""
+        self._record.lost = True
+        self._is_moved = True
+        self._is_read.set()
+
+    def cut(self) -> None:
+        """End the connection for all processes that have its socket."""
+        self._drop_near()
+        self._is_read.set()
+
+    def bridge(self) -> Bridge | None:
+        """Return the bridge to the worker that has taken the connection up; None: it has ended here."""
+        if not self._is_moved or self._near is None:
+            return None
+        assert isinstance(self._stream, TlsStream)
+        near, self._near = self._near, None
+        return Bridge(self._stream, near, self._poller)
+
+    def withdraw(self) -> None:
+        """Note that the connection has ended here: another worker that has not taken it up does not get it."""
+        self._is_over = True
+        self._drop_near()
+
+    def _drop_near(self) -> None:
+        if self._near is not None:
+            self._near.close()
+            self._near = None
 
     # ----------------------------------------------------------------------------------------------------- being polled
 

@@ -242,7 +242,8 @@ class Router(LinkFactory):
             self._stop_accepting()
             core.start_drain(trio.current_time())
             self._driver.settle()
-            with trio.move_on_after(self.config.drain):
+            until = trio.current_time() + self.config.drain
+            with trio.move_on_at(until):
                 # Deliveries may be on their way, sent with credit that is withdrawn now; not every peer confirms the
                 # withdrawal.
                 with trio.move_on_after(HEARING_TIME):
@@ -253,6 +254,8 @@ class Router(LinkFactory):
             self._close_all()
             with trio.move_on_after(CLOSE_TIME):
                 await self._until_nobody_is_served()
+            with trio.move_on_at(until):
+                await self._admission.bridges.until_none()  # other workers serve them, and end later
             await self._drop_all()
             self._drained = True
             return settled
@@ -403,7 +406,7 @@ class Router(LinkFactory):
                 return
             stream, identity = secured
         record = credentials.accept(core, listener, host, trio.current_time(), identity)
-        await self._transport(record, stream, credentials).run()
+        await self._admission.serve_secured(self._transport(record, stream, credentials))
 
     def _transport(
         self, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
