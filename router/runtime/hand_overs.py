@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.io")
 
-FRESH: Final = 1000
-"""Connections without an attach whose input is kept. If there are more, the oldest stay where they are."""
+FRESH: Final = 10_000
+"""Connections without an attach whose input is kept. If there are more, the oldest stay where they are. The input takes
+less memory than the connection itself.
+"""
 
 UNDER_WAY: Final = 64
-"""Connections that one worker may not have taken up yet. Further ones stay where they are."""
+"""Connections that are sent to one worker before it answers. Further ones wait: thousands may come at once."""
 
 ANSWER_TIME: Final = 5.0
 """Seconds for a worker to take a connection up or to refuse it. Then the connection is cut: the worker may still write
@@ -203,6 +206,7 @@ class HandOvers:
         #: Channels to other workers, and what each of them has not answered.
         self._channels: dict[int, Channel] = {}
         self._under_way: dict[Channel, dict[int, _Move]] = {}
+        self._waiting: dict[Channel, deque[_Move]] = {}
         self._incoming: set[Channel] = set()
         self._number = 0
         self._is_scheduled = False
@@ -281,15 +285,12 @@ class HandOvers:
         number = self._homes.of_attach(record, event)
         if number is None or number == self._worker.number:
             return None
-        channel = self._channels.get(number)
-        return channel if channel is not None and len(self._under_way[channel]) < UNDER_WAY else None
+        return self._channels.get(number)
 
     def _is_alive(self, number: int) -> bool:
         """Return whether a worker takes connections up; open a channel to it if there is none."""
-        channel = self._channels.get(number)
-        if channel is not None:
-            # A worker that has not answered in time gets no other connection before it has.
-            return not any(move.is_cut for move in islice(self._under_way[channel].values(), 1))
+        if number in self._channels:
+            return not self._hangs(self._channels[number])
         if self._is_stopped:
             return False
         try:
@@ -300,21 +301,33 @@ class HandOvers:
             return False
         self._channels[number] = channel
         self._under_way[channel] = {}
+        self._waiting[channel] = deque()
         return True
 
+    def _hangs(self, channel: Channel) -> bool:
+        """Return whether a worker has not answered in time: it gets no other connection before it has."""
+        return any(move.is_cut for move in islice(self._under_way[channel].values(), 1))
+
     def _send(self, move: _Move) -> None:
-        """Send a connection to another worker, or go on here."""
+        """Send a connection to another worker, have it wait for that, or go on here."""
         channel = move.channel
+        may_send = channel.is_open and not self._hangs(channel)
+        if may_send and len(self._under_way[channel]) >= UNDER_WAY:
+            self._waiting[channel].append(move)
+            return
         self._number = number = (self._number + 1) % 2**32
-        packet = move.packet(number) if channel.is_open else None
+        packet = move.packet(number) if may_send else None
         if packet is None:
             move.transport.go_on(move.event)
             return
         try:
             with move.transport.offered() as descriptor:
                 channel.send(packet, descriptor)
-        except OSError:
-            move.transport.go_on(move.event)
+        except OSError as error:
+            if isinstance(error, BlockingIOError) and self._under_way[channel]:  # each answer makes room
+                self._waiting[channel].appendleft(move)
+            else:
+                move.transport.go_on(move.event)
             return
         move.until = self._context.now + ANSWER_TIME
         self._under_way[channel][number] = move
@@ -324,8 +337,16 @@ class HandOvers:
         close_all(descriptors)
         kind, number, _, _ = _HEAD.unpack_from(packet)
         move = self._under_way[channel].pop(number, None)
-        if move is None or move.is_cut:
-            return
+        if move is not None and not move.is_cut:
+            self._conclude(channel, move, kind)
+        waiting = self._waiting[channel]
+        for _ in range(len(waiting)):
+            if len(self._under_way[channel]) >= UNDER_WAY:
+                break
+            self._send(waiting.popleft())
+
+    def _conclude(self, channel: Channel, move: _Move, kind: int) -> None:
+        """Act on an answer."""
         if kind != TAKEN:
             move.transport.go_on(move.event)
             return
@@ -344,7 +365,7 @@ class HandOvers:
     def _channel_ended(self, channel: Channel) -> None:
         """Serve the connections that a worker has not taken up before its end."""
         self._channels = {number: each for number, each in self._channels.items() if each is not channel}
-        for move in self._under_way.pop(channel).values():
+        for move in (*self._under_way.pop(channel).values(), *self._waiting.pop(channel)):
             if not move.is_cut:
                 move.transport.go_on(move.event)
 
@@ -352,6 +373,13 @@ class HandOvers:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._context.schedule(self._context.now + ANSWER_TIME / 2, self._cut_overdue)
+
+    def _serve_waiting(self, channel: Channel) -> None:
+        """Serve the connections here that wait for a worker which does not answer."""
+        waiting = self._waiting[channel]
+        while waiting:
+            move = waiting.popleft()
+            move.transport.go_on(move.event)
 
     def _cut_overdue(self) -> None:
         self._is_scheduled = False
@@ -362,6 +390,7 @@ class HandOvers:
                 record = move.record
                 log.warning("hand-over failed", connection=record.number, peer=record.host, reason="no answer")
                 move.transport.cut()
+                self._serve_waiting(move.channel)
         if waiting:
             self._schedule()
 

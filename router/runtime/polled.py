@@ -254,6 +254,7 @@ class PolledTransport(Transport):
         """Yield the descriptor of a socket for another worker: a Unix socket, to the other end of which the content of
         TLS goes. Raises: OSError: no resources.
         """
+        self._drop_near()
         self._near, far = socket.socketpair()
         with far:
             yield far.fileno()

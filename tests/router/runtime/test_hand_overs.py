@@ -462,20 +462,25 @@ async def test_a_worker_without_an_answer_keeps_no_client_waiting(
     assert first.statistics().is_empty
 
 
-async def test_connections_that_wait_for_a_slow_worker_have_a_bound(
-    tmp_path: Path, sibling: Sibling, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answers", [True, False])
+async def test_of_many_connections_some_wait_for_the_answers_to_others(
+    tmp_path: Path, sibling: Sibling, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     monkeypatch.setattr(hand_overs, "UNDER_WAY", 2)
+    monkeypatch.setattr(hand_overs, "ANSWER_TIME", 100.0 if answers else 0.05)
     async with await alone(tmp_path) as first:
-        peers = [await connect(first) for _ in range(3)]
+        peers = [await connect(first) for _ in range(4)]
         for each in peers:
-            await each.open()
-        for each in peers:
-            await each.write(begun(), attached(Role.SENDER, THERE))
-            if each is not peers[-1]:
-                await sibling.passed()
-        await peers[-1].expect(Begin)
-        await peers[-1].expect(Attach)
+            await each.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
+        passed = [await sibling.passed() for _ in range(2)]
+        for number, _, descriptor in passed if answers else ():
+            sibling.answer(hand_overs.TAKEN, number)
+            _, _, other = await sibling.passed()
+            os.close(other)
+            os.close(descriptor)
+        if not answers:  # two are cut, and the others are served here
+            await until(lambda: clients(first) == 2)
+            await until(lambda: sum(each.producers for each in first.statistics().addresses) == 2)
     sibling.end()
 
 
