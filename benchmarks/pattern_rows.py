@@ -34,6 +34,13 @@ dead_letter = "graveyard"
 """
 """The addresses of all routers. Names of another router begin alike, so that it can be set up the same way."""
 
+SCATTERED = """
+[[address]]
+pattern = "#"
+worker = 0
+"""
+"""Each connection stays at the worker that has accepted it."""
+
 CONTAINER = """
 [[connector]]
 name = "peer"
@@ -181,9 +188,10 @@ def _others() -> Iterator[Row]:
         program="reply", is_ours=True,
     )  # fmt: skip
     pairs = "address=pair-% connections=50"
-    yield Row(
-        "two workers, 50 pairs", f"send A {pairs}", f"receive A {pairs}", "connections=50", workers=2, is_ours=True
-    )  # fmt: skip
+    one_process = Row("one process, 50 pairs", f"send A {pairs}", f"receive A {pairs}", "connections=50")
+    yield one_process
+    yield replace(one_process, name="two workers, 50 pairs", workers=2, is_ours=True)
+    yield replace(one_process, name="two workers, half of 50 pairs cross", settings=SCATTERED, workers=2, is_ours=True)
     for row in (*_one_router(), *_replies()):
         if row.name in RECORDED:
             name = f"all deliveries recorded: {row.name}"
