@@ -94,7 +94,7 @@ docs: .venv/test .venv/kernel # build the pages in build/docs, then run the test
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
 	$(PYTEST) tests/docs tests/examples -m "not slow"
 
-picture: .venv/test .venv/kernel # draw docs/pictures from the imports and the tables of states; print the number of upward arrows
+picture: .venv/test .venv/kernel # draw docs/pictures from imports, tables of states, and committed figures; print the number of upward arrows
 	$(BIN)/python -m docs.drawing
 
 wheel: .venv/test # build the source distribution, build the wheel from it, and try the wheel

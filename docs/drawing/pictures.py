@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from docs.drawing import deliveries, relay, rooms, states
+from docs.drawing import deliveries, patterns, relay, rooms, states
 
 
 def all_of_them() -> Iterator[tuple[str, str]]:
@@ -17,3 +17,4 @@ def all_of_them() -> Iterator[tuple[str, str]]:
     )
     yield "router.svg", rooms.drawn(rooms.router(), "The rooms of the router: each imports those below it")
     yield "relay.svg", relay.drawn()
+    yield "patterns.svg", patterns.drawn()

@@ -1,5 +1,6 @@
 """The pictures of the pages, drawn again from tables, frames and imports, and compared."""
 
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Disposition, Flow, Open, Performative, Transfer
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
 from amqpmesh.router.runtime.router import Router
-from docs.drawing import deliveries, pictures, rooms, states
+from benchmarks.figures import committed
+from benchmarks.patterns import PART, names
+from docs.drawing import deliveries, patterns, pictures, rooms, states
 from docs.drawing.deliveries import RECEIVER, ROUTER, SENDER, Exchange
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit
 
@@ -68,6 +71,14 @@ def test_every_room_of_the_router_is_in_its_picture() -> None:
     drawn = {room for row in rooms.router().rows for room in row}
     found = {path.stem for path in Path(router.__file__).parent.iterdir() if path.suffix in {"", ".py"}}
     assert drawn == found - {"__init__", "__pycache__"}
+
+
+def test_every_pattern_is_in_its_picture() -> None:
+    picture = patterns.drawn()
+    assert [name for name in names() if f">{escape(name)}</text>" not in picture] == []
+    measured = [found for name, found in committed()["results"][PART].items() if name in names()]
+    assert picture.count('class="head ours"') == len(names()) + 1  # with that of the legend
+    assert picture.count('class="head theirs"') == sum("other" in found for found in measured) + 1
 
 
 def words(frame: Performative) -> str:
