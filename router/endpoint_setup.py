@@ -10,11 +10,12 @@ from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
+from amqpmesh.router.config.limits import UINT_MAX
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config.file import ConnectorConfig, Limits, ListenerConfig
+    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
 REDIRECT: Final = Symbol("amqpmesh:redirect")
@@ -33,6 +34,10 @@ session a window of its own, unless there are too many of them (§2.7.2).
 Also a capability of a link: small deliveries of the lane have another link. A neighbour that offers it in its answer
 gives the link credit for few deliveries at a time, while other links use theirs (§2.7.3)."""
 
+HEADROOM: Final = 512
+"""Octets by which a frame of a neighbour may be larger than one of a client. A lane has longer tags: a full frame
+of a client would leave as two frames, and the second one would carry a few octets."""
+
 PLAIN: Final = "PLAIN"
 
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
@@ -43,12 +48,18 @@ WITHHELD: Final = "where a redirect leads, PLAIN is used only under TLS with a v
 
 
 def endpoint(
-    container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
+    container_id: str,
+    limits: ListenerConfig | ConnectorConfig,
+    negotiation: Negotiation,
+    now: float,
+    *,
+    hostname: str | None = None,
 ) -> Connection:
     """Return a connection endpoint of this router. Args: hostname: of the peer, for our `open`."""
+    frame_size = limits.max_frame_size
     settings = ConnectionSettings(
         container_id=container_id,
-        max_frame_size=limits.max_frame_size,
+        max_frame_size=min(frame_size + HEADROOM, UINT_MAX) if limits.is_mesh else frame_size,
         channel_max=limits.channel_max,
         handle_max=limits.handle_max,
         window=limits.session_window,

@@ -96,8 +96,8 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
                 or not _relay_transfer(router, session, link, frame, data, payload_at, after)
             ):
                 break
-            # A large frame counts more: its output must be written before there is too much of it.
-            wire.work -= 1 + (size >> 8)
+            # A large frame counts more: its output, half a MiB at most, is written before there is too much of it.
+            wire.work -= 1 + (size >> 9)
         elif code == _DISPOSITION_CODE:
             if not read_disposition(router.disposition, data, at + 8, after):
                 break

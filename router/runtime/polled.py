@@ -29,11 +29,6 @@ LARGEST_READ: Final = 2**19
 memory each time, page by page: messages of 1 MiB then cost half as much again.
 """
 
-LARGEST_READ_IN_MESH: Final = 2**18
-"""The same for a router of a mesh. Large deliveries leave to a neighbour in smaller pieces, so larger reads save
-little, and others wait longer.
-"""
-
 UNREAD: Final = 2**23
 """Octets of all connections that may be read and not yet passed to the core. A turn may end before all that was read is
 passed on: if many such turns are due, less is read at once.
@@ -73,7 +68,6 @@ class PolledTransport(Transport):
         #: The events that it is polled for; None: it is not polled.
         self._events: int | None = None
         self._read_size = READ_SIZE
-        self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
         self._small_reads = 0
         #: Output that the core has handed over and the system has not accepted.
         self._unsent: memoryview | None = None
@@ -146,7 +140,7 @@ class PolledTransport(Transport):
             if size < self._read_size:
                 pass
             elif len(data) == self._read_size:
-                self._read_size = min(self._largest_read, 2 * self._read_size)
+                self._read_size = min(LARGEST_READ, 2 * self._read_size)
                 self._small_reads = 0
             elif self._read_size > READ_SIZE and len(data) < self._read_size // 2:
                 self._small_reads += 1

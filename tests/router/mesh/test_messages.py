@@ -208,6 +208,35 @@ def test_sections_out_of_order_are_not_repaired_on_any_hop_and_counted_on_each(a
     mesh.leave()
 
 
+def test_a_full_frame_of_a_client_crosses_each_hop_as_one_frame() -> None:
+    mesh = World("ABCD", LINE)
+    consumer, producer, _ = across(mesh, "q")
+    link = producer.sender("q")
+    mesh.run()
+
+    def frames() -> int:
+        """Return the frames of all sessions that have arrived at D."""
+        return sum(
+            session.next_incoming_id
+            for record in mesh["D"].core.context.connections
+            for session in record.engine.flow_state.sessions.values()
+        )
+
+    payload = message(b"x" * 100_000)
+    counts = []
+    for _ in range(2):  # the first one also opens a lane
+        before = frames()
+        told = producer.send(link, payload)
+        (arrival,) = consumer.take(1)
+        arrival.accept()
+        mesh.advance(0.01)
+        assert told.said == [(Accepted(), True)]
+        counts.append(frames() - before)
+    room = mesh["D"].core.context.config.max_frame_size
+    assert counts[-1] == -(-len(payload) // room)
+    mesh.leave()
+
+
 @pytest.fixture(scope="module")
 def long_line() -> tuple[Client, list[tuple[Client, Sender]]]:
     """Return a consumer at the end of six routers in a line, and at the start a producer for each kind of lane."""
