@@ -264,15 +264,18 @@ class Context:
         self.touch(node)
         yield
 
-    def close_fast_route(self, node: Node) -> None:
-        """Have the router decide again about each delivery that comes to a node, or to a node that leads there."""
+    def close_fast_route(self, node: Node, *, complete: bool = True) -> None:
+        """Have the router decide again about each delivery that comes to a node, or to a node that leads there.
+
+        Args: complete: close routes that list all links, too. A link that gets credit needs no decision there.
+        """
         route = node.fast_route
-        if route is not None:
+        if route is not None and (complete or not route.lists_all):
             route.generation = 0
             self.closed[node] = None
         for share in node.borrowers:
             route = share.ingress.fast_route
-            if route is not None:
+            if route is not None and (complete or not route.lists_all):
                 route.generation = 0
                 self.closed[share.ingress] = None
 
@@ -296,7 +299,7 @@ class Context:
                 if (link.link_credit > 0) is not (record in record.node.creditors):
                     record.note_credit()
                     if link.link_credit:  # it may take deliveries again
-                        self.close_fast_route(record.node)
+                        self.close_fast_route(record.node, complete=False)
                 self.touched_outgoing[record] = None
                 self.touched[record.node] = None
             elif isinstance(record, IncomingLink):

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.node import Node
 
+#: The most receivers of a node whose fast route is decided after each change. A node with more waits for one more
+#: delivery.
+FEW: Final = 64
+
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 
 
@@ -34,7 +38,9 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
         or distribution not in _ORDER
     ):
         return False
-    ready = list(node.creditors)
+    # Few receivers are links of the route without credit, too: their credit comes and goes, and the route stays.
+    route.lists_all = len(node.outgoing) <= FEW
+    ready = list(node.outgoing if route.lists_all else node.creditors)
     if not ready or any(
         each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) for each in ready
     ):

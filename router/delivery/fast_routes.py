@@ -6,10 +6,10 @@ alone, and counts; `Context.catch_up` tells links and pools of the counts before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
-from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
+from amqpmesh.router.delivery.fast_links import FEW, set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
@@ -19,10 +19,6 @@ from amqpmesh.router.small_set import first
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.node import Node
-
-#: The most receivers of a node whose fast route is decided after each change. A node with more waits for one more
-#: delivery.
-FEW: Final = 64
 
 
 def reopen(context: Context, *, amid: bool = False) -> None:
@@ -84,6 +80,7 @@ def _decide(context: Context, entry: Node) -> None:
     assert route is not None
     route.borrowed = -1
     route.credit_slack = 0
+    route.lists_all = False
     route.shares = None
     config = entry.config
     if config.redeliver or config.absolute_expiry or entry.remote is not None:

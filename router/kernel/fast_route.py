@@ -37,6 +37,7 @@ class FastRoute:
         "hops",
         "left_out",
         "links",
+        "lists_all",
         "order",
         "room",
         "shares",
@@ -50,6 +51,9 @@ class FastRoute:
         #: take small ones, too, if no other link does.
         self.links: list[KernelLink] = []
         self.bulk: list[KernelLink] = []
+        #: They are all links by which deliveries may leave: credit that comes or goes leaves the route valid. If not,
+        #: links without credit are missing.
+        self.lists_all = False
         #: Of a multicast: links that miss each delivery, because they have stalled for too long. Its `links` are in the
         #: order of their connections.
         self.left_out: list[KernelLink] = []

@@ -311,7 +311,7 @@ cdef class Relay:
 cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn
     cdef public list links, bulk, left_out, shares
-    cdef public bint drops, wanted
+    cdef public bint drops, wanted, lists_all
 
 @cython.final
 cdef class FastShare:
