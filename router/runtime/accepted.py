@@ -182,14 +182,15 @@ class AcceptedTransport(PolledTransport):
         try:
             with self._task:
                 goes_on = await self._resume()
-            if goes_on and not self._is_dropped:
+            if goes_on and not (self._is_dropped or self._is_held):
                 # The handshake may have read application data that the system does not report. WRITABLE is ready at
                 # once, so the connection is served at once.
                 self._poll(READABLE | WRITABLE)
         except Exception as error:
             self._fault(error)
         self._task = None
-        if self._events is None:
+        may_move = goes_on and self._is_held and not self._is_dropped
+        if self._events is None and not may_move:
             self._stop_reading()
 
     async def _say_farewell(self) -> None:

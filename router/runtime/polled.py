@@ -99,8 +99,9 @@ class PolledTransport(Transport):
             self._is_read = trio.Event()
             # The handshake may have read application data that the system does not report. WRITABLE is ready at once,
             # so the connection is served at once.
-            self._poller.add(self._descriptor, self, READABLE | WRITABLE)
-            self._events = READABLE | WRITABLE
+            if not self._is_held:  # else `go_on` has it polled
+                self._poller.add(self._descriptor, self, READABLE | WRITABLE)
+                self._events = READABLE | WRITABLE
             try:
                 await self._is_read.wait()
             finally:

@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
 from amqpmesh.router.config.file import ListenerConfig, TlsConfig
+from amqpmesh.router.config.users import add_user
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.runtime import poller
 from tests.support.peers.sasl import init
@@ -131,6 +132,27 @@ async def test_the_user_of_the_certificate_holds_at_the_other_worker(tmp_path: P
         await linked(peer, attached(Role.SENDER, THERE))
         (told,) = (each for each in second.statistics().connections if each.container_id == "peer")
         assert (told.user, told.mechanism) == ("ada@example.org", Symbol("EXTERNAL"))
+        await peer.close()
+
+
+async def test_octets_behind_a_login_in_one_write_pass_the_bridge(tmp_path: Path, front: Front) -> None:
+    add_user(tmp_path / "users.toml", "ada", "lovelace", iterations=100_000)  # checked in a thread
+    listener = replace(front.listener, sasl=("PLAIN",), users=tmp_path / "users.toml")
+    async with workers(router_config(listeners=(listener,)), tmp_path) as (first, second):
+        peer = front.over(await connect(first))
+        attaches = [attached(Role.SENDER, THERE), attached(Role.RECEIVER, HERE, handle=1)]
+        login = frame(init("PLAIN", b"\0ada\0lovelace"), type=1)
+        await peer.write(SASL, login, AMQP, Open(container_id="peer"), begun(), *attaches)
+        assert await peer.expect_header() == SASL
+        for _ in ("mechanisms", "outcome"):
+            while peer._frames.next_frame() is None:
+                assert await peer._more()
+        assert await peer.expect_header() == AMQP
+        for kind in (Open, Begin, Attach, Attach):
+            await peer.expect(kind)
+        (told,) = (each for each in second.statistics().connections if each.container_id == "peer")
+        assert told.user == "ada"
+        assert not first.statistics().router.links
         await peer.close()
 
 

@@ -289,9 +289,9 @@ async def test_a_fresh_connection_that_ends_leaves_nothing(tmp_path: Path) -> No
 # ----------------------------------------------------------------------------------------------------------- identities
 
 
-def protected(folder: Path) -> ListenerConfig:
+def protected(folder: Path, iterations: int = 4096) -> ListenerConfig:
     users = folder / "users.toml"
-    add_user(users, "ada", "lovelace", iterations=4096)
+    add_user(users, "ada", "lovelace", iterations=iterations)
     return replace(LOOPBACK, sasl=("PLAIN",), users=users, insecure=True)
 
 
@@ -315,9 +315,7 @@ async def test_the_identity_is_proved_once_and_holds_at_the_other_worker(
         peer = await connect(first)
         await logged_in(peer, "lovelace")
         await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE))
-        assert await peer.expect_header() == SASL
-        for code in (0x40, 0x44):  # mechanisms, outcome
-            assert (await sasl_body(peer))[2] == code
+        await logged_out(peer)
         assert await peer.expect_header() == AMQP
         await peer.expect(Open)
         await peer.expect(Begin)
@@ -327,6 +325,44 @@ async def test_the_identity_is_proved_once_and_holds_at_the_other_worker(
         await served(first, second, (0, 1))
     logins = [each for each in caplog.records if each.getMessage().startswith("logged in")]
     assert len(logins) == 1
+
+
+async def logged_out(peer: Peer) -> None:
+    """Read the answers of the SASL layer."""
+    assert await peer.expect_header() == SASL
+    for code in (0x40, 0x44):  # mechanisms, outcome
+        assert (await sasl_body(peer))[2] == code
+
+
+@pytest.mark.parametrize("iterations", [4096, 100_000], ids=["short", "in a thread"])
+async def test_octets_behind_a_login_in_one_write_are_the_other_workers(tmp_path: Path, iterations: int) -> None:
+    async with workers(router_config(listeners=(protected(tmp_path, iterations),)), tmp_path) as (first, second):
+        peers = [await connect(first) for _ in range(4)]
+        for each in peers:
+            links = [attached(Role.RECEIVER, f"{THERE}/{handle}", handle=handle) for handle in range(1, 20)]
+            await each.write(
+                SASL,
+                frame(init("PLAIN", b"\0ada\0lovelace"), type=1),
+                AMQP,
+                Open(container_id="peer"),
+                begun(),
+                attached(Role.SENDER, THERE),
+                *links,
+            )
+        for each in peers:
+            await each.write(attached(Role.RECEIVER, HERE, handle=20))
+        for each in peers:
+            await logged_out(each)
+            assert await each.expect_header() == AMQP
+            await each.expect(Open)
+            await each.expect(Begin)
+            assert [(await each.expect(Attach)).handle for _ in range(21)] == list(range(21))
+        await served(first, second, (0, 4))
+        assert not first.statistics().router.links
+        for each in peers:
+            await each.close()
+    assert first.statistics().is_empty
+    assert second.statistics().is_empty
 
 
 async def test_a_refused_identity_never_leaves_its_worker(tmp_path: Path) -> None:
