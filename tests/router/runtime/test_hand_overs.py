@@ -10,17 +10,28 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
-from amqpmesh.router.config.file import AddressConfig, ListenerConfig
+from amqpmesh.router.amqp.standard.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Transfer,
+)
+from amqpmesh.router.config.file import AddressConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.config.workers import hand_over_path, worker_config
 from amqpmesh.router.runtime import hand_overs, poller
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.sasl import init
-from tests.support.peers.scripted import SASL
+from tests.support.peers.scripted import SASL, flow
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.worlds.sibling_workers import LOOPBACK, address_at, clients, router_config, until, workers
 
@@ -284,6 +295,53 @@ async def test_a_fresh_connection_that_ends_leaves_nothing(tmp_path: Path) -> No
         await peer.close()
         await until(lambda: not clients(first))
     assert first.statistics().is_empty
+
+
+OPENED = Open(container_id="peer", idle_time_out=60_000)
+HISTORIES: dict[str, list[Performative | bytes]] = {
+    "an empty frame": [OPENED, EMPTY_FRAME, begun(), EMPTY_FRAME, attached(Role.SENDER, THERE)],
+    "two sessions": [OPENED, begun(), frame(begun(), channel=5), frame(attached(Role.RECEIVER, THERE), channel=5)],
+    "a session that has ended": [OPENED, begun(), End(), begun(), attached(Role.SENDER, THERE)],
+    "a flow of the session": [OPENED, begun(), flow(echo=True), attached(Role.RECEIVER, THERE)],
+    "small frames": [replace(OPENED, max_frame_size=512), begun(), attached(Role.SENDER, THERE)],
+    "a detach at once": [OPENED, begun(), attached(Role.SENDER, THERE), Detach(handle=0, closed=True)],
+    "an error behind it": [OPENED, begun(), attached(Role.SENDER, THERE), Detach(handle=7)],
+    "a refused attach first": [OPENED, begun(), attached(Role.SENDER, "$x"), attached(Role.SENDER, THERE, handle=1)],
+    "an attach without a session": [OPENED, attached(Role.SENDER, THERE)],
+}
+
+
+async def answers(peer: Peer, history: list[Performative | bytes], *, in_pieces: bool) -> list[object]:
+    """Send a history and `close`. Returns: all frames that come back but flows, which come at any time."""
+    octets = [AMQP, *(part if isinstance(part, bytes) else frame(part) for part in history), frame(Close())]
+    for part in octets if in_pieces else [b"".join(octets)]:
+        await peer.stream.send_all(part)
+        for _ in range(20 * in_pieces):  # the router may read each piece by itself
+            await trio.sleep(0)
+    assert await peer.expect_header() == AMQP
+    found: list[object] = []
+    while (came := await peer.next_frame()) is not None:
+        told = replace(came[0], container_id="") if isinstance(came[0], Open) else came[0]
+        if not isinstance(told, Flow):
+            found.append((peer.channel, told))
+    await peer.stream.aclose()
+    return found
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize("in_pieces", [False, True])
+async def test_the_answers_are_those_of_a_router_of_one_process(
+    tmp_path: Path, history: list[Performative | bytes], in_pieces: bool
+) -> None:
+    config = router_config()
+    # A mesh, so that senders without receivers get as little credit as at workers.
+    async with Router(replace(config, mesh=MeshConfig(insecure=True))) as single:
+        expected = await answers(await connect(single), history, in_pieces=in_pieces)
+    async with workers(config, tmp_path) as (first, second):
+        assert await answers(await connect(first), history, in_pieces=in_pieces) == expected
+        await until(lambda: not clients(first) and not clients(second))
+    assert first.statistics().is_empty
+    assert second.statistics().is_empty
 
 
 # ----------------------------------------------------------------------------------------------------------- identities
