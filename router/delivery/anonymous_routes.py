@@ -40,7 +40,7 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) 
         or incoming.connection.strict_annotations
         or incoming.connection.own  # most of its answers go to nodes that live for one answer
         or len(to) > LONGEST
-        or not _is_steady(context, node)
+        or not is_steady(context, node)
         or endpoint.input_handle is None
         or not endpoint.is_attached
     ):
@@ -62,7 +62,7 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) 
     incoming.connection.account.add(octets)
 
 
-def _is_steady(context: Context, node: Node) -> bool:
+def is_steady(context: Context, node: Node) -> bool:
     """Return whether an address leads to `node` for as long as the router's epoch and the node stay.
 
     In a mesh, an address leads to its local node while only this router has consumers of it.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery import decisions, message_head
 from amqpmesh.router.delivery.anonymous_routes import open_route
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
@@ -42,6 +42,7 @@ from amqpmesh.router.memory.holders import begun_on
 from amqpmesh.router.model.lane import LaneKind, next_tag
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.refusal import RefusedError
+from amqpmesh.router.statistics.common import Decision
 
 if TYPE_CHECKING:
     from collections import deque
@@ -61,6 +62,7 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
         # The attach is not answered yet, or the link is being refused: the frame is counted and dropped.
         session.release(1)
         return
+    has_route = decisions.came(context, incoming) if event.first else True
     delivery.remote_state = lasting_state(delivery.remote_state)
     if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
         session.release(1)
@@ -100,12 +102,12 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
         session.release(1)
         close_if_done(context, relay)
         return
-    _append(context, relay, event.payload, session)
+    _append(context, relay, event.payload, session, has_route=has_route)
     if event.first:
         open_input(context, incoming)
 
 
-def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession) -> None:
+def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession, *, has_route: bool) -> None:
     """Append the next payload of a relay to its legs, or to its queue."""
     source = relay.source
     assert isinstance(source, IncomingLink)
@@ -119,7 +121,7 @@ def _append(context: Context, relay: Relay, payload: bytes, session: KernelSessi
     if not relay.legs:
         relay.chunks.append(chunk)
         if relay.node is None:
-            _route(context, relay)
+            _route(context, relay, has_route=has_route)
         return
     if relay.kept is not None:
         keep(context, relay, payload)
@@ -153,11 +155,15 @@ def _account(relay: Relay, source: IncomingLink) -> Budget:
     return source.connection.account
 
 
-def _route(context: Context, relay: Relay) -> None:
-    """Read the head of a message, find its node, and send its first frame or queue it."""
+def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
+    """Read the head of a message, find its node, and send its first frame or queue it.
+
+    Args: has_route: the link has a valid fast route, so the decision has another reason.
+    """
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
     chunks = relay.chunks
+    frames = len(chunks) if relay.complete else 2
     data = _joined(chunks)
     lane = incoming.lane
     to = incoming.to
@@ -217,6 +223,8 @@ def _route(context: Context, relay: Relay) -> None:
         or not _may_hop(context, relay, incoming, node)
         or not _is_new(context, relay, incoming)
     ):
+        if node is not None:
+            decisions.note(context, incoming, node, Decision.NO_RECEIVER)
         undelivered(context, relay, node)
         return
     if anonymous and lane is None:
@@ -224,18 +232,24 @@ def _route(context: Context, relay: Relay) -> None:
     if context.honours_expiry and not _note_expiry(context, relay, node, data):
         return
     relay.node = node
+    known = decisions.before(context, relay, incoming, node, named, has_route=has_route)
     if anonymous and lane is None:
         if named is not None and incoming.to is None:
             open_route(context, relay, incoming, named)
         if is_full(context, relay, node, incoming):
+            decisions.note(context, incoming, node, Decision.QUEUED)
             undelivered(context, relay, node)
             return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(context, relay, data, node)
         if is_excluded(relay, node):
+            decisions.note(context, incoming, node, Decision.EXCLUDED)
             end_unsent(context, relay, nobody_else(context, relay))
             return
-    if (node.waiting.size or not send_on(context, relay, node)) and not enqueue(context, relay, node, incoming):
+    is_over = (node.waiting.size or not send_on(context, relay, node)) and not enqueue(context, relay, node, incoming)
+    reason = decisions.after(relay, incoming, node, known, frames=frames, octets=len(data))
+    decisions.note(context, incoming, node, reason)
+    if is_over:
         undelivered(context, relay, node)
 
 

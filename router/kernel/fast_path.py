@@ -318,6 +318,8 @@ def _count_relayed(
     if route.turn:
         out.turn = route.turn
     link.relayed += 1
+    if link.anonymous:
+        route.relayed += 1
     link.last_at = out.last_at = router.now
     link.credit_slack -= 1
     if route.borrowed > 0:

@@ -39,6 +39,7 @@ class FastRoute:
         "links",
         "lists_all",
         "order",
+        "relayed",
         "room",
         "shares",
         "turn",
@@ -70,6 +71,8 @@ class FastRoute:
         self.credit_slack = 0
         #: The hops of a delivery that enters the mesh here.
         self.hops = 0
+        #: Deliveries of anonymous senders that were relayed: their links' counts do not show the address.
+        self.relayed = 0
         #: Delivery annotations are dropped: messages with them need a decision.
         self.drops = False
         #: A delivery came while the route was invalid: the router must decide the route again.

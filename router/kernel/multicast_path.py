@@ -128,6 +128,8 @@ def _relay_to_all(
     # `relay_frames` counts one delivery.
     session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8)) // _LEGS_A_DELIVERY
     link.relayed += 1
+    if link.anonymous:
+        route.relayed += 1
     link.last_at = router.now
     link.credit_slack -= 1
     if link.credit_slack < 0:

@@ -309,7 +309,7 @@ cdef class Relay:
     cpdef void drop(self, list kept) except *
 
 cdef class FastRoute:
-    cdef public long generation, order, room, borrowed, credit_slack, hops, turn
+    cdef public long generation, order, room, borrowed, credit_slack, hops, turn, relayed
     cdef public list links, bulk, left_out, shares
     cdef public bint drops, wanted, lists_all
 

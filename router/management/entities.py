@@ -7,6 +7,7 @@ names.
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -34,7 +35,7 @@ from amqpmesh.router.statistics.router_statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from amqpmesh.router.amqp.codec.types import Value
 
@@ -50,6 +51,7 @@ _PRIMITIVES: Final[tuple[tuple[type, Primitive], ...]] = (
     (float, Primitive.DOUBLE),
     (str, Primitive.STRING),
     (tuple, Primitive.LIST),
+    (Mapping, Primitive.MAP),
 )
 _WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
     Primitive.BOOLEAN: bool,
@@ -57,6 +59,7 @@ _WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
     Primitive.DOUBLE: float,
     Primitive.STRING: str,
     Primitive.LIST: list,
+    Primitive.MAP: lambda counts: {name: ULong(count) for name, count in counts.items()},
 }
 
 

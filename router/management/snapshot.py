@@ -349,9 +349,19 @@ def _address(node: LocalNode, tally: Tally, reason: Reason | None, where: Consum
         deliveries_in=tally.deliveries_in,
         deliveries_out=tally.deliveries_out,
         undelivered=node.undelivered,
+        relayed=_relayed(node, tally),
+        decided=node.decisions.total,
+        decisions=node.decisions.by_reason(),
         reason=reason,
         **tally.outcomes(),
     )
+
+
+def _relayed(node: LocalNode, tally: Tally) -> int:
+    """Return how many deliveries of an address came and were relayed without a decision."""
+    routes = [each.fast_route for each in (node, node.ingress) if each is not None]
+    anonymous = sum(each.relayed for each in routes if each is not None)
+    return max(0, tally.deliveries_in - node.decisions.named) + anonymous
 
 
 def _producers(node: Node) -> int:

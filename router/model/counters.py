@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from amqpmesh.router.statistics.common import Decision
 
 if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -61,3 +63,37 @@ class Tally:
             released=self.released,
             modified=self.modified,
         )
+
+
+class Decisions:
+    """The deliveries of an address that the router decided about, by reason. All others the kernel has relayed."""
+
+    __slots__ = ("anonymous", "named", "reasons")
+
+    def __init__(self) -> None:
+        #: Deliveries of senders that are attached to the address, and of lanes to it; counted at the first frame.
+        self.named = 0
+        #: Deliveries of anonymous senders; counted once their address is known.
+        self.anonymous = 0
+        self.reasons: dict[Decision, int] = {}
+
+    def add(self, reason: Decision) -> None:
+        """Count a delivery by its reason."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    @property
+    def total(self) -> int:
+        """The number of deliveries that the router decided about."""
+        return self.named + self.anonymous
+
+    def by_reason(self) -> dict[str, int]:
+        """Return the counts, largest first. They add up to `total`."""
+        counts = dict(self.reasons)
+        rest = self.total - sum(counts.values())
+        if rest > 0:
+            counts[Decision.REFUSED] = counts.get(Decision.REFUSED, 0) + rest
+        return {reason.value: counts[reason] for reason in sorted(counts, key=lambda each: -counts[each])}
+
+
+#: The counts of nodes where the router has decided about no delivery; nothing is ever added to them.
+NO_DECISIONS: Final = Decisions()

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, LifetimePolic
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.kernel import Budget
-from amqpmesh.router.model.counters import Tally
+from amqpmesh.router.model.counters import NO_DECISIONS, Decisions, Tally
 from amqpmesh.router.small_set import SmallSet
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class Node:
         "config",
         "copies",
         "creditors",
+        "decisions",
         "draining",
         "excludes",
         "fast_route",
@@ -211,6 +212,8 @@ class Node:
         self.left_at = -inf
         #: True once a delivery has come that some of its receivers must not get.
         self.excludes = False
+        #: The deliveries that the router decided about. They may be shared: `decided` makes them.
+        self.decisions = NO_DECISIONS
         #: Deliveries that found no receiver.
         self.undelivered = 0
         #: Deliveries that have left from here, and whose octets are kept because they may be sent again.
@@ -265,6 +268,12 @@ class Node:
         if self.waiting is NOBODY:
             self.waiting = Waiting()
         self.waiting.add(relay, deadline)
+
+    def decided(self) -> Decisions:
+        """Return the counts of decisions, to be added to."""
+        if self.decisions is NO_DECISIONS:
+            self.decisions = Decisions()
+        return self.decisions
 
     def count(self, link: IncomingLink | OutgoingLink) -> None:
         """Keep the counts of a link that has ended."""

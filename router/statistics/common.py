@@ -38,6 +38,36 @@ class Reason(StrEnum):
     RECEIVER_UNSETTLED = "unsettled limit reached"
 
 
+class Decision(StrEnum):
+    """The reasons why the router decided about a delivery, rather than relay it as the one before, as users read them.
+
+    Of several reasons that apply, the first one counts.
+    """
+
+    OWN = "router's own message"
+    REDELIVER = "redeliver is set"
+    EXPIRY = "absolute_expiry is set"
+    ELSEWHERE = "address is elsewhere"
+    STRICT = "strict_annotations is set"
+    COPIES = "copy receivers"
+    QUEUED = "behind waiting deliveries"
+    EXCLUDED = "receiver is excluded"
+    SLOWEST = "a receiver of a multicast is not ready"
+    NO_CREDIT = "receivers give no credit"
+    BUSY = "receivers are not ready"
+    LARGE = "several frames"
+    HEAD = "unusual message head"
+    UNUSUAL = "unusual transfer"
+    TRANSIT = "came by a transit lane"
+    TREE = "multicast over routers"
+    ANONYMOUS = "anonymous sender over routers"
+    BY_LANE = "receivers at several distances"
+    DETACHED = "unsettled deliveries of detached links"
+    CHANGED = "route is new or has changed"
+    NO_RECEIVER = "no receiver"
+    REFUSED = "refused, aborted or incomplete"
+
+
 class Direction(StrEnum):
     """The direction of a link's deliveries, as the router sees it."""
 

@@ -4,6 +4,7 @@ A counter starts when its object is created. `now`, and each name that ends in `
 router's clock: only differences have a meaning, as in `statistics.router.now - link.zero_credit_since`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -305,6 +306,12 @@ class AddressStatistics(Outcomes):
     """Deliveries sent; a multicast counts once for each receiver."""
     undelivered: int
     """Deliveries that were released or dropped because no receiver took them."""
+    relayed: int
+    """Deliveries received, and relayed without a decision: these are fast."""
+    decided: int
+    """Deliveries received that the router had to decide about, including those of anonymous senders."""
+    decisions: Mapping[str, int]
+    """The latter by reason (`Decision`), largest number first."""
     reason: Reason | None
     """The reason why receivers can take nothing now; None: they can."""
 

@@ -19,7 +19,8 @@ def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
     for mesh in entities["mesh"]:
         yield from _mesh(mesh)
     containers = {each["number"]: _container(each, own) for each in entities["connection"]}
-    listed = {**entities, "address": _addresses(entities)}
+    decided = [each for each in entities["address"] if each.get("decided")]
+    listed = {**entities, "address": _addresses(entities), "decided": decided}
     for kind, title, columns in _TABLES:
         if listed[kind]:
             names = [name for name in columns if entities["mesh"] or name not in _OF_MESHES]
@@ -131,6 +132,26 @@ def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) ->
     return None if route["transit"] else "stopping: no path leads through it"
 
 
+def _handled(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    return int(address["relayed"] + address["decided"])
+
+
+def _share_decided(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    return _percent(address["decided"], address["relayed"] + address["decided"])
+
+
+def _percent(part: int, whole: int) -> str:
+    """Return a share of a whole; a small one is not none."""
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 1 else "< 1 %"
+
+
+def _decisions(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    """List the reasons of decisions with their shares of all deliveries."""
+    whole = address["relayed"] + address["decided"]
+    return ", ".join(f"{reason} {_percent(count, whole)}" for reason, count in address["decisions"].items())
+
+
 _OF_MESHES: Final = frozenset({"receivers at"})
 """Columns that are empty without a mesh."""
 
@@ -237,6 +258,16 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "out": _plain("deliveries_out"),
             "waiting": _plain("waiting"),
             "why blocked": _plain("reason"),
+        },
+    ),
+    (
+        "decided",
+        "DECISIONS",
+        {
+            "address": _plain("name"),
+            "deliveries": _handled,
+            "decided": _share_decided,
+            "why decided": _decisions,
         },
     ),
     (

@@ -253,6 +253,7 @@ def test_values_have_the_types_of_their_attributes() -> None:
         Primitive.DOUBLE: float,
         Primitive.BOOLEAN: bool,
         Primitive.LIST: list,
+        Primitive.MAP: dict,
     }
     seen = set()
     for row in query():

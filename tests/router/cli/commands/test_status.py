@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -149,6 +150,30 @@ def test_a_connector_says_where_it_was_sent_or_why_it_did_not_go(
     assert line.endswith("not followed: the host 'b.example' is not allowed")
     url, line = sent_to("localhost")
     assert re.search(rf" amqp://localhost:{port} \(redirected from {url}\) +0 +-$", line)
+
+
+def test_it_shows_which_share_of_an_addresss_deliveries_was_decided_and_why(served: Served, command: Command) -> None:
+    served.receive("hello")
+    assert "hello" not in command("status").out.partition("DECISIONS")[2].partition("LINKS")[0]
+    assert command("send", "hello", "--body", "hi", "--count", "1000", "--settled").status == 0
+    (told,) = served.router.statistics().addresses
+    assert told.relayed + told.decided == 1000
+    said = command("status").out
+    pattern = r"^hello +1,000 +(\d+|< 1) % +\D.* (\d+|< 1) %$"
+    assert re.search(pattern, said[said.index("DECISIONS") :], re.MULTILINE), said
+    (address,) = (each for each in json.loads(command("status", "--json").out)["addresses"] if each["name"] == "hello")
+    assert (address["relayed"], address["decided"]) == (told.relayed, told.decided)
+    assert address["decisions"] == told.decisions
+
+
+def test_the_routers_own_messages_are_decided_and_say_so(served: Served) -> None:
+    async def ask() -> list[Mapping[str, int]]:
+        async with served.router.requester("$management") as requester:
+            for _ in range(2):
+                await requester.request(Message(None, application_properties={"operation": "QUERY", "entityType": ""}))
+            return [each.decisions for each in served.router.statistics().addresses]
+
+    assert any("router's own message" in each for each in served.do(ask))
 
 
 def test_all_may_be_json(served: Served, command: Command) -> None:
