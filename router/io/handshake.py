@@ -56,22 +56,31 @@ async def secure(
         # As in https: many peers just close the socket, and AMQP's own `close` says whether anything is missing.
         stream = PrefixedStream(read, stream) if read else stream
         secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-    reason = f"took longer than {HANDSHAKE_TIME_OUT:g} s"
+    reason = took_too_long()
     with trio.move_on_after(HANDSHAKE_TIME_OUT):
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
-            cause = error.__cause__
-            if mesh and isinstance(cause, SSLCertVerificationError):
-                reason = untrusted_reason(cause, mesh=True)
-            else:
-                reason = str(cause or "the peer left")
+            reason = reason_of(error, mesh=mesh)
         else:
             return secured, Identity.of(secured)
     logins.not_secured(host, reason)
     with trio.move_on_after(LINGER):
         await close_gracefully(stream)
     return None
+
+
+def took_too_long() -> str:
+    """Return the reason of a handshake that has taken too long."""
+    return f"took longer than {HANDSHAKE_TIME_OUT:g} s"
+
+
+def reason_of(error: trio.BrokenResourceError | trio.ClosedResourceError, *, mesh: bool) -> str:
+    """Return the reason of a failed handshake. Args: mesh: the peer must be a router of the mesh."""
+    cause = error.__cause__
+    if mesh and isinstance(cause, SSLCertVerificationError):
+        return untrusted_reason(cause, mesh=True)
+    return str(cause or "the peer left")
 
 
 def certificate_subject(certificate: Mapping[str, Any] | None) -> str | None:

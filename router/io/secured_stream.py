@@ -63,6 +63,50 @@ class TlsStream(DirectStream):
         await self._finish(self._tls.do_handshake)
         self.pending = True  # the peer may have sent data right after its handshake
 
+    def handshake_nowait(self) -> bool:
+        """Go on with the TLS handshake as far as that needs no waiting. Raises: as `do_handshake`.
+
+        Returns: True if it is done. If not, it goes on when the socket is readable, or writable if it `is_blocked`.
+        """
+        while True:
+            is_done = True
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                is_done = False
+            except (ssl.SSLError, ssl.CertificateError) as error:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._answer()  # send the TLS alert with the reason
+                raise trio.BrokenResourceError from error
+            self._send_own()
+            if self.is_blocked:
+                return False
+            if is_done:
+                self.pending = True  # the peer may have sent data right after its handshake
+                return True
+            data = self.transport_stream.receive_nowait(READ_SIZE)
+            if data is None:
+                return False
+            if data:
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if the system has not accepted all that was encrypted."""
+        return bool(self._unsent)
+
+    def end_writing(self) -> bool:
+        """See `DirectStream`. The end of TLS is sent first, if the system accepts it."""
+        with suppress(ssl.SSLError):  # the peer has not ended TLS, or still sends
+            self._tls.unwrap()
+        try:
+            self._send_own()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return self.transport_stream.end_writing()
+
     async def unwrap(self) -> None:
         """End TLS, and wait until the peer ends it, too. Raises: as `do_handshake`."""
         await self._finish(self._tls.unwrap)
@@ -181,6 +225,12 @@ class TlsStream(DirectStream):
         except ssl.SSLError as error:
             raise trio.BrokenResourceError from error
         self._unsent, self._owed = memoryview(b"".join(records)), len(piece)
+
+    def _send_own(self) -> None:
+        """Write TLS messages of our own, as far as the system accepts them."""
+        self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
+        if self._unsent:
+            self._unsent = self._unsent[self.transport_stream.send_nowait(self._unsent) :]
 
     def _answer(self) -> None:
         """Send TLS messages of our own, such as key updates, without waiting for the caller's next write."""

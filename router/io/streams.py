@@ -67,6 +67,10 @@ class DirectStream(trio.abc.Stream):
         """
 
     @abstractmethod
+    def end_writing(self) -> bool:
+        """End our direction of the stream, without waiting. Returns: False: the peer is gone."""
+
+    @abstractmethod
     async def wait_readable(self) -> None:
         """Wait until the socket may be readable. Raises: as `receive_nowait`."""
 
@@ -174,7 +178,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         await trio.lowlevel.wait_writable(self._socket)
 
     def end_writing(self) -> bool:
-        """End our direction of the stream, without waiting. Returns: False: the peer is gone."""
+        """See `DirectStream`."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:

@@ -1,4 +1,4 @@
-"""A connection that a listener has accepted without TLS: the poller serves it from its first octet to its last.
+"""A connection that a listener has accepted: the poller serves it up to its last octet.
 
 It has a task only while it waits for something other than its socket's input: for a password check that takes long or
 has to wait, for a TLS handshake that its peer has asked for, or for a peer that does not take the last octets.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from amqpmesh.router.io.streams import BATCH_TIME, READ_SIZE, TcpStream
+from amqpmesh.router.io.streams import BATCH_TIME, READ_SIZE, DirectStream, TcpStream
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 
@@ -33,7 +33,7 @@ class AcceptedTransport(PolledTransport):
         self,
         driver: Driver,
         record: ConnectionRecord,
-        stream: TcpStream,
+        stream: DirectStream,
         credentials: Credentials,
         poller: Poller,
         start: Callable[[Callable[[], Awaitable[None]]], object],
@@ -60,6 +60,7 @@ class AcceptedTransport(PolledTransport):
         self._driver.connect(self._record, self)
         try:
             self._limit_buffers()
+            self._record_tls()
             self._poll(READABLE)
         except Exception as error:
             self._fault(error)
@@ -93,7 +94,7 @@ class AcceptedTransport(PolledTransport):
         if record.engine.finished and not (self._lingers or self._is_dropped or self._is_held):
             self.flush(self._now())
             if not (self._is_write_closed or (self._is_writing and record.cut)):
-                if self._is_writing or not isinstance(self._stream, TcpStream):
+                if self._is_writing:
                     self._run(self._say_farewell)
                     return
                 if self._stream.end_writing():
@@ -109,7 +110,9 @@ class AcceptedTransport(PolledTransport):
     def _read_rest(self) -> None:
         """Read what the peer sends after the connection's end, up to the end of the stream."""
         try:
-            is_over = self._stream.receive_nowait(READ_SIZE) == b""
+            # Not inside TLS: our end of TLS was sent, and what comes is not read.
+            assert self._tcp is not None
+            is_over = self._tcp.receive_nowait(READ_SIZE) == b""
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             is_over = True
         if is_over:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 
 from amqpmesh.router.endpoint_setup import agreed
-from amqpmesh.router.io.handshake import UNKNOWN
+from amqpmesh.router.io.handshake import UNKNOWN, Identity
+from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.accepted import AcceptedTransport
+from amqpmesh.router.runtime.handshakes import Handshake, Handshakes
 from amqpmesh.router.runtime.polled import PolledTransport
 
 if TYPE_CHECKING:
@@ -35,14 +37,14 @@ class Served:
     """The connections that are served now, each by a task or by the poller."""
 
     def __init__(self) -> None:
-        self._all: set[trio.CancelScope | AcceptedTransport] = set()
+        self._all: set[trio.CancelScope | AcceptedTransport | Handshake] = set()
         self._idle = trio.Event()
 
-    def add(self, served: trio.CancelScope | AcceptedTransport) -> None:
+    def add(self, served: trio.CancelScope | AcceptedTransport | Handshake) -> None:
         """Add a connection."""
         self._all.add(served)
 
-    def discard(self, served: trio.CancelScope | AcceptedTransport) -> None:
+    def discard(self, served: trio.CancelScope | AcceptedTransport | Handshake) -> None:
         """Remove a connection that has ended."""
         self._all.discard(served)
         self._idle.set()
@@ -82,6 +84,7 @@ class Admission:
         self._credentials_of = credentials_of
         self._serve = serve
         self._served = served
+        self._handshakes = None if poller is None else Handshakes(core, poller, start)
         self._hand_overs: HandOvers | None = None
         #: Connections with TLS that other workers serve.
         self.bridges = Served()
@@ -100,10 +103,14 @@ class Admission:
             stream.close()
             return
         self._count(listener)
-        if self._poller is None or listener.config.endpoint.secure:
+        if self._poller is None or self._handshakes is None:
             self._start(self._serve_in_task, listener, stream, host)
-        else:
+        elif not listener.config.endpoint.secure:
             self._begin(self._poller, listener, stream, host)
+        elif self._hand_overs is None:
+            self._secure(self._poller, self._handshakes, listener, stream, host)
+        else:  # the task becomes the bridge to the worker that takes the connection up
+            self._start(self._serve_in_task, listener, stream, host)
 
     async def serve_secured(self, transport: Transport) -> None:
         """Serve a connection with TLS to its end, or up to its hand-over; then be the bridge to the other worker."""
@@ -175,15 +182,45 @@ class Admission:
         finally:
             listener.connections -= 1
 
-    def _begin(
-        self, poller: Poller, listener: Listener, stream: TcpStream, host: str, arrival: Arrival | None = None
-    ) -> None:
-        """Serve a connection without TLS by the poller. Raises: nothing; an internal error is logged."""
-        hand_overs = self._hand_overs
+    def _secure(self, poller: Poller, handshakes: Handshakes, listener: Listener, stream: TcpStream, host: str) -> None:
+        """Start TLS on a stream, then serve the connection by the poller. Raises: as `_begin`."""
         try:
             credentials = self._credentials_of(listener.config)
+            assert credentials.context is not None, "the configuration demands a certificate for amqps"
+
+            def go_on(handshake: Handshake, secured: TlsStream | None) -> None:
+                if secured is None:
+                    listener.connections -= 1
+                else:
+                    self._begin(poller, listener, secured, host, credentials=credentials)
+                self._served.discard(handshake)
+
+            mesh = listener.config.is_mesh
+            self._served.add(handshakes.begin(stream, credentials.context, host, go_on, mesh=mesh))
+        except Exception as error:
+            self._fail(listener, stream, host, error)
+
+    def _begin(
+        self,
+        poller: Poller,
+        listener: Listener,
+        stream: TcpStream | TlsStream,
+        host: str,
+        arrival: Arrival | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Serve a connection by the poller. Raises: nothing; an internal error is logged.
+
+        Args: stream: after its TLS handshake, if the listener demands TLS. credentials: with which the handshake
+            began; None: there was none.
+        """
+        hand_overs = self._hand_overs
+        try:
+            credentials = credentials or self._credentials_of(listener.config)
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
             identity = UNKNOWN if arrival is None else arrival.terms.identity
+            if isinstance(stream, TlsStream):
+                identity = Identity.of(stream)
             record = credentials.accept(
                 self._core, listener.config, host, trio.current_time(), identity, negotiation=negotiation
             )
@@ -193,9 +230,7 @@ class Admission:
                 self._driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
             )
         except Exception as error:
-            log.error("internal error", exception=error, peer=host, listener=listener.name)
-            stream.close()
-            listener.connections -= 1
+            self._fail(listener, stream, host, error)
             return
         self._served.add(transport)
         if hand_overs is not None and arrival is not None:
@@ -204,6 +239,13 @@ class Admission:
         if hand_overs is not None:
             hand_overs.welcome(record, transport)
         transport.begin()
+
+    @staticmethod
+    def _fail(listener: Listener, stream: TcpStream | TlsStream, host: str, error: Exception) -> None:
+        """Log an internal error, and end the connection."""
+        log.error("internal error", exception=error, peer=host, listener=listener.name)
+        stream.close()
+        listener.connections -= 1
 
     def _ended(self, listener: Listener, transport: AcceptedTransport) -> None:
         listener.connections -= 1

@@ -1,0 +1,165 @@
+"""TLS handshakes with the clients of listeners: the poller does them, without a task for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, reason_of, took_too_long
+from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.poller import READABLE, WRITABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from ssl import SSLContext
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.io.streams import TcpStream
+    from amqpmesh.router.runtime.poller import Poller
+
+log = event_log.EventLog("amqpmesh.io")
+
+
+class Handshake:
+    """A handshake as the server; the poller serves its socket until it is done.
+
+    It counts as heavy: it takes longer than hundreds of small messages. So other connections keep their turns while
+    thousands of clients come at once.
+    """
+
+    is_heavy = True
+
+    def __init__(
+        self,
+        handshakes: Handshakes,
+        stream: TcpStream,
+        context: SSLContext,
+        host: str,
+        on_end: Callable[[Handshake, TlsStream | None], None],
+        *,
+        mesh: bool,
+    ) -> None:
+        """Args: as of `Handshakes.begin`."""
+        self._handshakes = handshakes
+        self._tls = TlsStream(stream, context)
+        self._host = host
+        self._on_end = on_end
+        self._mesh = mesh
+        self._descriptor = stream.descriptor
+        #: The events that it is polled for; None: it is not polled.
+        self._events: int | None = None
+        #: The scope of the task that waits for the peer after a failure; None: there is no such task.
+        self._farewell: trio.CancelScope | None = None
+
+    def begin(self) -> None:
+        """Have the poller serve it. Raises: OSError: the system has no resources."""
+        self._handshakes.poller.add(self._descriptor, self, READABLE)
+        self._events = READABLE
+
+    def serve(self, until: float) -> bool:  # noqa: ARG002 - one step is the least that it can do
+        """See `Polled`."""
+        try:
+            if self._tls.handshake_nowait():
+                self._end(self._tls)
+            else:
+                self._update_events()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.fail(reason_of(error, mesh=self._mesh))
+        except Exception as error:
+            log.error("internal error", exception=error, peer=self._host)
+            self.cancel()
+        return False
+
+    def fail(self, reason: str) -> None:
+        """Log a failure, and end the stream once the peer has read the TLS alert."""
+        self._stop()
+        self._handshakes.core.logins.not_secured(self._host, reason)
+        self._farewell = trio.CancelScope(shield=True)
+        self._handshakes.start(self._say_farewell)
+
+    def cancel(self) -> None:
+        """End it without waiting for its peer."""
+        if self._farewell is None:
+            self._end(None)
+        else:
+            self._farewell.cancel()
+
+    async def _say_farewell(self) -> None:
+        assert self._farewell is not None
+        with self._farewell:
+            self._farewell.deadline = trio.current_time() + LINGER
+            await close_gracefully(self._tls.transport_stream)
+        self._end(None)
+
+    def _update_events(self) -> None:
+        events = WRITABLE if self._tls.is_blocked else READABLE
+        if events != self._events:
+            self._handshakes.poller.change(self._descriptor, events)
+            self._events = events
+
+    def _stop(self) -> None:
+        self._handshakes.forget(self)
+        if self._events is not None:
+            self._events = None
+            self._handshakes.poller.remove(self._descriptor)
+
+    def _end(self, secured: TlsStream | None) -> None:
+        self._stop()
+        if secured is None:
+            self._tls.close()
+        self._on_end(self, secured)
+
+
+class Handshakes:
+    """The handshakes of a router that are under way."""
+
+    def __init__(self, core: Core, poller: Poller, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """Args: start: runs a task that ends with the router."""
+        self.core = core
+        self.poller = poller
+        self.start = start
+        #: The time at which each is to be done, in the order of these times. One timer serves them all.
+        self._until: dict[Handshake, float] = {}
+        self._is_scheduled = False
+
+    def begin(
+        self,
+        stream: TcpStream,
+        context: SSLContext,
+        host: str,
+        on_end: Callable[[Handshake, TlsStream | None], None],
+        *,
+        mesh: bool = False,
+    ) -> Handshake:
+        """Start TLS on a stream, as the server.
+
+        Args: stream: belongs to the handshake from now on. host: the client's address. on_end: gets the secured
+            stream; None: the handshake has failed, which was logged, and the stream is closed. mesh: the peer must be a
+            router of the mesh.
+        Raises: OSError: the system has no resources; the stream is still the caller's.
+        """
+        made = Handshake(self, stream, context, host, on_end, mesh=mesh)
+        made.begin()
+        self._until[made] = trio.current_time() + HANDSHAKE_TIME_OUT
+        self._schedule()
+        return made
+
+    def forget(self, handshake: Handshake) -> None:
+        """Note that a handshake is over."""
+        self._until.pop(handshake, None)
+
+    def _schedule(self) -> None:
+        if self._until and not self._is_scheduled:
+            self._is_scheduled = True
+            self.core.context.schedule(next(iter(self._until.values())), self._fail_overdue)
+
+    def _fail_overdue(self) -> None:
+        self._is_scheduled = False
+        now = trio.current_time()
+        for handshake, at in tuple(self._until.items()):
+            if at > now:
+                break
+            handshake.fail(took_too_long())
+        self._schedule()
