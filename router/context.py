@@ -19,6 +19,7 @@ from amqpmesh.router.model.link_names import LinkNames
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import Node, NodeTable
+from amqpmesh.router.model.solo import take_solo
 from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ class Context:
         route = node.fast_route
         if route is not None and (complete or not route.lists_all):
             route.generation = 0
+            route.solo = None
             self.closed[node] = None
         for share in node.borrowers:
             route = share.ingress.fast_route
@@ -300,6 +302,9 @@ class Context:
                     record.note_credit()
                     if link.link_credit:  # it may take deliveries again
                         self.close_fast_route(record.node, complete=False)
+                since = record.zero_credit_since
+                if since is not None and link.last_at > since:  # credit came and was used since the last update
+                    record.zero_credit_since = link.last_at
                 self.touched_outgoing[record] = None
                 self.touched[record.node] = None
             elif isinstance(record, IncomingLink):
@@ -309,7 +314,11 @@ class Context:
                 node = record.node
                 if not link.link_credit:
                     record.time_credit(now)
-                record.pool.relayed(record.credit_sink, count, link.last_at)
+                route = None if node is None else node.fast_route
+                if route is not None and route.solo is not None and route.solo.calm and route.solo.sender is link:
+                    take_solo(record, route.solo, count)
+                else:
+                    record.pool.relayed(record.credit_sink, count, link.last_at)
                 link.credit_slack = record.pool.credit_slack(record.credit_sink)
                 if node is None:
                     assert isinstance(record.pool, FixedCredit)

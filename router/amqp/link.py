@@ -350,7 +350,13 @@ class Receiver(Link):
         flow_state.link_credit = credit
         flow_state.drain = drain
         self.owes_echo = self.owes_echo or echo
-        limit = kernel.serial_add(flow_state.delivery_count, credit)
+        self.note_limit()
+        self.request_flow()
+
+    def note_limit(self) -> None:
+        """Remember the delivery-limit of a flow that is written or will be: the link's credit was set."""
+        flow_state = self.flow_state
+        limit = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
         if kernel.serial_distance(self.known_limit, limit) > 0:
             self.known_limit = limit
         told, count = self._announced_limits, flow_state.delivery_count
@@ -362,7 +368,6 @@ class Receiver(Link):
         limit = kernel.serial_add(limit, self.forgiven)
         if kernel.serial_distance(flow_state.granted_limit, limit) > 0:
             flow_state.granted_limit = limit
-        self.request_flow()
 
     def receive_flow(self, flow: Flow) -> None:
         """Take the sender's flow state: an advanced delivery-count, and the delivery-limit that it knows.

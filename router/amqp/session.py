@@ -220,6 +220,9 @@ class Session:
             return
         self.write_dispositions()
         for link in flows:
+            if isinstance(link, kernel.SoloPool):
+                kernel.write_grant(link)
+                continue
             assert isinstance(link, Link)
             if link.flow_due and link.flow_state.handle != -1:
                 link.write_flow()

@@ -14,6 +14,7 @@ from amqpmesh.router.delivery.multicast_route import set_multicast
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.solo import give_solo, set_solo
 from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _decide(context: Context, entry: Node) -> None:
     route.credit_slack = 0
     route.lists_all = False
     route.shares = None
+    route.solo = None
     config = entry.config
     if config.redeliver or config.absolute_expiry or entry.remote is not None:
         return
@@ -89,6 +91,8 @@ def _decide(context: Context, entry: Node) -> None:
         decided = set_multicast(route, entry)
     elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
+        if decided and context.recording is None:  # its events tell how long each link had no credit
+            set_solo(route, entry)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         return
     elif len(entry.shares) == 1:
@@ -102,7 +106,10 @@ def _decide(context: Context, entry: Node) -> None:
 
 
 def stay_quiet(node: Node) -> None:
-    """Tell the kernel how many deliveries each sink of a node may get before its pool must be told."""
+    """Tell the kernel how many deliveries each sink of a node may get before its pool must be told.
+
+    A calm pool with one sender and one receiver need not be told: the kernel gets its numbers.
+    """
     pool = node.pool
     for each in pool.watched:
         owner = each.owner
@@ -110,6 +117,7 @@ def stay_quiet(node: Node) -> None:
             owner.endpoint.flow_state.credit_slack = pool.credit_slack(each)
         elif isinstance(owner, CreditShare):
             set_slack(owner)
+    give_solo(node)
 
 
 def expanded(relay: kernel.Relay) -> None:

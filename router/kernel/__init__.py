@@ -15,7 +15,7 @@ from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, An
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
-from amqpmesh.router.kernel.connection_endpoint import KernelConnection
+from amqpmesh.router.kernel.connection_endpoint import KernelConnection, write_grant
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import PendingDisposition, apply_more, receive_disposition
 from amqpmesh.router.kernel.encoded_states import (
@@ -67,6 +67,8 @@ from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
+from amqpmesh.router.kernel.solo_credit import grant_solo
+from amqpmesh.router.kernel.solo_pool import SoloPool
 from amqpmesh.router.kernel.transfer_accounting import (
     discard_transfer,
     dispose,
@@ -138,6 +140,7 @@ __all__ = [
     "ReceivedBatch",
     "Recorder",
     "Relay",
+    "SoloPool",
     "Sweep",
     "TransferFrame",
     "Violation",
@@ -153,6 +156,7 @@ __all__ = [
     "expand",
     "expand_link",
     "forget",
+    "grant_solo",
     "is_terminal",
     "onward",
     "outcome_step",
@@ -176,5 +180,6 @@ __all__ = [
     "write_disposition",
     "write_dispositions",
     "write_flow",
+    "write_grant",
     "write_transfer",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.frame_writing import _OUTGOING_WINDOW, write_dispositions, write_flow
+from amqpmesh.router.kernel.solo_pool import SoloPool
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.client_batch import ReceivedBatch
@@ -105,7 +106,12 @@ class KernelConnection:
         stirred = self.stirred
         for session in stirred:
             session.woken = False
-            if not self.is_open or session.channel == -1 or session.flows or not write_dispositions(session):
+            if (
+                not self.is_open
+                or session.channel == -1
+                or (session.flows and not _write_flows(session))
+                or not write_dispositions(session)
+            ):
                 if session.owner is not None:  # else the session is over, and its engine has let it go
                     session.owner.flush()
             elif session.flow_due:
@@ -120,3 +126,22 @@ class KernelConnection:
         if out:
             self.out = bytearray()
         return out
+
+
+def _write_flows(session: KernelSession) -> bool:
+    """Write the flows of the kernel's own grants. Returns: False: the engine has others, and writes them all."""
+    for each in session.flows:
+        if not isinstance(each, SoloPool):
+            return False
+    for each in session.flows:
+        assert isinstance(each, SoloPool)
+        write_grant(each)
+    session.flows.clear()
+    return True
+
+
+def write_grant(solo: SoloPool) -> None:
+    """Write the flow by which the kernel grants credit to a sender."""
+    solo.flow_due = False
+    if solo.sender.handle != -1:
+        write_flow(solo.sender.session, solo.sender, False)

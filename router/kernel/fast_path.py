@@ -28,6 +28,7 @@ from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.multicast_path import _relay_to_all
 from amqpmesh.router.kernel.serial import _HALF, serial_distance
+from amqpmesh.router.kernel.solo_credit import _credit_changed, _grant_solo
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
     _count_first_sent,
@@ -121,6 +122,8 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
     if wire.waits_for is not None:
         _limit_wait(router, wire)
+    if router.solo_pools:
+        _grant_solo(router)
     return at
 
 
@@ -328,7 +331,7 @@ def _count_relayed(
         if route.credit_slack < 0:
             router.needs_update = True
     if link.credit_slack < 0 or not out.link_credit:
-        router.needs_update = True
+        _credit_changed(router, link, route)
     if not link.dirty:
         router.mark_dirty(link)
     if not out.dirty:
@@ -470,7 +473,7 @@ def _lane_stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool
 def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
     """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was one.
 
-    The router must learn of the credit, because it divides credit among senders.
+    The credit is divided among senders: by the kernel if there is one, else by the router.
     """
     link: KernelLink | None = None
     if frame.handle != -1:
@@ -491,5 +494,5 @@ def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) 
     if link is not None:
         link.available = 0  # no message waits for credit
         router.mark_dirty(link)
-        router.needs_update = True
+        _credit_changed(router, link, link.fast_route)
     return True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.solo_pool import SoloPool
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
 #: choice, each delivery leaves by all links (multicast).
@@ -42,6 +43,7 @@ class FastRoute:
         "relayed",
         "room",
         "shares",
+        "solo",
         "turn",
         "wanted",
     )
@@ -65,6 +67,8 @@ class FastRoute:
         self.room = 0
         #: The shares of an ingress that leads to several nodes. Each has a route of its own, which has the links.
         self.shares: list[FastShare] | None = None
+        #: The credit of a node with one sender and one receiver, which the kernel may divide; None: the router does.
+        self.solo: SoloPool | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.

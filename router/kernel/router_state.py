@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
+    from amqpmesh.router.kernel.solo_pool import SoloPool
 
 #: Seconds after a small delivery in which another one is expected.
 _BESIDE: Final = 0.1
@@ -43,6 +44,7 @@ class KernelRouter:
         "recorder",
         "relays",
         "small_at",
+        "solo_pools",
     )
 
     def __init__(self) -> None:
@@ -63,8 +65,10 @@ class KernelRouter:
         self.epoch = 1
         #: Links that changed since their records were last updated (`KernelLink.dirty`).
         self.dirty: list[KernelLink] = []
-        #: Their records are to be updated now: credit is to be granted again, or is used up.
+        #: The records of the links are to be updated now: credit is to be granted again, or is used up.
         self.needs_update = False
+        #: Pools whose credit the kernel grants at the end of the batch.
+        self.solo_pools: list[SoloPool] = []
         #: Keys of deliveries that enter the mesh at this router: a common prefix, and a counter (`key_count`).
         #: `key_stem`: the prefix and all octets of the counter but the last, the same for 256 keys. `key_page`: the
         #: counter of the stem without its last octet; -1: the stem is to be made. `key_tails`: by the number of hops,

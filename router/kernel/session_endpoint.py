@@ -103,7 +103,8 @@ class KernelSession:
         self.displaced: list[Delivery] = []
         #: Non-terminal states to write, by (we are the receiver, delivery-id): only the last one of a delivery counts.
         self.progress: dict[tuple[bool, int], bytes] = {}
-        #: The next flush announces our window. `flows`: links whose flows it writes.
+        #: The next flush announces our window. `flows`: links whose flows it writes, and pools for which the
+        #: kernel granted credit.
         self.flow_due = False
         self.flows: list[object] = []
 

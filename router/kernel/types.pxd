@@ -156,7 +156,7 @@ cdef class KernelRouter:
     cdef public double now, small_at
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page
-    cdef public list dirty
+    cdef public list dirty, solo_pools
     cdef public bytes key_prefix, key_stem
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
@@ -312,6 +312,26 @@ cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn, relayed
     cdef public list links, bulk, left_out, shares
     cdef public bint drops, wanted, lists_all
+    cdef public SoloPool solo
+
+@cython.final
+cdef class SoloPool:
+    cdef public KernelLink sender, receiver
+    cdef public bint calm, due, flow_due, low, plenty
+    cdef public long max_credit, many_granted, low_at, raised
+    cdef public double idle_time, starve_time, used_at, placed_at, overcommit_at
+
+@cython.locals(solo=SoloPool)
+cdef bint _credit_changed(KernelRouter router, KernelLink link, FastRoute route) except -1
+@cython.locals(solo=SoloPool)
+cdef bint _grant_solo(KernelRouter router) except -1
+@cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, target=KernelSession, wire=KernelConnection, demand=long,
+               granted=long, free=long, before=long, low_at=long, share=long, half=long, raised=long, slack=long, limit=long,
+               low=bint, plenty=bint, used_at=double, placed_at=double)
+cpdef bint grant_solo(SoloPool solo, double now) except -1
+cpdef void write_grant(SoloPool solo) except *
+@cython.locals(solo=SoloPool, each=object)
+cdef bint _write_flows(KernelSession session) except -1
 
 @cython.final
 cdef class FastShare:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from unittest.mock import patch
+
 import pytest
 
 from amqpmesh.router.amqp.events import CreditChanged, Event, TransferReceived
+from amqpmesh.router.credit.pool import Pool
 from tests.support.worlds.network import Network, message
 from tests.support.worlds.side_by_side import relaying
 
@@ -50,3 +53,30 @@ def test_a_receiver_that_comes_later_gets_deliveries_of_the_same_route(events: E
     late.receiver("q", credit=1)
     producer.send(link, message())
     assert [len(early.arrivals), len(late.arrivals)] == [2, 1]
+
+
+@pytest.mark.parametrize("credit", [2, 5, 10, 50])
+def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(events: Events, credit: int) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=credit)
+    link = producer.sender("q")
+    producer.send(link, message())
+    sent, turns = 1, 0
+    grants = Pool.grants
+
+    def counted(pool: Pool, now: float) -> object:
+        nonlocal turns
+        turns += 1
+        return grants(pool, now)
+
+    with patch.object(Pool, "grants", counted):
+        for _ in range(50):
+            receiver.flow(credit)
+            network.run()
+            for _ in range(min(credit, link.link_credit)):
+                producer.send(link, message())
+                sent += 1
+        assert turns <= 5
+    assert len(consumer.arrivals) == sent
+    assert sent >= 50 * credit - 50

@@ -1,0 +1,113 @@
+"""Credit of pools with one sender and one receiver, granted without a turn of the router (§2.6.7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel.serial import _MASK, serial_distance
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_route import FastRoute
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.solo_pool import SoloPool
+
+
+def _credit_changed(router: KernelRouter, link: KernelLink, route: FastRoute | None) -> None:
+    """Have credit granted after the batch, since a link of a route has used or got some: here, or by the router."""
+    solo = route.solo if route is not None else None
+    if solo is None or not solo.calm or (solo.sender is not link and solo.receiver is not link):
+        router.needs_update = True
+    elif not solo.due:
+        solo.due = True
+        router.solo_pools.append(solo)
+
+
+def _grant_solo(router: KernelRouter) -> None:
+    """Grant the credit of the pools that are due, or leave them to the router."""
+    for solo in router.solo_pools:
+        solo.due = False
+        router.mark_dirty(solo.sender)
+        router.mark_dirty(solo.receiver)
+        if not solo.calm or not grant_solo(solo, router.now):
+            router.needs_update = True
+    router.solo_pools.clear()
+
+
+def grant_solo(solo: SoloPool, now: float) -> bool:
+    """Grant the free credit of a pool to its sink, as `Pool.grants` does, and have the flow written.
+
+    Returns: False: the router has to grant, because time or something else but these numbers decides. Nothing that the
+        router would do is done then.
+    """
+    link, out = solo.sender, solo.receiver
+    session, target = link.session, out.session
+    wire = target.wire
+    demand = out.link_credit
+    granted = link.link_credit
+    free = demand + 1 - granted
+    if (
+        free < 0
+        or out.max_outstanding - out.outstanding < demand
+        or target.remote_incoming_window <= 0
+        or wire.sending
+        or len(wire.out) > wire.backlog
+        or out.leg is not None
+        or target.channel == -1
+    ):
+        return False
+    used_at = max(solo.used_at, link.last_at)
+    low = granted > 0 and (solo.low or granted <= solo.low_at)
+    before = granted
+    low_at, plenty, placed_at = solo.low_at, solo.plenty, solo.placed_at
+    if free and (low or not granted):
+        if granted and placed_at <= now - solo.idle_time:
+            if used_at <= now - solo.idle_time:
+                return False  # the sink is idle
+            placed_at = used_at
+        share = max(1, min(solo.max_credit, demand))
+        if not granted:
+            if plenty and free <= 1:
+                if now < used_at + solo.starve_time:
+                    if solo.overcommit_at <= now:
+                        return False  # no timer is set
+                else:
+                    plenty = False
+                    granted = 1
+            else:
+                granted = 1
+            if granted:
+                used_at = placed_at = now
+                low_at = 0
+                low = share > 1
+        if low:
+            half = share // 2
+            if granted > before or granted <= half:
+                if granted > before or demand + 1 - granted >= share - half:
+                    raised = max(0, min(share - granted, demand + 1 - granted))
+                    granted += raised
+                    if raised >= solo.many_granted:
+                        plenty = True
+                    if granted > half:
+                        low = False
+                        low_at = half
+            else:
+                low = False
+                low_at = half
+    solo.low, solo.low_at, solo.plenty, solo.used_at, solo.placed_at = low, low_at, plenty, used_at, placed_at
+    free = demand + 1 - granted
+    slack = max(0, granted - low_at - 1)
+    if solo.max_credit > 2 * free:
+        slack = max(slack, min(granted - 1, demand - 2 * free - 1))
+    link.credit_slack = slack
+    if granted > before:
+        link.link_credit = granted
+        solo.raised += granted - before
+        limit = (link.delivery_count + granted) & _MASK
+        if serial_distance(link.granted_limit, limit) > 0:
+            link.granted_limit = limit
+        if not solo.flow_due:
+            solo.flow_due = True
+            session.flows.append(solo)
+            session.stir()
+    return True

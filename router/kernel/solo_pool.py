@@ -1,0 +1,58 @@
+"""The state of a pool with one sender and one receiver, whose credit the kernel divides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+
+
+class SoloPool:
+    """The credit of a pool with one sink and one source, while nothing unusual happens there.
+
+    The router's pool (`Pool`) is the reference: it gives this state its numbers and takes them back. While `calm` is
+    true, the numbers here are the newer ones, and the kernel grants credit by them, as `Pool.grants` would.
+    """
+
+    __slots__ = (
+        "calm",
+        "due",
+        "flow_due",
+        "idle_time",
+        "low",
+        "low_at",
+        "many_granted",
+        "max_credit",
+        "overcommit_at",
+        "placed_at",
+        "plenty",
+        "raised",
+        "receiver",
+        "sender",
+        "starve_time",
+        "used_at",
+    )
+
+    def __init__(self, sender: KernelLink, receiver: KernelLink) -> None:
+        #: The incoming link, and the outgoing one. The unused credit of the sink is the incoming link's.
+        self.sender = sender
+        self.receiver = receiver
+        self.calm = False
+        #: The kernel looks at it once it has relayed the batch. `flow_due`: the next flush writes the sender's flow.
+        self.due = False
+        self.flow_due = False
+        #: Credit that the kernel has granted since the router's pool was last told.
+        self.raised = 0
+        # What `CreditSink` and `Pool` have by the same names. `low`: the sink waits for more.
+        self.max_credit = 0
+        self.many_granted = 0
+        self.idle_time = 0.0
+        self.starve_time = 0.0
+        self.low = False
+        self.low_at = 0
+        self.plenty = False
+        self.used_at = 0.0
+        self.placed_at = 0.0
+        #: A timer of the node is set for this time at the latest, seconds: the sink may then get its one delivery.
+        self.overcommit_at = 0.0

@@ -1,0 +1,58 @@
+"""Credit of a node with one sender and one receiver, which the kernel grants along its fast route."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router import kernel
+from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.credit.solo import give, is_calm, take
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.small_set import first
+
+if TYPE_CHECKING:
+    from amqpmesh.router.model.node import Node
+
+
+def set_solo(route: kernel.FastRoute, node: Node) -> None:
+    """Let the kernel grant credit along the route of a node, if the node has one sender and one receiver."""
+    if len(node.incoming) != 1 or len(node.outgoing) != 1 or node.borrowers:
+        return
+    incoming, outgoing = first(node.incoming), first(node.outgoing)
+    if incoming.lane is None and outgoing.lane is None and not incoming.endpoint.forgiven:
+        route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state)
+        give_solo(node)
+
+
+def give_solo(node: Node) -> None:
+    """Give the kernel the numbers of a pool again, after a turn, if the pool is calm."""
+    route = node.fast_route
+    solo = route.solo if route is not None else None
+    if solo is None:
+        return
+    incoming = solo.sender.record
+    assert isinstance(incoming, IncomingLink)
+    link, sink, pool = solo.sender, incoming.credit_sink, node.pool
+    solo.calm = False
+    if (
+        incoming.endpoint.is_attached
+        and not link.drain
+        and link.link_credit == sink.granted
+        and link.delivery_count == sink.delivery_count
+        and link.granted_limit == sink.limit
+        and is_calm(pool, sink, solo.receiver.link_credit)
+    ):
+        give(pool, sink, solo)
+
+
+def take_solo(incoming: IncomingLink, solo: kernel.SoloPool, count: int) -> None:
+    """Take the numbers of a pool back. Args: count: deliveries of the link that the kernel has relayed."""
+    link, pool = solo.sender, incoming.pool
+    assert isinstance(pool, Pool)
+    if solo.raised:
+        incoming.endpoint.note_limit()
+    if link.link_credit:
+        incoming.zero_credit_since = None
+    elif count:
+        incoming.zero_credit_since = link.last_at
+    take(pool, incoming.credit_sink, solo, count, link.last_at)
