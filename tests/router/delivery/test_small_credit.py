@@ -74,9 +74,8 @@ def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(eve
         for _ in range(50):
             receiver.flow(credit)
             network.run()
-            for _ in range(min(credit, link.link_credit)):
+            for _ in range(credit):
                 producer.send(link, message())
                 sent += 1
         assert turns <= 5
     assert len(consumer.arrivals) == sent
-    assert sent >= 50 * credit - 50
