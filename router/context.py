@@ -320,9 +320,9 @@ class Context:
                 else:
                     record.pool.relayed(record.credit_sink, count, link.last_at)
                 link.credit_slack = record.pool.credit_slack(record.credit_sink)
-                if node is None:
-                    assert isinstance(record.pool, FixedCredit)
+                if isinstance(record.pool, FixedCredit):
                     self.touched_windows[record.pool] = None
+                if node is None:
                     continue
                 self.touched[node] = None
                 if node.shares and node.fast_route is not None and count:

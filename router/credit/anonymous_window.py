@@ -6,7 +6,7 @@ others, though. While messages for other addresses leave, an address whose recei
 window, and one whose receivers are slow a part of it at most.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
@@ -86,6 +86,11 @@ class SharedWindow(FixedCredit):
         for portion in self._waited:  # the first of them is limited first
             return min(slack, max(0, self.part - (self._left - portion._mark) - 1))
         return slack
+
+    @property
+    def portions(self) -> Mapping[Hashable, Portion]:
+        """Return the portions by their addresses and lanes, as they are at any time."""
+        return self._portions
 
     def has_portion(self, key: Hashable) -> bool:
         """Return True if a message waits for an address or lane."""

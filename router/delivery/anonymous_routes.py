@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations
 from amqpmesh.router.credit.anonymous_window import SharedWindow
+from amqpmesh.router.delivery import message_head
 from amqpmesh.router.delivery.fast_routes import wanted_route
 from amqpmesh.router.memory.retained import is_too_much
+from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import LocalNode, node_of
 
@@ -25,13 +29,14 @@ if TYPE_CHECKING:
 LONGEST: Final = 255
 
 
-def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) -> None:
-    """Let the kernel relay further deliveries of an anonymous sender that name the same address.
+def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, data: bytes) -> None:
+    """Let the kernel relay further deliveries of an anonymous sender, or a transit lane, that name the same address.
 
     While messages wait for the address, here or at another router, the router decides about those behind them. The
     router's own senders have no routes.
 
-    Args: relay: a delivery to the address, with its node. to: the address, as the message names it.
+    Args: relay: a delivery to the address, with its node. to: the address, as the message names it. data: the message,
+        up to its bare message at least.
     """
     node, endpoint, window = node_of(relay), incoming.endpoint, incoming.pool
     assert node is not None, "the caller has found it"
@@ -45,29 +50,59 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str) 
         or not endpoint.is_attached
     ):
         return
+    name = to.encode() if incoming.lane is None else _final_address_alone(relay, data)
+    route = _route_to(context, relay, node)
+    if name is None or route is None:
+        return
     flow_state = endpoint.flow_state
     table = flow_state.fast_route
     if not isinstance(table, kernel.AnonymousRoutes):
         table = kernel.AnonymousRoutes()
+        if isinstance(window, SharedWindow):
+            table.waited_for = window.portions
+        if incoming.to is not None:
+            table.only = name
         kernel.enable_fast_path(flow_state, endpoint.input_handle, table)
     before = table.octets
     if table.generation != context.kernel.epoch:
         table.clear()
         table.generation = context.kernel.epoch
-    name = to.encode()
-    if not is_too_much(context.memory, incoming.connection, table.octets_for(name)):
-        table.put(name, wanted_route(context, node))
+    if not is_too_much(context.memory, incoming.connection, table.octets_for(name, route)):
+        table.put(name, route)
     octets = table.octets - before
     incoming.remembered += octets
     incoming.connection.account.add(octets)
 
 
 def is_steady(context: Context, node: Node) -> bool:
-    """Return whether an address leads to `node` for as long as the router's epoch and the node stay.
+    """Return whether an address can lead to `node` for as long as the router's epoch and the node stay.
 
-    In a mesh, an address leads to its local node while only this router has consumers of it.
+    In a mesh, an address leads to its local node while only this router has consumers of it. It leads to a transit lane
+    while only one other router has some.
     """
-    return node.remote is None and (not context.routes.is_in_mesh or isinstance(node, LocalNode))
+    return node.remote is None and (
+        not context.routes.is_in_mesh
+        or isinstance(node, LocalNode)
+        or (node.lane is not None and node.lane.kind is LaneKind.TRANSIT)
+    )
+
+
+def _route_to(context: Context, relay: Relay, node: Node) -> kernel.FastRoute | kernel.TransitRoute | None:
+    """Return the route of an address that leads to `node`, which is steady; None: each message needs a decision."""
+    if node.lane is None or node.lane.kind is not LaneKind.TRANSIT:
+        return wanted_route(context, node)
+    if relay.to is None or not context.routes.watch_transit(node.tenant, relay.to):
+        return None
+    section = DeliveryAnnotations(value={message_head.FINAL_ADDRESS: relay.to})
+    return kernel.TransitRoute(wanted_route(context, node), relay.to, encode_composite(section))
+
+
+def _final_address_alone(relay: Relay, data: bytes) -> bytes | None:
+    """Return the delivery annotations of a message on a transit lane; None: they have more than its final address."""
+    assert relay.head is not None, "else it has no address"
+    start, end = relay.head.delivery_annotations
+    section = data[start:end]
+    return section if len(message_head.delivery_annotations(section)) == 1 else None
 
 
 def watch_window(window: FixedCredit) -> None:

@@ -233,13 +233,12 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         return
     relay.node = node
     known = decisions.before(context, relay, incoming, node, named, has_route=has_route)
-    if anonymous and lane is None:
-        if named is not None and incoming.to is None:
-            open_route(context, relay, incoming, named)
-        if is_full(context, relay, node, incoming):
-            decisions.note(context, incoming, node, Decision.QUEUED)
-            undelivered(context, relay, node)
-            return
+    if anonymous and named is not None:
+        open_route(context, relay, incoming, named, data)
+    if anonymous and lane is None and is_full(context, relay, node, incoming):
+        decisions.note(context, incoming, node, Decision.QUEUED)
+        undelivered(context, relay, node)
+        return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(context, relay, data, node)
         if is_excluded(relay, node):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.router.delivery.anonymous_routes import is_steady
-from amqpmesh.router.kernel import AnonymousRoutes
+from amqpmesh.router.kernel import AnonymousRoutes, TransitRoute
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.node import node_of
 from amqpmesh.router.statistics.common import Decision
@@ -72,14 +72,12 @@ def before(
 def _has_route(context: Context, incoming: IncomingLink, node: Node, named: str | None) -> bool:
     """Return whether the table of an anonymous sender has a valid route for an address."""
     table, route = incoming.endpoint.flow_state.fast_route, node.fast_route
-    return (
-        isinstance(table, AnonymousRoutes)
-        and table.generation == context.kernel.epoch
-        and named is not None
-        and route is not None
-        and table.find(named.encode()) is route
-        and route.generation == context.kernel.generation
-    )
+    if named is None or not isinstance(table, AnonymousRoutes) or table.generation != context.kernel.epoch:
+        return False
+    found = table.find(named.encode())
+    if isinstance(found, TransitRoute):
+        found = found.route
+    return found is not None and found is route and route.generation == context.kernel.generation
 
 
 def after(

@@ -48,7 +48,7 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
     if node.lane is None and any(each.lane is not None for each in ready):
         return False  # a lane to remote consumers of an address here: its deliveries enter the mesh here
     if node.lane is not None:
-        if node.lane.kind is not LaneKind.ANYCAST:
+        if node.lane.kind is LaneKind.TREE:
             return False
         route.hops = context.routes.hop_limit(node.lane)
         route.order = kernel.FIRST
@@ -61,7 +61,12 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
         if endpoint.input_handle is not None:
             kernel.enable_fast_path(endpoint.flow_state, endpoint.input_handle, opened)
     route.room = min(room(each) for each in node.outgoing)
-    route.drops = entry.config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    if node.lane is not None and node.lane.kind is LaneKind.TRANSIT:
+        route.passing = kernel.PASS_ALL  # each message has its final address there
+    elif entry.config.delivery_annotations is DeliveryAnnotationsRule.DROP:
+        route.passing = kernel.PASS_NONE
+    else:
+        route.passing = kernel.PASS_THEIRS
     return True
 
 

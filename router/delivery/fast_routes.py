@@ -59,7 +59,7 @@ def open_input(context: Context, incoming: IncomingLink) -> None:
     if (
         node is not None
         and not incoming.connection.strict_annotations
-        and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
+        and (incoming.lane is None or incoming.lane.kind is not LaneKind.TREE)
     ):
         route = wanted_route(context, node)
     kernel.enable_fast_path(flow_state, endpoint.input_handle, route)

@@ -49,5 +49,6 @@ def set_multicast(route: kernel.FastRoute, node: Node) -> bool:
     # To a single receiver a multicast is an ordinary delivery.
     route.order = kernel.ALL if len(ready) > 1 or left_out else kernel.LEAST
     route.room = min(room(each) for each in ready)
-    route.drops = node.config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    is_dropping = node.config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    route.passing = kernel.PASS_NONE if is_dropping else kernel.PASS_THEIRS
     return True

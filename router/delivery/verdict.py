@@ -27,7 +27,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
-    from amqpmesh.router.kernel import Leg, Relay
+    from amqpmesh.router.kernel import Head, Leg, Relay
 
 
 def answer(context: Context, leg: Leg) -> None:
@@ -127,8 +127,9 @@ def pass_up(context: Context, leg: Leg, state: bytes | None) -> None:
         received, _ = decode_composite(Received, state)
         number = received.section_number
         # Header and annotations were written here: the receiver's part of them does not map to the incoming message.
-        head_sections = _head_sections(relay)
-        if number < head_sections:
+        # The kernel keeps no head of a message that it has rewritten.
+        head = relay.head
+        if head is None or number < _head_sections(head) - relay.section_shift:
             received = Received(section_number=0, section_offset=0)
         else:
             received = Received(section_number=number + relay.section_shift, section_offset=received.section_offset)
@@ -155,10 +156,6 @@ def _tell_ingress_router(context: Context, leg: Leg, state: bytes) -> None:
         dispose(relay.incoming, state, False)
 
 
-def _head_sections(relay: Relay) -> int:
-    """Return the number of head sections that were sent on."""
-    head = relay.head
-    if head is None:
-        return 0
-    came = sum(1 for extent in (head.header, head.delivery_annotations, head.message_annotations) if extent[1])
-    return came - relay.section_shift
+def _head_sections(head: Head) -> int:
+    """Return the number of head sections that came."""
+    return sum(1 for extent in (head.header, head.delivery_annotations, head.message_annotations) if extent[1])

@@ -51,7 +51,17 @@ from amqpmesh.router.kernel.frame_writing import (
     write_flow,
     write_transfer,
 )
-from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_header_info, read_to
+from amqpmesh.router.kernel.head_sections import (
+    PASS_ALL,
+    PASS_NONE,
+    PASS_THEIRS,
+    Head,
+    patch_ttl,
+    read_expiry,
+    read_head,
+    read_header_info,
+    read_to,
+)
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
@@ -76,6 +86,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     receive_transfer,
     send_transfer,
 )
+from amqpmesh.router.kernel.transit_routes import TransitRoute
 from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violation
 
 __all__ = [
@@ -101,6 +112,9 @@ __all__ = [
     "OUTGOING_WINDOW",
     "OVERHEAD",
     "PACE",
+    "PASS_ALL",
+    "PASS_NONE",
+    "PASS_THEIRS",
     "PATIENCE",
     "RECEIVED",
     "REJECTED",
@@ -143,6 +157,7 @@ __all__ = [
     "SoloPool",
     "Sweep",
     "TransferFrame",
+    "TransitRoute",
     "Violation",
     "abandon",
     "apply_flow",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.encoded_values import _PROPERTIES, uint32
-from amqpmesh.router.kernel.fast_route import FastRoute
-from amqpmesh.router.kernel.head_sections import _after_any, _bare_message_at
+from amqpmesh.router.kernel.fast_route import _ALL, FastRoute
+from amqpmesh.router.kernel.head_sections import _PASS_ALL, _PASS_THEIRS, _after_any, _bare_message_at
+from amqpmesh.router.kernel.transit_routes import TransitRoute, _annotations_at, _section_end, _with_annotations
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
     from amqpmesh.router.kernel.frame_fields import TransferFrame
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
@@ -24,6 +27,9 @@ _ENTRY: Final = 256
 class AnonymousRoutes(FastRoute):
     """The routes of one link whose messages name their addresses: by the octets of `to`, as they come.
 
+    At the end of a transit lane they are found by the whole section of delivery annotations, which has nothing but the
+    final address. An address at another router has a `TransitRoute`.
+
     It is in the place of the link's own route. It is valid while its `generation` is the router's `epoch`: after a
     change by which an address may lead to another node, each `to` is decided again. Each of its routes is valid, or
     not, by itself.
@@ -32,17 +38,22 @@ class AnonymousRoutes(FastRoute):
     `older`, and the former `older` is dropped. A route that is found in `older` returns to `recent`.
     """
 
-    __slots__ = ("last", "last_to", "older", "older_octets", "recent", "recent_octets")
+    __slots__ = ("last", "last_to", "older", "older_octets", "only", "recent", "recent_octets", "waited_for")
 
     def __init__(self) -> None:
         super().__init__()
-        self.recent: dict[bytes, FastRoute] = {}
-        self.older: dict[bytes, FastRoute] = {}
+        self.recent: dict[bytes, FastRoute | TransitRoute] = {}
+        self.older: dict[bytes, FastRoute | TransitRoute] = {}
         self.recent_octets = 0
         self.older_octets = 0
         #: The `to` that was looked up last, and its route; an empty `to` has none.
         self.last_to = b""
-        self.last: FastRoute | None = None
+        self.last: FastRoute | TransitRoute | None = None
+        #: The `to` of all messages of a link whose target gives it; else None.
+        self.only: bytes | None = None
+        #: Keyed by addresses, among others, for which messages of this link wait here or at other routers: the router
+        #: decides about messages for these addresses at other routers.
+        self.waited_for: Mapping[Hashable, object] = {}
 
     @property
     def octets(self) -> int:
@@ -57,20 +68,23 @@ class AnonymousRoutes(FastRoute):
         self.last_to = b""
         self.last = None
 
-    def octets_for(self, to: bytes) -> int:
+    def octets_for(self, to: bytes, route: FastRoute | TransitRoute) -> int:
         """Return the octets that the route of a `to` takes."""
-        return _ENTRY + len(to)
+        return _ENTRY + len(to) + (2 * len(route.annotations) if isinstance(route, TransitRoute) else 0)
 
-    def put(self, to: bytes, route: FastRoute) -> None:
+    def put(self, to: bytes, route: FastRoute | TransitRoute) -> None:
         """Add the route of a `to`, or replace the former one."""
         self.last_to = b""
         self.last = None
-        if to in self.recent:
+        octets = self.octets_for(to, route)
+        former = self.recent.get(to)
+        if former is not None:
             self.recent[to] = route
+            self.recent_octets += octets - self.octets_for(to, former)
             return
-        octets = self.octets_for(to)
-        if self.older.pop(to, None) is not None:
-            self.older_octets -= octets
+        former = self.older.pop(to, None)
+        if former is not None:
+            self.older_octets -= self.octets_for(to, former)
         if len(self.recent) >= _MOST_ROUTES or self.recent_octets + octets > _MOST_OCTETS:
             self.older = self.recent
             self.older_octets = self.recent_octets
@@ -79,7 +93,7 @@ class AnonymousRoutes(FastRoute):
         self.recent[to] = route
         self.recent_octets += octets
 
-    def find(self, to: bytes) -> FastRoute | None:
+    def find(self, to: bytes) -> FastRoute | TransitRoute | None:
         """Return the route of a `to`; None: the router must decide."""
         if to == self.last_to:
             return self.last
@@ -102,11 +116,54 @@ def _anonymous_route(
     if table is None or table.generation != router.epoch or frame.message_format > 0:
         return None
     assert isinstance(table, AnonymousRoutes), "an anonymous sender has no other"
-    bare_at = _bare_message_at(router.header, data, payload_at, end, False, not frame.more)
-    to = None if bare_at < 0 else _to(data, bare_at, end)
-    route = None if to is None else table.find(to)
-    if route is None or route.borrowed >= 0 or route.shares is not None:
+    router.rewritten = None
+    router.final_address = None
+    if link.lane:
+        return _route_off_transit(router, table, frame, data, payload_at, end)
+    bare_at = _bare_message_at(router.header, data, payload_at, end, _PASS_THEIRS, not frame.more)
+    if bare_at < 0:
+        return None
+    to = table.only
+    if to is None:
+        to = _to(data, bare_at, end)
+    found = None if to is None else table.find(to)
+    if found is None:
+        return None
+    if isinstance(found, TransitRoute):
+        transit: TransitRoute = found
+        if frame.more or frame.settled == 1 or transit.address in table.waited_for:
+            return None
+        if transit.route.generation == router.generation:
+            router.rewritten = _with_annotations(data, payload_at, bare_at, end, transit.annotations)
+            router.final_address = transit.address
+        return None if router.rewritten is None else transit.route
+    route: FastRoute = found
+    if route.borrowed >= 0 or route.shares is not None:
         return None  # the counts of a link do not show how many of its deliveries left by which share
+    return route
+
+
+def _route_off_transit(
+    router: KernelRouter, table: AnonymousRoutes, frame: TransferFrame, data: bytes, payload_at: int, end: int
+) -> FastRoute | None:
+    """Return the route of the next delivery of a transit lane that ends here, and take its final address off.
+
+    Returns: None: the router must decide.
+    """
+    if frame.more or frame.settled == 1:
+        return None
+    bare_at = _bare_message_at(router.header, data, payload_at, end, _PASS_ALL, True)
+    at = -1 if bare_at < 0 else _annotations_at(data, payload_at, bare_at)
+    if at < 0:
+        return None
+    after = _section_end(data, at)
+    found = table.find(data[at:after])
+    if found is None or isinstance(found, TransitRoute):
+        return None
+    route: FastRoute = found
+    if route.generation != router.generation or route.borrowed >= 0 or route.shares is not None or route.order == _ALL:
+        return None
+    router.rewritten = data[payload_at:at] + data[after:end]
     return route
 
 

@@ -51,6 +51,7 @@ ORDER: Final = (
     "flow_control",
     "relays",
     "fast_route",
+    "transit_routes",
     "anonymous_routes",
     "solo_credit",
     "backpressure",

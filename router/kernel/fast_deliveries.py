@@ -48,6 +48,7 @@ class FastDelivery:
         "second",
         "sent_at",
         "size",
+        "to",
     )
 
     # Made by `__new__` without `__init__`, which is faster in C: `_new_fast_delivery` sets all fields.
@@ -71,6 +72,8 @@ class FastDelivery:
     outcome: bytes | None
     #: The time of the outcome, seconds.
     outcome_at: float
+    #: The final address, if it left by a transit lane that begins here.
+    to: str | None
     #: For hop records: the time at which it left, seconds, -1: it is not recorded; octets of its payload;
     #: `HeaderFields.info`; the counter of its key.
     sent_at: float
@@ -105,6 +108,7 @@ def _new_fast_delivery(
     fast.outgoing_settled = False
     fast.outcome = None
     fast.outcome_at = -1.0
+    fast.to = None
     fast.incoming_id = incoming_id
     incoming.session.incoming.put(incoming_id, fast)
     incoming.unsettled[incoming_tag] = fast
@@ -128,6 +132,11 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     relay.answered = fast.outcome is not None
     relay.counter = fast.counter
     relay.header_info = fast.header_info
+    if fast.to is not None:
+        relay.to = fast.to
+        relay.section_shift = -1  # a section of annotations was put in; taken out, where a transit lane ends
+    elif incoming.anonymous and incoming.lane:
+        relay.section_shift = 1
     leg: Leg = relay.legs[0]
     if fast.outcome is not None:
         leg.decide(fast.outcome)

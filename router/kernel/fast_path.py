@@ -140,7 +140,6 @@ def _relay_transfer(
     if link.current is not None:
         return _relay_next(router, session, link, frame, data, payload_at, end)
     route = link.fast_route if not link.anonymous else _anonymous_route(router, link, frame, data, payload_at, end)
-    size = end - payload_at
     if (
         route is None
         or route.generation != router.generation
@@ -151,6 +150,12 @@ def _relay_transfer(
         return False
     if route.order == _ALL:
         return _relay_to_all(router, session, link, route, frame, data, payload_at, end)
+    came = size = end - payload_at
+    if link.anonymous and router.rewritten is not None:
+        data, payload_at = router.rewritten, 0
+        size = end = len(data)
+        if size > route.room:
+            return False
     large = frame.more or size > route.room
     share: FastShare | None = None
     if route.shares is not None:
@@ -172,11 +177,11 @@ def _relay_transfer(
         router.header.clear()
     if (
         frame.message_format <= 0
-        and _bare_message_at(router.header, data, payload_at, end, route.drops, not frame.more) < 0
+        and _bare_message_at(router.header, data, payload_at, end, route.passing, not frame.more) < 0
     ):
         return False
     try:
-        _check_first_transfer(session, link, frame, size)
+        _check_first_transfer(session, link, frame, came)
     except Violation:
         return False  # the engine reads the frame again, finds the same error, and answers it
     incoming_tag = frame.delivery_tag
@@ -243,7 +248,7 @@ def _relay_transfer(
             payload_at,
             end,
         )
-    _count_first_transfer(session, link, settled, size)
+    _count_first_transfer(session, link, settled, came)
     session.in_parts = False
     if size < _COPIED:
         session.small += 1
@@ -293,6 +298,8 @@ def _relay_transfer(
         )
         if frame.message_format > 0:
             fast.message_format = frame.message_format
+        if link.anonymous:
+            fast.to = router.final_address
         fast.number = number
         fast.sent_at = sent_at
         fast.size = size

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.kernel.head_sections import _PASS_THEIRS
+
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
@@ -33,13 +35,13 @@ class FastRoute:
         "borrowed",
         "bulk",
         "credit_slack",
-        "drops",
         "generation",
         "hops",
         "left_out",
         "links",
         "lists_all",
         "order",
+        "passing",
         "relayed",
         "room",
         "shares",
@@ -77,8 +79,8 @@ class FastRoute:
         self.hops = 0
         #: Deliveries of anonymous senders that were relayed: their links' counts do not show the address.
         self.relayed = 0
-        #: Delivery annotations are dropped: messages with them need a decision.
-        self.drops = False
+        #: The delivery annotations that pass (`PASS_THEIRS` and its kin).
+        self.passing = _PASS_THEIRS
         #: A delivery came while the route was invalid: the router must decide the route again.
         self.wanted = False
 

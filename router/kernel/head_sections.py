@@ -20,6 +20,15 @@ from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
 #: The prefix of the keys of the mesh's own delivery annotations.
 _OURS: Final = b"x-opt-mesh-"
 
+#: The delivery annotations that pass unread: those of others than routers, none, or all. In the second case a message
+#: that has some needs a decision; in the first one, a message that has some of a router.
+PASS_THEIRS: Final = 0
+PASS_NONE: Final = 1
+PASS_ALL: Final = 2
+_PASS_THEIRS: Final = PASS_THEIRS
+_PASS_NONE: Final = PASS_NONE
+_PASS_ALL: Final = PASS_ALL
+
 
 class HeaderFields:
     """Fields of a message's header that the router reads, with their defaults where they are absent (§3.2.1)."""
@@ -277,11 +286,11 @@ def read_header_info(data: bytes, at: int, end: int) -> int:
     return fields.info()
 
 
-def _bare_message_at(fields: HeaderFields, data: bytes, at: int, end: int, drops: bool, whole: bool) -> int:
+def _bare_message_at(fields: HeaderFields, data: bytes, at: int, end: int, passing: int, whole: bool) -> int:
     """Return the begin of the bare message, if the head sections are regular and may leave unchanged; else -1.
 
     The message is of format 0. A ttl leaves unchanged, too: no time has passed.
-    Args: fields: filled in from the header, if there is one. drops: delivery annotations do not pass. whole: the
+    Args: fields: filled in from the header, if there is one. passing: the delivery annotations that pass. whole: the
         message ends at `end`.
     """
     last = 0
@@ -312,7 +321,9 @@ def _bare_message_at(fields: HeaderFields, data: bytes, at: int, end: int, drops
         if code == _HEADER:
             if not scan_header(fields, data, at + 3, after):
                 return -1
-        elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
+        elif code == _DELIVERY_ANNOTATIONS and (
+            passing == _PASS_NONE or (passing == _PASS_THEIRS and data.find(_OURS, at, after) >= 0)
+        ):
             return -1
         at = after
     return at if whole and at == end else -1

@@ -58,7 +58,7 @@ def _relay_to_all(
     recorder = router.recorder
     if recorder is not None:
         router.header.clear()
-    if frame.message_format <= 0 and _bare_message_at(router.header, data, payload_at, end, route.drops, True) < 0:
+    if frame.message_format <= 0 and _bare_message_at(router.header, data, payload_at, end, route.passing, True) < 0:
         return False
     try:
         _check_first_transfer(session, link, frame, size)

@@ -27,6 +27,7 @@ class KernelRouter:
         "dirty",
         "disposition",
         "epoch",
+        "final_address",
         "flow",
         "generation",
         "header",
@@ -43,6 +44,7 @@ class KernelRouter:
         "outgoing_frame",
         "recorder",
         "relays",
+        "rewritten",
         "small_at",
         "solo_pools",
     )
@@ -85,6 +87,10 @@ class KernelRouter:
         self.flow = FlowFrame()
         #: The header of the message that is being relayed, for its hop record.
         self.header = HeaderFields()
+        #: Of an anonymous sender's message that is being relayed: the payload with or without its final address, None:
+        #: it leaves as it came; and the final address that was put in, None: none was.
+        self.rewritten: bytes | None = None
+        self.final_address: str | None = None
 
     def mark_dirty(self, link: KernelLink) -> None:
         """Note that a link has changed: its record is to be updated."""

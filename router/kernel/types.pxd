@@ -29,6 +29,9 @@ cdef long _MAX_TAG
 cdef long _LONG_STATE
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
+cdef long _PASS_THEIRS
+cdef long _PASS_NONE
+cdef long _PASS_ALL
 cdef long _MESSAGE_ANNOTATIONS
 cdef long _PROPERTIES
 cdef long _MOST_ROUTES
@@ -157,7 +160,8 @@ cdef class KernelRouter:
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page
     cdef public list dirty, solo_pools
-    cdef public bytes key_prefix, key_stem
+    cdef public bytes key_prefix, key_stem, rewritten
+    cdef public str final_address
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
     cdef public DispositionFrame disposition
@@ -311,7 +315,8 @@ cdef class Relay:
 cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn, relayed
     cdef public list links, bulk, left_out, shares
-    cdef public bint drops, wanted, lists_all
+    cdef public long passing
+    cdef public bint wanted, lists_all
     cdef public SoloPool solo
 
 @cython.final
@@ -353,26 +358,44 @@ cdef bint _is_busy(FastRoute route) except -1
 @cython.locals(share=FastShare)
 cdef bint _wait_for_share(KernelRouter router, KernelConnection wire, FastRoute route) except -1
 
+@cython.final
+cdef class TransitRoute:
+    cdef public FastRoute route
+    cdef public str address
+    cdef public bytes annotations
+
+@cython.locals(split=Py_ssize_t)
+cdef bytes _with_annotations(bytes data, Py_ssize_t at, Py_ssize_t bare_at, Py_ssize_t end, bytes annotations)
+cdef Py_ssize_t _annotations_at(bytes data, Py_ssize_t at, Py_ssize_t bare_at) except? -2
+cdef Py_ssize_t _after_header(bytes data, Py_ssize_t at, Py_ssize_t bare_at) except? -2
+@cython.locals(form=long)
+cdef Py_ssize_t _section_end(bytes data, Py_ssize_t at) except? -2
+
 cdef class AnonymousRoutes(FastRoute):
     cdef public dict recent, older
     cdef public long recent_octets, older_octets
-    cdef public bytes last_to
-    cdef public FastRoute last
+    cdef public bytes last_to, only
+    cdef public object last
+    cdef public dict waited_for
     cpdef void clear(self) except *
-    cpdef long octets_for(self, bytes to) except -1
+    cpdef long octets_for(self, bytes to, object route) except -1
     @cython.locals(octets=long)
-    cpdef void put(self, bytes to, FastRoute route) except *
-    @cython.locals(route=FastRoute)
-    cpdef FastRoute find(self, bytes to)
-@cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, route=FastRoute)
+    cpdef void put(self, bytes to, object route) except *
+    @cython.locals(route=object)
+    cpdef object find(self, bytes to)
+@cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, found=object, transit=TransitRoute, route=FastRoute)
 cdef FastRoute _anonymous_route(KernelRouter router, KernelLink link, TransferFrame frame, bytes data, Py_ssize_t payload_at,
                                 Py_ssize_t end)
+@cython.locals(bare_at=Py_ssize_t, at=Py_ssize_t, after=Py_ssize_t, found=object, route=FastRoute)
+cdef FastRoute _route_off_transit(KernelRouter router, AnonymousRoutes table, TransferFrame frame, bytes data,
+                                  Py_ssize_t payload_at, Py_ssize_t end)
 @cython.locals(after=Py_ssize_t, stop=Py_ssize_t, count=long)
 cdef bytes _to(bytes data, Py_ssize_t at, Py_ssize_t end)
 
 cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
+    cdef public str to
     cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int header_info
     cdef public unsigned int message_format  # in the padding
@@ -477,7 +500,7 @@ cdef class ReceivedBatch:
 @cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(route=FastRoute, share=FastShare, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
+@cython.locals(route=FastRoute, share=FastShare, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, header_info=long,
                p="const unsigned char *")
@@ -542,7 +565,7 @@ cdef KernelLink _link_for_large(FastRoute route, long octets)
 cdef bint _is_ready(KernelLink link) except -1
 cdef bint _is_free(KernelLink link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
-cdef Py_ssize_t _bare_message_at(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except? -2
+cdef Py_ssize_t _bare_message_at(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, long passing, bint whole) except? -2
 @cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery, work=long)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(credit=long, seen=long, in_flight=long, window=long, skipped=long, limit=long, effect=long)

@@ -55,6 +55,23 @@ class LaneNodes:
         node.idle_since = None
         return node
 
+    def is_in_use(self, node: LaneNode, idle_time: float) -> bool:
+        """Tell whether an idle node was used a while ago only. Args: idle_time: seconds until it is forgotten."""
+        context = self._context
+        if node.idle_since is None:
+            node.idle_since = context.now
+        elif context.now < node.idle_since + idle_time:
+            return True
+        else:  # the kernel may have used it since
+            used_at = max((each.endpoint.flow_state.last_at for each in node.outgoing), default=node.idle_since)
+            if used_at <= node.idle_since:
+                return False
+            node.idle_since = used_at
+        until = node.idle_since + idle_time
+        if context.now < until:
+            context.schedule(until, lambda: context.touch(node))
+        return context.now < until
+
     def remove(self, lane: Lane) -> None:
         """Forget the node of a lane."""
         left = without_item(self._by_address.pop((lane.tenant, lane.name)), self._by_lane.pop(lane))

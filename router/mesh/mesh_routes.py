@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import local_key
+from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.mesh.reachability import Reachability
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.local_routes import LocalRoutes
@@ -144,6 +144,18 @@ class MeshRoutes(LocalRoutes):
             return self._routes.ingress(context.nodes.use(tenant, name))
         (router,) = costs
         return local if router == context.id else self.transit(tenant, router)
+
+    def watch_transit(self, tenant: str, address: str) -> bool:
+        """Tell whether messages to an address leave by the same transit lane until the router's epoch changes.
+
+        The epoch changes once other routers have consumers of it, or this one.
+        """
+        name, container = split(address)
+        if self._context.nodes.config(name).redeliver:
+            return False
+        if container is None:
+            self._routes.transit_addresses.watch(tenant, name)
+        return True
 
     # ---------------------------------------------------------------------------------------------- deliveries on lanes
 

@@ -29,6 +29,7 @@ from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
+from amqpmesh.router.mesh.transit_addresses import TransitAddresses
 from amqpmesh.router.mesh.tree_history import TreeHistories
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
@@ -78,6 +79,7 @@ class Routes:
         self._idle_time = context.config.mesh.lane_idle if context.config.mesh is not None else 0.0
         self._nodes = LaneNodes(context)
         self.tree_histories = TreeHistories()
+        self.transit_addresses = TransitAddresses(context.kernel)
         self.next_hops = NextHops(context.id, topology, neighbours)
         self.lane_links = LaneLinks(context)
         self._outages = Outages(context, topology)
@@ -115,9 +117,8 @@ class Routes:
 
     def graph_changed(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """Follow a change of the graph. Args: addresses: those whose consumers have changed as well."""
-        kernel = self._context.kernel
-        kernel.generation += 1
-        kernel.epoch += 1
+        self._context.kernel.generation += 1
+        self.transit_addresses.end_routes()
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         changed, until = self._outages.update(within_reach)
         if until is not None:
@@ -188,8 +189,8 @@ class Routes:
             if local is not None and local.ingress is not None:
                 self._postponed.pop(local, None)
                 self.reconcile(local)
-            elif local is not None and local.outgoing:
-                self._context.kernel.epoch += 1  # not only this router has consumers of it
+            elif (local is not None and local.outgoing) or self.transit_addresses.is_watched(tenant, name):
+                self.transit_addresses.end_routes()
             self._reconcile_routed(tenant, name)
             for node in self._nodes.of(tenant, name):
                 if node in had_lanes or not node.outgoing:
@@ -209,6 +210,8 @@ class Routes:
         there_are = bool(local.outgoing)
         if local.is_advertised is not there_are:
             local.is_advertised = there_are
+            if self.transit_addresses.is_watched(local.tenant, local.name):
+                self.transit_addresses.end_routes()
             if there_are:
                 self.mismatches.check(local.tenant, local.name)
             advert = Advert(local.config.distribution, consumers=1) if there_are else None
@@ -251,11 +254,7 @@ class Routes:
                 return True
             # A tree is forgotten at once: its parent, which sees the messages, keeps the lane while it is used.
             idle_time = 0.0 if lane.kind is LaneKind.TREE else self._idle_time
-            if node.idle_since is None:
-                node.idle_since = context.now
-                if idle_time:
-                    context.schedule(context.now + idle_time, lambda: context.touch(node))
-            if context.now < node.idle_since + idle_time:
+            if self._nodes.is_in_use(node, idle_time):
                 return False
             self._nodes.remove(lane)
             if lane in self.tree_histories:

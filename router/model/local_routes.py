@@ -58,6 +58,10 @@ class LocalRoutes:
         """Return the node for a message to `name@container`; None: there is no path, or no consumer."""
         raise NotImplementedError
 
+    def watch_transit(self, _tenant: str, _address: str, /) -> bool:
+        """Tell whether messages to an address leave by the same transit lane until the router's epoch changes."""
+        return False
+
     # Changes that routes follow.
 
     def consumers_changed(self, node: Node) -> None:

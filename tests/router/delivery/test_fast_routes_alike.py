@@ -284,6 +284,8 @@ class Bench:
     """Two producers and two consumers, of one router, of three in a row, or with two neighbours of one between them."""
 
     links: tuple[tuple[int, str | None, int], ...] = LINKS
+    #: Seconds from the loss of all peers until nothing is left.
+    rest = 5.0
 
     def __init__(self, world: dict[str, Any], *, mesh: bool) -> None:
         self.world = world
@@ -353,7 +355,7 @@ class Bench:
         self.wait(1.0)
         for peer in self.peers:
             peer.lose()
-        self.wait(5.0)
+        self.wait(self.rest)
         for network in self.networks:
             assert network.core.context.in_flight == 0
             assert snapshot(network.core).router.buffered == 0

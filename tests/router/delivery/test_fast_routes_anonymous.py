@@ -263,7 +263,7 @@ def test_a_table_takes_no_more_octets_than_it_may() -> None:
     for number in range(3 * kernel.MOST_OCTETS // 2000):
         to = b"%d" % number + b"x" * 1000
         routes.put(to, route)
-        assert routes.octets == sum(map(routes.octets_for, [*routes.recent, *routes.older]))
+        assert routes.octets == sum(routes.octets_for(to, route) for to in (*routes.recent, *routes.older))
     assert kernel.MOST_OCTETS // 2 < routes.octets <= 2 * kernel.MOST_OCTETS
     routes.clear()
     assert routes.octets == 0
@@ -322,12 +322,17 @@ class AnonymousBench(Bench):
 class AnonymousDice(Dice):
     """The random choices of a history, most of whose messages come from anonymous senders."""
 
+    #: The usual addresses, all addresses, and the links.
+    usual: tuple[str | None, ...] = TOS[:5]
+    tos: tuple[str | None, ...] = TOS
+    handles = (6, 6, 7)
+
     def delivery(self) -> dict[str, Any]:
         """Return a delivery to send."""
         delivery = super().delivery()
         if self.random.random() < 0.85:
-            delivery["handle"] = self.random.choice([6, 6, 7])
-            to = self.random.choice(TOS[:5]) if self.random.random() > self.odd else self.random.choice(TOS)
+            delivery["handle"] = self.random.choice(self.handles)
+            to = self.random.choice(self.usual if self.random.random() > self.odd else self.tos)
             text = self.usually("x", "x" * 300, "x" * 2000)
             delivery["payload"] = self.usually(_to(to, text), delivery["payload"])
         return delivery

@@ -430,6 +430,8 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
     assert mesh["A"].mesh.routes.nodes() == [] or served
     mesh.advance(20.0)
     assert mesh["A"].mesh.routes.is_empty
+    link.detach()  # its routes by address stay until then
+    mesh.run()
     mesh.check_ledgers()
     mesh.leave()
 

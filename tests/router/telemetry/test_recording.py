@@ -421,6 +421,31 @@ def test_a_delivery_has_the_same_key_at_every_hop_and_one_hop_less_left(settled:
     assert began == [{Flag.BEGAN}, {0}, {0}]
 
 
+def in_transit(monkeypatch: pytest.MonkeyPatch, *, decided: bool) -> dict[str, list[dict[str, object]]]:
+    """Return the records of three messages of an anonymous sender, whose receiver is two hops away."""
+    with monkeypatch.context() as patched:
+        if decided:
+            patched.setattr(arriving, "open_input", lambda core, incoming: None)
+            patched.setattr(arriving, "open_route", lambda *_: None)
+        world, records = line()
+        sender, receiver = world["A"].client(), world["C"].client()
+        receiver.receiver("orders")
+        world.advance(1.0)
+        link = sender.sender(None)
+        world.advance(1.0)
+        for number in range(3):
+            sender.send(link, message("x" * number, to="orders", priority=number))
+            settle(receiver)
+    left = (*TOLD, "ingress", "epoch", "hops_left", "address")
+    return {name: [{key: hop[key] for key in left} for hop in records[name].hops] for name in "ABC"}
+
+
+def test_records_of_messages_in_transit_are_the_same_on_both_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = in_transit(monkeypatch, decided=False)
+    assert told == in_transit(monkeypatch, decided=True)
+    assert [len(each) for each in told.values()] == [3, 3, 3]
+
+
 @pytest.mark.usefixtures("relays")
 def test_a_delivery_of_the_sample_is_recorded_at_every_hop() -> None:
     world, records = line(sample=0.3)
