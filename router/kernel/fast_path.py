@@ -11,7 +11,7 @@ from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
-from amqpmesh.router.kernel.fast_route import _ALL, _fits, _is_full, _link_for_large, _ready_link
+from amqpmesh.router.kernel.fast_route import _ALL, _fits, _is_full, _lane_stays, _link_for_large, _ready_link
 from amqpmesh.router.kernel.fast_shares import _count_shared, _share_for
 from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
 from amqpmesh.router.kernel.frame_reading import (
@@ -469,12 +469,6 @@ def _relay_next(
     if last:
         _relayed_whole(router, link, received, sent, relay)
     return True
-
-
-def _lane_stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
-    """Return whether a lane stays attached, and no later delivery of the incoming link waits for it."""
-    route = link.fast_route
-    return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
 
 
 def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:

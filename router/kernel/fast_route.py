@@ -9,6 +9,7 @@ from amqpmesh.router.kernel.head_sections import _PASS_THEIRS
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.solo_pool import SoloPool
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
@@ -163,3 +164,9 @@ def _is_full(link: KernelLink) -> bool:
     """Return whether too much output waits for this sender to add a large delivery."""
     wire = link.session.wire
     return (wire.sending + len(wire.out)) * link.part > wire.backlog
+
+
+def _lane_stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
+    """Return whether a lane stays attached, and no later delivery of the incoming link waits for it."""
+    route = link.fast_route
+    return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
