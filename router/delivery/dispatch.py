@@ -93,6 +93,8 @@ def dispatch(context: Context, node: Node) -> None:
         else:
             break
     waiting.put_back(aside)
+    if node.fast_route is not None:
+        node.fast_route.wanted = True  # more deliveries are likely to follow those that have waited
 
 
 def _is_abandoned(relay: Relay) -> bool:

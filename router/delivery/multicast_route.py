@@ -16,27 +16,26 @@ if TYPE_CHECKING:
 def set_multicast(route: kernel.FastRoute, node: Node) -> bool:
     """Set the links by which each delivery of a multicast leaves, without those that have stalled for too long.
 
-    Returns: False: the router must decide about each delivery; a receiver is at another router, or has no credit.
+    Returns: False: the router must decide about each delivery; for example, a receiver is at another router.
     """
     if node.waiting.size or node.copies or node.shares or node.lane is not None:
         return False
+    awaited: list[OutgoingLink] = []
     left_out: list[OutgoingLink] = []
     for each in node.outgoing:
-        if each.lane is not None or each.is_over or each.connection.unsettled_after_detach.get(node):
+        if each.lane is not None or each.is_over or each.gone or each.connection.unsettled_after_detach.get(node):
             return False
         if not each.skipped:
-            if each not in node.creditors:
-                return False
+            awaited.append(each)
         elif each.is_ready:
             return False  # it is about to be included again
         else:
             left_out.append(each)
-    ready = [each for each in node.creditors if not each.skipped]
-    if not ready:
+    if not awaited:
         return False
     # Links of one connection follow each other: the kernel counts what they need together.
     by_connection: dict[int, list[kernel.KernelLink]] = {}
-    for each in ready:
+    for each in awaited:
         endpoint = each.endpoint
         by_connection.setdefault(each.connection.number, []).append(endpoint.flow_state)
         if endpoint.input_handle is not None:
@@ -47,8 +46,10 @@ def set_multicast(route: kernel.FastRoute, node: Node) -> bool:
     route.bulk = []
     route.left_out = [each.endpoint.flow_state for each in left_out]
     # To a single receiver a multicast is an ordinary delivery.
-    route.order = kernel.ALL if len(ready) > 1 or left_out else kernel.LEAST
-    route.room = min(room(each) for each in ready)
+    route.order = kernel.ALL if len(awaited) > 1 or left_out else kernel.LEAST
+    route.room = min(room(each) for each in awaited)
+    # Links without credit are listed, too: it comes and goes, and the route stays.
+    route.lists_all = True
     is_dropping = node.config.delivery_annotations is DeliveryAnnotationsRule.DROP
     route.passing = kernel.PASS_NONE if is_dropping else kernel.PASS_THEIRS
     return True

@@ -1,0 +1,109 @@
+"""Receivers of a multicast whose credit comes and goes: the route stays, and all get what decisions would give them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.delivery.fast_links import FEW
+from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.statistics.common import Decision
+from tests.support.worlds.network import Client, Network, message
+from tests.support.worlds.side_by_side import relaying
+
+
+class Scene:
+    """A multicast with its sender and receivers, the last of which is slow."""
+
+    def __init__(self, receivers: int, *, credit: int, slow: int, overflow: Overflow = Overflow.HOLD) -> None:
+        self.network = Network(
+            AddressConfig(pattern="news", distribution=Distribution.MULTICAST, overflow=overflow, overflow_time=0.5)
+        )
+        self.consumers: list[Client] = [self.network.client() for _ in range(receivers)]
+        self.links = [each.receiver("news", name=f"in-{at}", credit=credit) for at, each in enumerate(self.consumers)]
+        self.links[-1].flow(slow)
+        self.network.run()
+        self.producer = self.network.client()
+        self.link = self.producer.sender("news")
+
+    def send(self, count: int, *, settled: bool = True) -> None:
+        """Send messages, which arrive in one batch."""
+        for _ in range(count):
+            delivery = self.link.delivery(next(self.producer._tags).to_bytes(4, "big"), settled=settled)
+            self.link.transfer(delivery, message(), more=False)
+        self.network.run()
+
+    def decided(self) -> int:
+        """Return how many deliveries were decided."""
+        (told,) = snapshot(self.network.core).addresses
+        return told.decided
+
+    def seen(self) -> list[tuple[int, int]]:
+        """Return the numbers of deliveries that each receiver got, and missed."""
+        by_name = {each.name: each for each in snapshot(self.network.core).links}
+        return [(by_name[f"in-{at}"].deliveries, by_name[f"in-{at}"].missed) for at in range(len(self.links))]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("receivers", [3, FEW + 2])
+def test_a_slow_receivers_credit_lets_the_next_batch_be_relayed_without_a_decision(
+    receivers: int, settled: bool
+) -> None:
+    scene = Scene(receivers, credit=100, slow=10)
+    scene.send(1, settled=settled)
+    scene.send(9, settled=settled)
+    before = scene.decided()
+    for _ in range(4):
+        scene.links[-1].flow(10)
+        scene.network.run()
+        scene.send(min(10, scene.link.credit), settled=settled)
+    (told,) = snapshot(scene.network.core).addresses
+    assert scene.decided() == before
+    assert told.relayed >= 20
+    assert all(got == told.deliveries_in for got, _ in scene.seen())
+
+
+@pytest.mark.parametrize("receivers", [3, FEW + 2])
+def test_after_one_that_has_waited_for_the_slow_receiver_the_next_are_relayed(receivers: int) -> None:
+    scene = Scene(receivers, credit=100, slow=1)
+    scene.send(1)
+    scene.network.advance(0.1)
+    assert scene.link.credit, "a sender may always send one, so that the router learns what it has"
+    scene.send(1)
+    assert scene.seen()[-1][0] == 1, "it waits"
+    scene.links[-1].flow(10)
+    scene.network.run()
+    before = scene.decided()
+    scene.send(scene.link.credit)
+    assert scene.decided() == before
+    (told,) = snapshot(scene.network.core).addresses
+    assert told.decisions[Decision.SLOWEST] == 1
+    assert {got for got, _ in scene.seen()} == {told.deliveries_in}
+
+
+@pytest.mark.parametrize("overflow", [Overflow.HOLD, Overflow.DROP])
+@pytest.mark.parametrize("receivers", [3, FEW + 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_stalls_give_each_receiver_what_decisions_give(seed: int, receivers: int, overflow: Overflow) -> None:
+    dice = random.Random(seed)
+    scenes = [Scene(receivers, credit=20, slow=3, overflow=overflow) for _ in range(2)]
+    for _ in range(40):
+        step, which, credit = dice.random(), dice.choice([0, receivers - 1, receivers - 1]), dice.randint(0, 8)
+        count, settled, pause = dice.randint(1, 4), dice.random() < 0.5, dice.choice([0.01, 0.2, 0.6])
+        count = min(count, *(scene.link.credit for scene in scenes))
+        for scene, alone in zip(scenes, (True, False), strict=True):
+            with relaying(alone=alone):
+                if step < 0.5:
+                    scene.send(count, settled=settled)
+                elif step < 0.85:
+                    scene.links[which].flow(credit)
+                    for link in scene.links[1:-1]:
+                        link.flow(20)
+                    scene.network.run()
+                else:
+                    scene.network.advance(pause)
+        assert scenes[0].seen() == scenes[1].seen()
+    assert scenes[0].decided() < scenes[1].decided(), "the first one relays alone"
