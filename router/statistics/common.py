@@ -41,7 +41,7 @@ class Reason(StrEnum):
 class Decision(StrEnum):
     """The reasons why the router decided about a delivery, rather than relay it as the one before, as users read them.
 
-    Of several reasons that apply, the first one counts.
+    A delivery counts for one reason, though several may apply.
     """
 
     OWN = "router's own message"
