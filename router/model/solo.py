@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router import kernel
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.credit.solo import give, is_calm, take
-from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
@@ -56,3 +56,7 @@ def take_solo(incoming: IncomingLink, solo: kernel.SoloPool, count: int) -> None
     elif count:
         incoming.zero_credit_since = link.last_at
     take(pool, incoming.credit_sink, solo, count, link.last_at)
+    outgoing = solo.receiver.record
+    assert isinstance(outgoing, OutgoingLink)
+    assert outgoing.credit_source is not None
+    pool.set_usable(outgoing.credit_source, outgoing.usable, link.last_at)
