@@ -66,7 +66,7 @@ class AcceptedTransport(PolledTransport):
             self._fault(error)
             self._end()
             return
-        if self.serve(self._stopwatch() + BATCH_TIME):
+        if self.serve(self._driver.stopwatch() + BATCH_TIME):
             self._poller.serve_soon(self._descriptor)
         self._poller.wake()
 

@@ -65,7 +65,8 @@ class Driver:
         self._is_scheduled = False
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
-        self._stopwatch = environment().stopwatch
+        #: The clock that limits the time of turns, seconds.
+        self.stopwatch = environment().stopwatch
         core.context.on_output = self._ready.setdefault
         core.context.on_timer = self._timer_changed
         core.context.is_acknowledged = self._is_acknowledged
@@ -145,7 +146,7 @@ class Driver:
         if ready:
             now = trio.current_time()
             outputs = self._outputs
-            until = self._stopwatch() + seconds
+            until = self.stopwatch() + seconds
             while ready:
                 records = tuple(ready)
                 ready.clear()
@@ -153,7 +154,7 @@ class Driver:
                     output = outputs.get(record)
                     if output is not None:
                         output.flush(now)
-                if ready and self._stopwatch() > until:
+                if ready and self.stopwatch() > until:
                     break
         if self.core.context.chores:
             self._has_chores.set()
@@ -192,9 +193,9 @@ class Driver:
 
     def _do_slice(self) -> None:
         self._has_chores = trio.Event()
-        until = self._stopwatch() + SLICE
+        until = self.stopwatch() + SLICE
         try:
-            self.core.work(trio.current_time(), lambda: self._stopwatch() > until)
+            self.core.work(trio.current_time(), lambda: self.stopwatch() > until)
         except Exception as error:
             log.error("internal error", exception=error)
         self.settle()

@@ -48,14 +48,14 @@ class StreamTransport(Transport):
                 return
             if not data:
                 return
-            is_told = self._receive(bytes(data), self._stopwatch() + BATCH_TIME)
+            is_told = self._receive(bytes(data), self._driver.stopwatch() + BATCH_TIME)
             while not is_told or self._pauses:
                 self._driver.settle()
                 if not is_told:
                     await trio.lowlevel.checkpoint()
                 elif not await self._resume():
                     return
-                is_told = self._receive_more(self._stopwatch() + BATCH_TIME)
+                is_told = self._receive_more(self._driver.stopwatch() + BATCH_TIME)
             self._driver.settle()
             if record.engine.finished:
                 return

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 
 import trio
 
-from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.io.streams import BATCH_TIME, TcpStream
@@ -53,7 +52,6 @@ class Transport(ABC):
         self._stream = stream
         self._credentials = credentials
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
-        self._stopwatch = environment().stopwatch
         self._now = trio.lowlevel.current_clock().current_time
         #: Input; the part up to `_received` has been passed to the core. `_has_work`: the core has work left on that
         #: part.
@@ -165,7 +163,7 @@ class Transport(ABC):
         Args: until: the stopwatch's time when others should have their turn.
         Returns: False: input or work is left; call again.
         """
-        record, core, stopwatch = self._record, self._driver.core, self._stopwatch
+        record, core, stopwatch = self._record, self._driver.core, self._driver.stopwatch
         while True:
             part = b""
             if not self._has_work:

@@ -1,5 +1,6 @@
 """Accepted connections that the poller serves without a task."""
 
+import sys
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Close
 from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted_stream import connect
@@ -29,6 +31,18 @@ async def test_a_connection_that_waits_for_its_peer_only_has_no_task() -> None:
         for each in (first, *others):
             await each.close()
     assert router.statistics().is_empty
+
+
+async def test_transports_of_connections_share_the_keys_of_their_attributes() -> None:
+    # With 30 attributes or more, each object would have a dictionary with keys of its own, of 1.6 KB.
+    async with Router(listeners=[LOOPBACK]) as router:
+        peers = [await connect(router) for _ in range(3)]
+        for peer in peers:
+            await peer.attach(Role.RECEIVER, "q")
+        transports = [each for each in router._driver._outputs.values() if isinstance(each, AcceptedTransport)]
+        assert [sys.getsizeof(vars(each)) < 1000 for each in transports] == [True] * 3
+        for peer in peers:
+            await peer.close()
 
 
 async def test_a_crowd_whose_sockets_end_at_once_leaves_the_others_their_turns() -> None:
