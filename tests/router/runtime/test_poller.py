@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from amqpmesh import MeshConfig
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Open, Transfer
@@ -146,26 +145,6 @@ async def test_a_connection_with_work_to_do_is_served_without_an_event_of_the_sy
         await trio.testing.wait_all_tasks_blocked()
         assert served.times == 3
         several.end()
-
-
-async def test_a_router_of_a_mesh_reads_less_at_once_from_a_peer_with_much_to_send(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes: list[int] = []
-    receive_nowait = TcpStream.receive_nowait
-
-    def noted(stream: TcpStream, size: int) -> bytes | None:
-        sizes.append(size)
-        return receive_nowait(stream, size)
-
-    monkeypatch.setattr(TcpStream, "receive_nowait", noted)
-    async with Router(id="A", listeners=[LOOPBACK], mesh=MeshConfig(insecure=True)) as router:
-        peer = await connect(router)
-        await peer.open()
-        await peer.write(EMPTY_FRAME * (2**20 // len(EMPTY_FRAME)))
-        await peer.close()
-    assert READ_SIZE < max(sizes) <= 2**18
-    assert router.statistics().is_empty
 
 
 async def test_it_reads_less_at_once_only_after_several_small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
