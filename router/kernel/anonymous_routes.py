@@ -117,7 +117,7 @@ def _anonymous_route(
         return None
     assert isinstance(table, AnonymousRoutes), "an anonymous sender has no other"
     router.rewritten = None
-    router.final_address = None
+    router.final_address = b""
     if link.lane:
         return _route_off_transit(router, table, frame, data, payload_at, end)
     bare_at = _bare_message_at(router.header, data, payload_at, end, _PASS_THEIRS, not frame.more)
@@ -135,7 +135,7 @@ def _anonymous_route(
             return None
         if transit.route.generation == router.generation:
             router.rewritten = _with_annotations(data, payload_at, bare_at, end, transit.annotations)
-            router.final_address = transit.address
+            router.final_address = transit.octets
         return None if router.rewritten is None else transit.route
     route: FastRoute = found
     if route.borrowed >= 0 or route.shares is not None:

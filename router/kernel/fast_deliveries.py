@@ -48,7 +48,6 @@ class FastDelivery:
         "second",
         "sent_at",
         "size",
-        "to",
     )
 
     # Made by `__new__` without `__init__`, which is faster in C: `_new_fast_delivery` sets all fields.
@@ -64,6 +63,7 @@ class FastDelivery:
     outgoing: KernelLink
     outgoing_id: int
     #: Empty: the tag is `number` in hexadecimal digits; on a lane it is the incoming tag with one hop less.
+    #: If a transit lane begins here, the final address follows the tag.
     outgoing_tag: bytes
     number: int
     #: The receiver has settled the delivery.
@@ -72,8 +72,6 @@ class FastDelivery:
     outcome: bytes | None
     #: The time of the outcome, seconds.
     outcome_at: float
-    #: The final address, if it left by a transit lane that begins here.
-    to: str | None
     #: For hop records: the time at which it left, seconds, -1: it is not recorded; octets of its payload;
     #: `HeaderFields.info`; the counter of its key.
     sent_at: float
@@ -108,7 +106,6 @@ def _new_fast_delivery(
     fast.outgoing_settled = False
     fast.outcome = None
     fast.outcome_at = -1.0
-    fast.to = None
     fast.incoming_id = incoming_id
     incoming.session.incoming.put(incoming_id, fast)
     incoming.unsettled[incoming_tag] = fast
@@ -132,8 +129,8 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     relay.answered = fast.outcome is not None
     relay.counter = fast.counter
     relay.header_info = fast.header_info
-    if fast.to is not None:
-        relay.to = fast.to
+    if len(fast.outgoing_tag) > _KEY + 1:
+        relay.to = fast.outgoing_tag[_KEY + 1 :].decode()
         relay.section_shift = -1  # a section of annotations was put in; taken out, where a transit lane ends
     elif incoming.anonymous and incoming.lane:
         relay.section_shift = 1
@@ -272,7 +269,7 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
 def _outgoing_tag(fast: FastDelivery) -> bytes:
     """Return the tag of the outgoing delivery."""
     if fast.outgoing_tag:
-        return fast.outgoing_tag
+        return fast.outgoing_tag[: _KEY + 1]
     return onward(fast.incoming_tag) if fast.outgoing.lane else b"%x" % fast.number
 
 

@@ -286,6 +286,8 @@ def _relay_transfer(
                     header_info,
                 )
     if not settled:
+        if link.anonymous:
+            tag += router.final_address
         fast = _new_fast_delivery(
             link,
             frame.delivery_id,
@@ -298,8 +300,6 @@ def _relay_transfer(
         )
         if frame.message_format > 0:
             fast.message_format = frame.message_format
-        if link.anonymous:
-            fast.to = router.final_address
         fast.number = number
         fast.sent_at = sent_at
         fast.size = size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.kernel.delivery_keys import _KEY
 from amqpmesh.router.kernel.encoded_states import (
     _ACCEPTED,
     _LONG_STATE,
@@ -83,7 +84,7 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
             link,
             fast.outgoing,
             fast.incoming_tag,
-            fast.outgoing_tag,
+            fast.outgoing_tag[: _KEY + 1],
             fast.counter,
             fast.size,
             fast.arrived,

@@ -88,9 +88,9 @@ class KernelRouter:
         #: The header of the message that is being relayed, for its hop record.
         self.header = HeaderFields()
         #: Of an anonymous sender's message that is being relayed: the payload with or without its final address, None:
-        #: it leaves as it came; and the final address that was put in, None: none was.
+        #: it leaves as it came; and the octets of the final address that was put in, empty: none was.
         self.rewritten: bytes | None = None
-        self.final_address: str | None = None
+        self.final_address = b""
 
     def mark_dirty(self, link: KernelLink) -> None:
         """Note that a link has changed: its record is to be updated."""

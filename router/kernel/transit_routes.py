@@ -16,11 +16,12 @@ class TransitRoute:
     Args: route: of the lane. address: the final address. annotations: the delivery-annotations section with it.
     """
 
-    __slots__ = ("address", "annotations", "route")
+    __slots__ = ("address", "annotations", "octets", "route")
 
     def __init__(self, route: FastRoute, address: str, annotations: bytes) -> None:
         self.route = route
         self.address = address
+        self.octets = address.encode()
         self.annotations = annotations
 
 

@@ -160,8 +160,7 @@ cdef class KernelRouter:
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page
     cdef public list dirty, solo_pools
-    cdef public bytes key_prefix, key_stem, rewritten
-    cdef public str final_address
+    cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
     cdef public DispositionFrame disposition
@@ -362,7 +361,7 @@ cdef bint _wait_for_share(KernelRouter router, KernelConnection wire, FastRoute 
 cdef class TransitRoute:
     cdef public FastRoute route
     cdef public str address
-    cdef public bytes annotations
+    cdef public bytes octets, annotations
 
 @cython.locals(split=Py_ssize_t)
 cdef bytes _with_annotations(bytes data, Py_ssize_t at, Py_ssize_t bare_at, Py_ssize_t end, bytes annotations)
@@ -395,7 +394,6 @@ cdef bytes _to(bytes data, Py_ssize_t at, Py_ssize_t end)
 cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
-    cdef public str to
     cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int header_info
     cdef public unsigned int message_format  # in the padding
