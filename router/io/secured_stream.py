@@ -69,15 +69,7 @@ class TlsStream(DirectStream):
         Returns: True if it is done. If not, it goes on when the socket is readable, or writable if it `is_blocked`.
         """
         while True:
-            is_done = True
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                is_done = False
-            except (ssl.SSLError, ssl.CertificateError) as error:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._answer()  # send the TLS alert with the reason
-                raise trio.BrokenResourceError from error
+            is_done = self._try(self._tls.do_handshake)
             self._send_own()
             if self.is_blocked:
                 return False
@@ -183,18 +175,22 @@ class TlsStream(DirectStream):
 
     # ------------------------------------------------------------------------------------------------------- the steps
 
+    def _try(self, step: Callable[[], object]) -> bool:
+        """Go on with a TLS operation. Returns: True if it is done; else it needs input. Raises: as `do_handshake`."""
+        try:
+            step()
+        except ssl.SSLWantReadError:
+            return False
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                self._answer()  # send the TLS alert with the reason
+            raise trio.BrokenResourceError from error
+        return True
+
     async def _finish(self, step: Callable[[], object]) -> None:
         """Repeat a TLS operation that needs several messages of both sides, until it is done."""
         while True:
-            is_done = True
-            try:
-                step()
-            except ssl.SSLWantReadError:
-                is_done = False
-            except (ssl.SSLError, ssl.CertificateError) as error:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._answer()  # send the TLS alert with the reason
-                raise trio.BrokenResourceError from error
+            is_done = self._try(step)
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
             await self.transport_stream.send_all(self._unsent)
             self._unsent = memoryview(b"")
