@@ -29,7 +29,7 @@ from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import Handlers
-from amqpmesh.router.kernel import serial_distance
+from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
@@ -96,6 +96,7 @@ class Core:
     def mesh(self, mesh: MeshMember | None) -> None:
         self._handlers.mesh = mesh
         self.context.routes = LocalRoutes() if mesh is None else mesh.mesh_routes
+        self.context.kernel.unit = UNIT if mesh is None else UNIT_IN_MESH
 
     # ------------------------------------------------------------------------------------------------- connections
 

@@ -74,7 +74,7 @@ from amqpmesh.router.kernel.outcome_steps import (
     outcome_step,
 )
 from amqpmesh.router.kernel.relays import Leg, Relay
-from amqpmesh.router.kernel.router_state import KernelRouter
+from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
 from amqpmesh.router.kernel.solo_credit import grant_solo
@@ -129,6 +129,8 @@ __all__ = [
     "TRANSACTIONAL",
     "TURNS",
     "UNDELIVERABLE_STATE",
+    "UNIT",
+    "UNIT_IN_MESH",
     "WINDOW_OPENED",
     "AnonymousRoutes",
     "Budget",

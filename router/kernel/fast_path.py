@@ -97,8 +97,8 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
                 or not _relay_transfer(router, session, link, frame, data, payload_at, after)
             ):
                 break
-            # A large frame counts more: its output, half a MiB at most, is written before there is too much of it.
-            wire.work -= 1 + (size >> 9)
+            # A large frame counts more: its output must be written before there is too much of it.
+            wire.work -= 1 + (size >> router.unit)
         elif code == _DISPOSITION_CODE:
             if not read_disposition(router.disposition, data, at + 8, after):
                 break
@@ -254,7 +254,7 @@ def _relay_transfer(
         session.small += 1
         router.small_at = router.now
     else:
-        session.small = 0
+        session.count_large(size)
         _goes_to(router, session.wire, sink)
     session.release(0)
     _count_first_sent(target, out, settled)

@@ -73,7 +73,7 @@ def _relay_to_all(
         session.small += 1
         router.small_at = router.now
     else:
-        session.small = 0
+        session.count_large(size)
         session.wire.toward = -1
     session.release(0)
     counter = 0

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 #: Seconds after a small delivery in which another one is expected.
 _BESIDE: Final = 0.1
 
+#: Octets as powers of two: a turn of a thousand of them is a quarter of a MiB, in a mesh half a MiB. A turn there costs
+#: more, as each one wakes up the next router; larger writes to a client cost more than the turns that they save.
+UNIT: Final = 8
+UNIT_IN_MESH: Final = 9
+
 
 class KernelRouter:
     """The state of a router that changes with each transfer and disposition."""
@@ -47,6 +52,7 @@ class KernelRouter:
         "rewritten",
         "small_at",
         "solo_pools",
+        "unit",
     )
 
     def __init__(self) -> None:
@@ -61,6 +67,8 @@ class KernelRouter:
         #: Live relays; `most_relays`: the highest count, since the owner last lowered it.
         self.relays = 0
         self.most_relays = 0
+        #: Octets of frames that count as one delivery in `KernelConnection.work`, as a power of two.
+        self.unit = UNIT
         #: Fast routes of another generation are invalid (`FastRoute`).
         self.generation = 1
         #: The number of changes by which an address may lead to another node than before (`AnonymousRoutes`).

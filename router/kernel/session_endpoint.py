@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.kernel.connection_endpoint import KernelConnection
 from amqpmesh.router.kernel.encoded_states import is_terminal
@@ -14,6 +14,10 @@ from amqpmesh.router.kernel.serial import _MASK, serial_add, serial_distance
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.link_endpoint import KernelLink
+
+#: Octets. Whole deliveries of fewer widen the window of their session, as small ones do: as many of them as the widest
+#: window has take no more memory than a window of full frames.
+_MEDIUM: Final = 8192
 
 
 class SessionOwner(Protocol):
@@ -77,7 +81,7 @@ class KernelSession:
         #: The outgoing channel; -1 while unmapped.
         self.channel = -1
         self.window_size = window_size
-        #: The size that the window may reach in steps, as long as deliveries are small and leave at once. `small`: the
+        #: The size that the window may reach in steps, while deliveries are not large and leave at once. `small`: the
         #: number of such frames in a row.
         self.widest = window_size
         self.small = 0
@@ -150,6 +154,14 @@ class KernelSession:
         elif self.small >= self.window_size and self.window_size < self.widest and not self.held:
             self.window_size = min(2 * self.window_size, self.widest)
         self.look()
+
+    def count_large(self, size: int) -> None:
+        """Count a delivery of one frame that is not small and leaves at once. Args: size: octets of its payload.
+
+        A narrow window of medium frames is less than what may wait on the way to the peer if it reads slowly. Each flow
+        that opens the window comes behind that, and a peer with much to receive could send little.
+        """
+        self.small = self.small + 1 if size < _MEDIUM else 0
 
     def look(self) -> None:
         """Have the window announced if it has grown by half its size, or if the peer can send nothing."""

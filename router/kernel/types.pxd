@@ -23,6 +23,7 @@ cdef long _DISPOSITION_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
+cdef long _MEDIUM
 cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
@@ -158,7 +159,7 @@ cdef class KernelRouter:
     cpdef long counter(self, KernelLink link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint needs_update
-    cdef public long relays, most_relays, generation, epoch, key_count, key_page
+    cdef public long relays, most_relays, generation, epoch, key_count, key_page, unit
     cdef public list dirty, solo_pools
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
@@ -215,6 +216,7 @@ cdef class KernelSession:
     @cython.locals(width=long, window=long)
     cpdef long announce(self) except? -1
     cpdef bint release(self, long frames) except -1
+    cpdef void count_large(self, long size) except *
     @cython.locals(gathered=long, width=long, limit=long)
     cpdef void look(self) except *
     cpdef bint stir(self) except -1
