@@ -26,6 +26,7 @@ class MeshConfig(Table):
     lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
     lane_window: int = setting(default=8192, low=0, high=2**31 - 1)
     bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
+    transit_window: int = setting(default=512, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=2**20, low=1)
     outposts: int = setting(default=10_000, low=0)
     # Limits of other routers, by the topology's names for them.

@@ -149,13 +149,14 @@ def _attach_out(
 
 
 def take_lane(
-    context: Context, record: ConnectionRecord, endpoint: Receiver, attach: Attach, lane: Lane, node: Node | None
+    context: Context, neighbour: Neighbour, endpoint: Receiver, attach: Attach, lane: Lane, node: Node | None
 ) -> IncomingLink:
     """Answer a neighbour's attach of a lane. Args: node: of its deliveries; None: each of them has its own address."""
+    record = neighbour.record
     large = LARGE in attach.desired_capabilities
     pool: Pool | FixedCredit
     if node is None or lane.kind is LaneKind.TRANSIT:
-        pool = FixedCredit(record.limits.anonymous_window)
+        pool = FixedCredit(neighbour.transit_window)
         pool.set_suspended(context.draining)
     else:
         pool = node.pool

@@ -81,6 +81,14 @@ class Neighbour:
         """The neighbour's id."""
         return self.record.peer.container_id
 
+    @property
+    def transit_window(self) -> int:
+        """Deliveries that it may send on a transit lane before this router has passed on one of them, or lets it wait.
+
+        The clients of many routers share a transit lane, so it is as wide as the credit of several of them.
+        """
+        return self._config.transit_window
+
     def answer_begin(self, session: Session) -> None:
         """Answer a neighbour's session with a window for its deliveries.
 

@@ -294,7 +294,7 @@ class Routes:
             except RefusedError as refusal:
                 endpoint.refuse(refusal.error)
                 return
-        take_lane(context, neighbour.record, endpoint, attach, lane, node)
+        take_lane(context, neighbour, endpoint, attach, lane, node)
         self.mismatches.check_lane(lane)
         if isinstance(node, LaneNode):
             self.reconcile(node)

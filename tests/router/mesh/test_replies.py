@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Re
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.config.limits import UINT_MAX
+from amqpmesh.router.config.mesh import MeshConfig
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Arrival, Client, Sent, message
 
@@ -77,7 +78,8 @@ class Traffic:
         #: Frames with content, between routers.
         self.frames = 0
         addresses = () if config is None else (config,)
-        self.mesh = World(routers, pairwise(routers), *addresses, latency=lambda: latency, tap=self._count)
+        mesh = MeshConfig(insecure=True, transit_window=window)
+        self.mesh = World(routers, pairwise(routers), *addresses, latency=lambda: latency, tap=self._count, mesh=mesh)
         for node in self.mesh.nodes.values():
             node.listener = replace(node.listener, anonymous_window=window)
         self.far = self.mesh[routers[-1]]
