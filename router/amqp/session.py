@@ -51,7 +51,7 @@ class Session:
         settings = connection.settings
         self.connection = connection
         self.state = S.UNMAPPED
-        #: Its share of the connection's window.
+        #: Its share of the connection's window, or the window that its owner chose.
         self.part = window
         self.flow_state = kernel.KernelSession(
             window, settings.initial_outgoing_id, settings.initial_delivery_id, connection.flow_state, self

@@ -40,6 +40,9 @@ SLICE: Final = 4 * 2**10
 
 FRAME_SIZE: Final = 32 * 2**10
 
+WIDENING: Final = 8
+"""A batch of small messages uses up a window of full frames, and the router would have to decide about the rest."""
+
 
 class InProcess(LinkManager):
     """The link manager within a router. It connects for the first link; the connection lasts as long as the router.
@@ -88,6 +91,11 @@ class InProcess(LinkManager):
     def max_frame_size(self) -> int:
         """Octets of the largest frame that the peer may send."""
         return FRAME_SIZE
+
+    @property
+    def widening(self) -> int:
+        """The number of times that a receiver's window may be as wide while messages are small."""
+        return WIDENING
 
     def attach_later(self, link: ClientLink, losses: int) -> None:
         """Do nothing: the router had a reason to detach the link."""
@@ -160,10 +168,11 @@ class InProcess(LinkManager):
                             part = bytearray()
                             driver.settle()
                             await trio.lowlevel.checkpoint()
-                        driver.settle()
                         if stopwatch_seconds() - began > BATCH_TIME:
+                            driver.settle()
                             await trio.lowlevel.checkpoint()
                             began = stopwatch_seconds()
+                    driver.settle()
                     client_connection.written()
         except Exception as error:
             self._fault = error

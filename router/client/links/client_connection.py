@@ -71,7 +71,7 @@ class ClientConnection:
         self.over = trio.Event()
         #: Octets that the transport has taken and not written yet.
         self.writing = 0
-        #: The program has decided a delivery while others wait for it: it may decide them at once.
+        #: The program has taken, answered or decided a delivery while others wait for it: it may go on at once.
         self.decides_more = False
         #: The hashing that the SASL exchange waits for.
         self._work: Work | None = None
@@ -163,7 +163,8 @@ class ClientConnection:
         Raises: CommandError: the peer allows no more sessions.
         """
         session = self._begin(window)
-        if window > session.flow_state.window_size:
+        session.part = max(session.part, window)
+        if window > session.window:
             session.flow_state.window_size = window
             session.flow()
         self._links[session][link] = None

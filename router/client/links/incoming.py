@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Modified
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Data
 from amqpmesh.router.client.links.link import without_traceback
+from amqpmesh.router.kernel import SMALL, serial_distance
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.reader import Parts
 
@@ -39,27 +40,56 @@ class WindowShare:
     """The part of its session's incoming window that a link holds, in frames (§2.5.6).
 
     A session may outlive its links, so each returns its own part.
+
+    Args: widest: transfer frames. The window doubles up to this size, each time that as many small frames as it has
+        came in a row: eight of them take no more memory than a full frame. After a frame that is not small, it becomes
+        as narrow as before, as fast as the peer uses it up. 0: it never widens.
     """
 
-    __slots__ = ("_frames", "_session")
+    __slots__ = ("_frames", "_session", "_small", "_widest")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, widest: int = 0) -> None:
         self._session = session
         self._frames = 0
+        self._widest = widest
+        self._small = 0  # small frames that came in a row
 
     def take(self, frames: int = 1) -> None:
         """Count frames that have arrived."""
         self._frames += frames
 
+    def note(self, octets: int) -> None:
+        """Widen the window, if frames are small. Args: octets: of the payload of the frame that has just come."""
+        if not self._widest:
+            return
+        self._small = self._small + 1 if octets < SMALL else 0
+        window = self._session.window
+        if self._small >= window and window < self._widest:
+            self._set_window(min(2 * window, self._widest), released=0)
+
     def release(self, frames: int) -> None:
         """Return frames to the window: their octets are freed."""
         if self._frames:  # else the link was over before, and `close` has returned all
             self._frames -= frames
-            self._session.release(frames)
+            session = self._session
+            if self._widest and self._small < session.part < session.window:
+                self._set_window(session.part, released=frames)
+            else:
+                session.release(frames)
 
     def close(self) -> None:
         """Return all frames: the link is over."""
         self.release(self._frames)
+
+    def _set_window(self, frames: int, *, released: int) -> None:
+        """Change the window. It keeps room for all frames that are held, or that the peer may send by what it knows.
+
+        Args: released: held frames that are returned.
+        """
+        flow_state = self._session.flow_state
+        announced = serial_distance(flow_state.next_incoming_id, flow_state.incoming_limit)
+        flow_state.window_size = max(frames, flow_state.held - released + announced)
+        self._session.release(released)
 
 
 class Incoming:

@@ -56,6 +56,11 @@ class LinkManager(ABC):
     def max_frame_size(self) -> int:
         """Octets of the largest frame that the peer may send."""
 
+    @property
+    def widening(self) -> int:
+        """The number of times that a receiver's window may be as wide while messages are small; 1: it never widens."""
+        return 1
+
     @abstractmethod
     def attach_later(self, link: ClientLink, losses: int) -> None:
         """Attach a detached link again after a pause. Args: losses: the number of its losses in a row."""

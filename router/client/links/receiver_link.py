@@ -136,8 +136,7 @@ class ReceiverLink(CreditingLink):
             if settle:
                 self._open.pop(kernel_delivery, None)
                 delivery.settlement.set()
-            if self._ready and self._client_connection is not None:
-                self._client_connection.decides_more = True
+            self._note_progress()
         self._replenish()
         return told
 
@@ -147,6 +146,7 @@ class ReceiverLink(CreditingLink):
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
         """Send a reply. Raises: LinkDetachedError, SessionEndedError: the peer refuses the address."""
+        self._note_progress()
         return await self._manager.reply(to, payload, settled=settled)
 
     def reject_unanswerable(self, delivery: Incoming, condition: Symbol, why: str) -> None:
@@ -161,7 +161,8 @@ class ReceiverLink(CreditingLink):
 
     def _choose_session(self, client_connection: ClientConnection) -> Session:
         session = client_connection.session_for(self, self._window)
-        self._window_share = WindowShare(session)
+        widening = self._manager.widening
+        self._window_share = WindowShare(session, min(self._window * widening, MAX_WINDOW) if widening > 1 else 0)
         return session
 
     @property
@@ -237,6 +238,7 @@ class ReceiverLink(CreditingLink):
         came, share = event.delivery, self._window_share
         assert share is not None, "it was attached"
         share.take()
+        share.note(len(event.payload))
         if event.first:
             self._arriving = Incoming(came, share, streaming=self._streaming, max_values=self._max_values)
             self._use_credit()
@@ -322,6 +324,7 @@ class ReceiverLink(CreditingLink):
         else:
             delivery.release_frames()
         delivery.is_taken = True
+        self._note_progress()
         if delivery.is_settled and not self._streaming:
             # Sent settled: the sender waits for no decision.
             self._free_credit(delivery)
@@ -341,6 +344,11 @@ class ReceiverLink(CreditingLink):
             first.release_unstreamed()
         elif first is self._arriving:
             first.release_frames()
+
+    def _note_progress(self) -> None:
+        """Note that the program has taken, answered or decided a delivery: it may go on at once if others are ready."""
+        if self._ready and self._client_connection is not None:
+            self._client_connection.decides_more = True
 
     def _aborted(self, delivery: Incoming) -> None:
         self._open.pop(delivery.kernel, None)
