@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import select
 import socket
 import sys
 import termios
@@ -143,6 +144,13 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
                 return True
             return not any(fcntl.ioctl(self._socket, UNACKNOWLEDGED, bytes(4)))
         return False
+
+    @property
+    def is_over(self) -> bool:
+        """True if both directions of the stream have ended; octets may be left to read."""
+        asking = select.poll()
+        asking.register(self._socket, 0)
+        return bool(asking.poll(0))
 
     @property
     def descriptor(self) -> int:

@@ -9,7 +9,8 @@ import trio
 
 from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
 from amqpmesh.router.io.streams import READ_SIZE, TcpStream
-from amqpmesh.router.runtime.poller import READABLE, WRITABLE
+from amqpmesh.router.runtime.poller import OVER, READABLE, WRITABLE
+from amqpmesh.router.runtime.transport import WRITE_TIME_OUT
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.secured_stream import TlsStream
@@ -43,6 +44,8 @@ class _Side:
         try:
             self._write()
             more = self._read()
+            if self._events == OVER:
+                self._bridge.check()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._bridge.end()
             return False
@@ -83,7 +86,7 @@ class _Side:
         if self._events == -1:
             return
         reads = not (self._has_ended or self.other._unsent)
-        events = (READABLE if reads else 0) | (WRITABLE if self._unsent else 0)
+        events = (READABLE if reads else 0) | (WRITABLE if self._unsent else 0) or OVER
         if events != self._events:
             self._events = events
             self._poller.change(self.stream.descriptor, events)
@@ -94,6 +97,8 @@ class Bridge:
 
     def __init__(self, client: TlsStream, near: socket.socket, poller: Poller) -> None:
         """Args: near: this end of the Unix socket; it belongs to this object from now on."""
+        #: The worker has ended its connection, and the client has not taken its last octets; nothing is passed on.
+        self._is_left = trio.Event()
         self._over = trio.Event()
         self._is_graceful = False
         self._worker_stream = TcpStream(near)
@@ -104,7 +109,9 @@ class Bridge:
     async def run(self) -> None:
         """Pass octets on until one side has ended. The caller closes the client's stream."""
         try:
-            await self._over.wait()
+            await self._is_left.wait()
+            with trio.move_on_after(WRITE_TIME_OUT):
+                await self._over.wait()
             self.end()
             if self._is_graceful:
                 with trio.move_on_after(LINGER):
@@ -121,8 +128,14 @@ class Bridge:
             self._is_graceful = True
             self.end()
 
+    def check(self) -> None:
+        """Note whether the worker has left octets that the client does not take."""
+        if self._worker_stream.is_over:
+            self._is_left.set()
+
     def end(self) -> None:
         """Pass on nothing more."""
         for each in (self._client, self._worker):
             each.stop()
+        self._is_left.set()
         self._over.set()

@@ -109,7 +109,7 @@ class _Move:
         record: ConnectionRecord,
         event: LinkAttached,
         kept: bytes,
-        send: Callable[[_Move], None],
+        send: Callable[[_Move], object],
     ) -> None:
         """Args: event: the attach that leads to the other worker. kept: the input up to it. send: sends this object."""
         self.channel = channel
@@ -151,9 +151,10 @@ class _Move:
             skip,
         )
         told = json.dumps(terms).encode()
-        head = _HEAD.pack(PASSED, number, len(told), len(output))
-        packet = b"".join((head, told, output, self.kept, transport.unread))
-        return packet if len(packet) <= PACKET else None
+        content = b"".join((told, output, self.kept, transport.unread))
+        if _HEAD.size + len(content) > PACKET:  # a certificate may be long
+            return None
+        return _HEAD.pack(PASSED, number, len(told), len(output)) + content
 
 
 def _unwritten(out: bytes) -> tuple[int, bytes]:
@@ -308,30 +309,31 @@ class HandOvers:
         """Return whether a worker has not answered in time: it gets no other connection before it has."""
         return any(move.is_cut for move in islice(self._under_way[channel].values(), 1))
 
-    def _send(self, move: _Move) -> None:
-        """Send a connection to another worker, have it wait for that, or go on here."""
+    def _send(self, move: _Move) -> bool:
+        """Send a connection to another worker, have it wait for that, or go on here. Returns: False: it waits."""
         channel = move.channel
         may_send = channel.is_open and not self._hangs(channel)
         if may_send and len(self._under_way[channel]) >= UNDER_WAY:
             self._waiting[channel].append(move)
-            return
+            return False
         self._number = number = (self._number + 1) % 2**32
         packet = move.packet(number) if may_send else None
         if packet is None:
             move.transport.go_on(move.event)
-            return
+            return True
         try:
             with move.transport.offered() as descriptor:
                 channel.send(packet, descriptor)
         except OSError as error:
             if isinstance(error, BlockingIOError) and self._under_way[channel]:  # each answer makes room
                 self._waiting[channel].appendleft(move)
-            else:
-                move.transport.go_on(move.event)
-            return
+                return False
+            move.transport.go_on(move.event)
+            return True
         move.until = self._context.now + ANSWER_TIME
         self._under_way[channel][number] = move
         self._schedule()
+        return True
 
     def _answered(self, channel: Channel, packet: bytes, descriptors: list[int]) -> None:
         close_all(descriptors)
@@ -340,10 +342,9 @@ class HandOvers:
         if move is not None and not move.is_cut:
             self._conclude(channel, move, kind)
         waiting = self._waiting[channel]
-        for _ in range(len(waiting)):
-            if len(self._under_way[channel]) >= UNDER_WAY:
+        while waiting and len(self._under_way[channel]) < UNDER_WAY:
+            if not self._send(waiting.popleft()):
                 break
-            self._send(waiting.popleft())
 
     def _conclude(self, channel: Channel, move: _Move, kind: int) -> None:
         """Act on an answer."""

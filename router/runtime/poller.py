@@ -31,6 +31,11 @@ EPOLL: Any = getattr(select, "epoll", None)
 READABLE: Final[int] = getattr(select, "EPOLLIN", 0)
 WRITABLE: Final[int] = getattr(select, "EPOLLOUT", 0)
 
+OVER: Final[int] = getattr(select, "EPOLLET", 0)
+"""Only the end of both directions of a stream, once. The system reports it with all other events, too, and again and
+again.
+"""
+
 ROUNDS: Final = 4
 """Times in a row that the system is asked for ready sockets before other tasks have their turn."""
 
@@ -96,7 +101,7 @@ class Poller:
 
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
         """Serve an object whenever its socket is ready, until `remove`. Args: events: READABLE, WRITABLE, both or
-        neither.
+        neither; or OVER.
         """
         if self._epoll is None:
             self._begin()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.runtime.listeners import is_of_this_user
+from amqpmesh.router.runtime.listeners import PAUSE, WORKER, is_of_this_user
 from amqpmesh.router.runtime.poller import READABLE
 
 if TYPE_CHECKING:
@@ -136,12 +136,18 @@ class Door:
 
     def serve(self, until: float) -> bool:  # noqa: ARG002 - there are few channels
         """See `Polled`."""
-        with suppress(BlockingIOError, ConnectionError):
+        try:
             connected, _ = self._socket.accept()
-            if is_of_this_user(connected):
-                self._admit(connected)
-            else:
-                connected.close()
+        except (BlockingIOError, ConnectionError):
+            return False
+        except OSError as error:  # no file descriptors or memory are left
+            log.warning("accept failed", peer=WORKER, reason=error.strerror or str(error))
+            self._poller.rest(self._socket.fileno(), PAUSE)
+            return False
+        if is_of_this_user(connected):
+            self._admit(connected)
+        else:
+            connected.close()
         return False
 
     def close(self) -> None:

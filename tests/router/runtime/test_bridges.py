@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
 from amqpmesh.router.config.file import ListenerConfig, TlsConfig
 from amqpmesh.router.config.users import add_user
+from amqpmesh.router.config.workers import worker_config
 from amqpmesh.router.io.tls import client_context
-from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime import bridge, hand_overs, poller
+from amqpmesh.router.runtime.router import Router
 from tests.support.peers.sasl import init
 from tests.support.peers.scripted import SASL
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
+from tests.support.worlds.scripted_worker import Sibling
 from tests.support.worlds.sibling_workers import address_at, clients, router_config, until, workers
 
 if TYPE_CHECKING:
@@ -212,3 +216,64 @@ async def test_a_full_worker_leaves_a_connection_with_tls_to_the_first_one(tmp_p
         for each in (there, here):
             await each.close()
     assert first.statistics().is_empty
+
+
+async def test_a_client_that_reads_nothing_ends_soon_after_its_connection_at_the_other_worker(
+    tmp_path: Path, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "WRITE_TIME_OUT", 0.1)
+    turns = 0
+    serve = bridge._Side.serve
+
+    def counted(side: bridge._Side, until: float) -> bool:
+        nonlocal turns
+        turns += 1
+        return serve(side, until)
+
+    monkeypatch.setattr(bridge._Side, "serve", counted)
+    sibling = Sibling(tmp_path)
+    config = router_config(listeners=(front.listener,))
+    async with Router(worker_config(config, 1, 2, tmp_path)) as first:
+        plain = await connect(first)
+        peer = front.over(plain)
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.RECEIVER, THERE))
+        number, _, descriptor = await sibling.passed()
+        sibling.answer(hand_overs.TAKEN, number)
+        with socket.socket(fileno=descriptor) as taken:
+            await fill(taken)
+        turns = 0
+        await until(lambda: not clients(first))
+        assert turns < 10
+        await trio.aclose_forcefully(peer.stream)
+    sibling.end()
+
+
+async def fill(taken: socket.socket) -> None:
+    """Write to a client that reads nothing, until no system takes more."""
+    taken.setblocking(False)
+    refusals = 0
+    while refusals < 20:
+        try:
+            taken.send(bytes(MIB))
+            refusals = 0
+        except BlockingIOError:
+            refusals += 1
+            await trio.sleep(0.001)
+
+
+async def test_a_certificate_that_is_too_long_to_be_passed_stays(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    trust = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(trust)
+    names = [f"{number}.example.org" for number in range(2000)]
+    for name, issued in (("router", authority.issue_cert(NAME)), ("ada", authority.issue_cert(*names))):
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / name)
+    router, ada = tmp_path / "router", tmp_path / "ada"
+    tls = TlsConfig(certificate=router, key=router, trust=trust, client="required")
+    listener = ListenerConfig(url="amqps://127.0.0.1:0", sasl=("EXTERNAL", "ANONYMOUS"), tls=tls)
+    long = Front(listener, client_context(trust, ada, ada))
+    async with workers(router_config(listeners=(listener,)), tmp_path) as (first, second):
+        peer = long.over(await connect(first))
+        await linked(peer, attached(Role.RECEIVER, THERE))
+        assert (clients(first), clients(second)) == (1, 0)
+        await peer.close()

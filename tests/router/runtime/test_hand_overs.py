@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,15 +30,16 @@ from amqpmesh.router.amqp.standard.performatives import (
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.config.workers import hand_over_path, worker_config
-from amqpmesh.router.runtime import hand_overs, poller
+from amqpmesh.router.runtime import hand_overs, poller, worker_channels
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.sasl import init
 from tests.support.peers.scripted import SASL, flow
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
+from tests.support.worlds.scripted_worker import Sibling
 from tests.support.worlds.sibling_workers import LOOPBACK, address_at, clients, router_config, until, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from amqpmesh.router.amqp.standard.performatives import Performative
@@ -437,35 +440,6 @@ async def test_a_refused_identity_never_leaves_its_worker(tmp_path: Path) -> Non
 # ----------------------------------------------------------------------------------------- the other worker as a script
 
 
-class Sibling:
-    """Worker 2, as a script."""
-
-    def __init__(self, folder: Path) -> None:
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.bind(str(hand_over_path(folder, 2)))
-        self._listening.listen(1)
-        self._listening.setblocking(False)
-        self.channel = self._listening
-
-    async def passed(self) -> tuple[int, hand_overs.Arrival, int]:
-        """Return the next connection: its number, its packet, its socket."""
-        if self.channel is self._listening:
-            await trio.lowlevel.wait_readable(self._listening)
-            self.channel, _ = self._listening.accept()
-            self.channel.setblocking(False)
-        await trio.lowlevel.wait_readable(self.channel)
-        packet, descriptors, _, _ = socket.recv_fds(self.channel, 2**17, 1)
-        number, arrival = hand_overs.parsed(packet)
-        return number, arrival, descriptors[0]
-
-    def answer(self, kind: int, number: int) -> None:
-        self.channel.send(hand_overs._HEAD.pack(kind, number, 0, 0))
-
-    def end(self) -> None:
-        self.channel.close()
-        self._listening.close()
-
-
 @pytest.fixture
 def sibling(tmp_path: Path) -> Sibling:
     return Sibling(tmp_path)
@@ -576,6 +550,63 @@ async def test_of_many_connections_some_wait_for_the_answers_to_others(
             await until(lambda: clients(first) == 2)
             await until(lambda: sum(each.producers for each in first.statistics().addresses) == 2)
     sibling.end()
+
+
+async def test_a_full_channel_costs_one_attempt_for_each_answer(
+    tmp_path: Path, sibling: Sibling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_overs, "UNDER_WAY", 1000)
+    attempts = 0
+    send = worker_channels.Channel.send
+
+    def counted(channel: worker_channels.Channel, packet: bytes, descriptor: int | None = None) -> None:
+        nonlocal attempts
+        attempts += 1
+        send(channel, packet, descriptor)
+
+    monkeypatch.setattr(worker_channels.Channel, "send", counted)
+    async with await alone(tmp_path) as first:
+        peers = [await connect(first) for _ in range(80)]
+        for each in peers:
+            await each.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER, THERE, name="x" * 3000))
+        await until(lambda: clients(first) == len(peers) and attempts >= len(peers))
+        taken = [await sibling.passed() for _ in range(10)]
+        attempts = 0
+        for number, _, descriptor in taken:
+            sibling.answer(hand_overs.TAKEN, number)
+            os.close(descriptor)
+        await until(lambda: clients(first) == len(peers) - len(taken))
+        assert attempts <= 2 * len(taken)
+    sibling.end()
+
+
+@contextmanager
+def no_file_descriptors() -> Iterator[None]:
+    """Let the system open no more files for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_worker_without_file_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_channels, "PAUSE", 0.01)
+    async with workers(router_config(), tmp_path) as (first, second):
+        served, peer = await connect(first), await connect(second)
+        await linked(served, attached(Role.SENDER, HERE))
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.setblocking(False)
+        with channel:
+            with no_file_descriptors():
+                channel.connect(str(hand_over_path(tmp_path, 1)))
+                await served.write(attached(Role.SENDER, HERE, name="second", handle=1))
+                await served.expect(Attach)
+            await linked(peer, attached(Role.SENDER, HERE))
+            await until(lambda: (clients(first), clients(second)) == (2, 0))
 
 
 async def test_a_worker_that_drains_closes_what_is_not_taken(tmp_path: Path, sibling: Sibling) -> None:
