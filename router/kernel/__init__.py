@@ -41,6 +41,7 @@ from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
 from amqpmesh.router.kernel.fast_shares import FastShare
+from amqpmesh.router.kernel.field_lists import FieldList, ListField
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
@@ -143,6 +144,7 @@ __all__ = [
     "FastMulticast",
     "FastRoute",
     "FastShare",
+    "FieldList",
     "FlowFrame",
     "Head",
     "Incomplete",
@@ -152,6 +154,7 @@ __all__ = [
     "KernelSession",
     "Ledger",
     "Leg",
+    "ListField",
     "PendingDisposition",
     "ReceivedBatch",
     "Recorder",

@@ -33,6 +33,7 @@ ORDER: Final = (
     "serial",
     "violations",
     "encoded_values",
+    "field_lists",
     "encoded_states",
     "outcome_steps",
     "frame_fields",
@@ -168,7 +169,7 @@ def put_together() -> str:
             "except ImportError:  # only the compiler needs it",
             f"    from {PACKAGE} import uncompiled as cython",
             "if not cython.compiled:",
-            f"    from {PACKAGE}.uncompiled import copy, grow",
+            f"    from {PACKAGE}.uncompiled import copy, grow, set_field",
             *text,
             "",
         ]

@@ -4,6 +4,7 @@
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.object cimport PyObject_GenericSetAttr
 from libc.string cimport memcpy
 
 # In Python they are in uncompiled.py.
@@ -14,6 +15,11 @@ cdef inline Py_ssize_t grow(bytearray out, Py_ssize_t octets) except -1:
 
 cdef inline void copy(bytearray out, Py_ssize_t at, bytes data, Py_ssize_t begin, Py_ssize_t end) noexcept:
     memcpy(PyByteArray_AS_STRING(out) + at, PyBytes_AS_STRING(data) + begin, end - begin)
+
+# Like object.__setattr__: past the `__setattr__` of the value's class.
+cdef inline bint set_field(object value, str name, object item) except -1:
+    PyObject_GenericSetAttr(value, name, item)
+    return True
 
 cdef long _MASK
 cdef long _HALF
@@ -94,6 +100,46 @@ cdef tuple _HEADS
 cdef long _FRAME_HEAD
 cdef tuple _OCTETS
 cdef dict _STATES
+
+cdef long _UINT
+cdef long _ULONG
+cdef long _USHORT
+cdef long _UBYTE
+cdef long _BOOLEAN
+cdef long _STRING
+cdef long _BINARY
+cdef long _DESCRIBED
+
+cdef class ListField:
+    cdef str _name
+    cdef long _kind
+    cdef object _readers, _write, _default
+    cdef bint _mandatory
+    cdef bytes _default_octets
+    cdef dict _members, _written, _by_code, _by_class
+    @cython.locals(end=Py_ssize_t, composite=FieldList)
+    cdef tuple _read(self, bytes data, Py_ssize_t at, long code, long depth)
+    @cython.locals(kind=long, composite=FieldList, octets=bytes)
+    cdef bint _append(self, bytearray out, object item, long depth, bint full) except -1
+
+cdef class FieldList:
+    cdef object _made, _span, _leave, _explain, _refused, _empty
+    cdef bytes _head
+    cdef tuple _fields
+    cdef long _width, _depth
+    @cython.locals(number=long, field=ListField)
+    cdef bint _is_any_mandatory(self) except -1
+    @cython.locals(number=long, size=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, count=long, code=long, field=ListField)
+    cdef tuple _read(self, bytes data, Py_ssize_t at, long depth)
+    @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, count=long, number=long, at=Py_ssize_t, size=Py_ssize_t, is_null=bint, field=ListField)
+    cdef bint _append(self, bytearray out, object value, long depth, bint full) except -1
+
+cdef Py_ssize_t _scalar_end(long kind, bytes data, Py_ssize_t at, long code) except? -2
+@cython.locals(number=long, octet=Py_ssize_t)
+cdef object _scalar(long kind, bytes data, Py_ssize_t at, Py_ssize_t end)
+@cython.locals(number=long)
+cdef bint _append_scalar(bytearray out, long kind, object item) except -1
+cdef bint _append_octets(bytearray out, long code, bytes octets) except -1
 
 cpdef long serial_add(long value, long increment)
 cpdef long serial_distance(long start, long end)

@@ -41,3 +41,8 @@ def grow(out: bytearray, octets: int) -> int:
 def copy(out: bytearray, at: int, data: bytes, begin: int, end: int) -> None:
     """Write `data[begin:end]` into `out` at an index. Args: begin, end: within `data`, and room in `out` for it."""
     out[at : at + end - begin] = data[begin:end]
+
+
+def set_field(value: object, name: str, item: object) -> None:
+    """Set an attribute past the `__setattr__` of its class."""
+    object.__setattr__(value, name, item)

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, Generic, NoReturn, TypeVar, dataclass_transform, get_type_hints
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec import decoder, encoder, field_codecs
 from amqpmesh.router.amqp.codec.decoder import MALFORMED, Buffer, Reader, malformed
-from amqpmesh.router.amqp.codec.encoder import NULL, REFUSALS, Writer
+from amqpmesh.router.amqp.codec.encoder import MAX_DEPTH, NULL, REFUSALS
 from amqpmesh.router.amqp.codec.field_codecs import Declaration, Plan
 from amqpmesh.router.amqp.codec.types import Extension, Primitive, Symbol
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, decode_error, invalid_field, shown
@@ -50,7 +51,7 @@ class Field:
 class Composite(Declaration):
     """The declaration of a composite."""
 
-    write_full: Writer
+    list: kernel.FieldList
     fields: tuple[Field, ...]
 
 
@@ -72,12 +73,12 @@ def composite(name: str, code: int) -> Callable[[type[T]], type[T]]:
         )
         made.__init__ = _initializer(made, fields)  # type: ignore[method-assign]  # faster than the dataclass's own
         label = Symbol(name).split(":")[1]
-        write, write_full = _writers(label, code, fields)
+        of_kernel = _list_of(made, label, code, fields)
         field_codecs.DECLARED[made] = Composite(
-            Symbol(name), code, made, _reader(made, label, fields), write, write_full, fields
+            Symbol(name), code, made, of_kernel.read, of_kernel.write, of_kernel, fields
         )
         _REGISTRIES[made] = Registry(made)
-        encoder.VALUE_WRITERS[made] = write
+        encoder.VALUE_WRITERS[made] = of_kernel.write
         return made
 
     return declare
@@ -172,7 +173,7 @@ def encode_composite(value: object, *, full: bool = False) -> bytes:
     declared = field_codecs.DECLARED.get(type(value))
     if declared is None:
         raise CommandError(f"{type(value).__name__} is not a declared type")
-    write = declared.write_full if full and isinstance(declared, Composite) else declared.write
+    write = declared.list.write_full if full and isinstance(declared, Composite) else declared.write
     try:
         return write(value, 0)
     except REFUSALS as error:
@@ -242,12 +243,6 @@ def _initializer(cls: type, fields: tuple[Field, ...]) -> Callable[..., None]:
     return made
 
 
-def _octet_code(field: Field) -> int:
-    """Return the format code of a one-octet number that is a value of this field without conversion; -1: none."""
-    codes = (code for code, reader in field.plan.readers.items() if reader is decoder.read_octet)
-    return next(codes, -1)
-
-
 def _at_least_one(reader: Reader) -> Reader:
     def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
         values, offset = reader(data, offset, depth)
@@ -258,23 +253,9 @@ def _at_least_one(reader: Reader) -> Reader:
     return read
 
 
-def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
-    """Make the reader of the list behind the descriptor."""
+def _list_of(cls: type, label: str, code: int, fields: tuple[Field, ...]) -> kernel.FieldList:
+    """Make the reader and writer of a composite."""
     width = len(fields)
-    names = [field.name for field in fields]
-    # The slots are set past the __setattr__ of the frozen class.
-    setters = [getattr(cls, field.attribute).__set__ for field in fields]
-    steps = [
-        (_table(field), put, field.default, _octet_code(field)) for field, put in zip(fields, setters, strict=True)
-    ]
-    defaults = [(put, field.default) for field, put in zip(fields, setters, strict=True)]
-    # By the number of fields in the list: fields to read, fields with their default, a mandatory field that is missing.
-    present = [steps[:count] for count in range(width + 1)]
-    absent = [defaults[count:] for count in range(width + 1)]
-    missing = [next((field.name for field in fields[count:] if field.mandatory), None) for count in range(width + 1)]
-
-    # All empty values are one object, which is frozen.
-    empty = cls() if missing[0] is None else None
 
     def span(data: Buffer, offset: int, depth: int) -> tuple[int, int, int]:
         code = data[offset]
@@ -291,113 +272,37 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
             raise decode_error(f"{count} fields where {width} are defined")
         return begin, end, count
 
-    def read(data: Buffer, offset: int, depth: int) -> tuple[T, int]:
-        value = cls.__new__(cls)
-        put: Any = None
-        try:
-            depth += 1  # a composite is a described value and a list: two levels
-            if empty is not None and data[offset] == 0x45:
-                decoder.refuse_depth(depth)
-                return empty, offset + 1
-            offset, end, count = span(data, offset, depth)
-            for table, put, default, octet_code in present[count]:
-                code = data[offset]
-                # Most fields are null or a small number, and are read in place.
-                if code == 0x40 and default is not MISSING:
-                    put(value, default)
-                    offset += 1
-                elif code == octet_code:
-                    put(value, data[offset + 1])
-                    offset += 2
-                else:
-                    item, offset = table[code](data, offset + 1, depth + 1)
-                    put(value, item)
-            decoder.leave(offset, end)
-        except ProtocolError as error:
-            raise _with_field_name(where(put), error) from error
-        except MALFORMED as error:
-            raise _with_field_name(where(put), malformed(error)) from error
-        if missing[count] is not None:
-            raise invalid_field(f"{label}.{missing[count]}: is mandatory")
-        for put, default in absent[count]:
-            put(value, default)
-        return value, offset
+    def explain(error: Exception, number: int) -> Exception | None:
+        where = label if number < 0 else f"{label}.{fields[number].name}"
+        if isinstance(error, ProtocolError):
+            return _with_field_name(where, error)
+        if isinstance(error, MALFORMED):
+            return _with_field_name(where, malformed(error))
+        return None
 
-    def where(put: Any) -> str:
-        """Return the name of the field that is read, found by its setter; before the first field, the composite's."""
-        return label if put is None else f"{label}.{names[setters.index(put)]}"
+    def refused(error: Exception, number: int) -> Exception | None:
+        return ValueError(f"{label}.{fields[number].name}: {error}") if isinstance(error, REFUSALS) else None
 
-    return read
+    listed = tuple(map(_list_field, fields))
+    return kernel.FieldList(cls, _descriptor(code), listed, MAX_DEPTH, span, decoder.leave, explain, refused)
 
 
-def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, Writer]:
-    """Make two writers of the described list: without trailing nulls and defaults, and in full."""
-    head = _descriptor(code)
-    compact, in_full = _fields_writer(fields, full=False), _fields_writer(fields, full=True)
-    mandatory = [index for index, field in enumerate(fields) if field.mandatory]
-
-    def written(value: Any, depth: int, write_fields: _FieldsWriter) -> list[bytes]:
-        encoder.enter(depth + 1)
-        try:
-            octets = write_fields(value, depth + 2)
-        except REFUSALS as error:
-            raise refused(error) from error
-        for index in mandatory:
-            if octets[index] is NULL:
-                raise ValueError(f"{label}.{fields[index].name}: is mandatory")
-        return octets
-
-    def refused(error: Exception) -> ValueError:
-        """Return the refusal with the name of its field, found by its line in the source of `_fields_writer`."""
-        trace = error.__traceback__
-        assert trace is not None
-        assert trace.tb_next is not None
-        return ValueError(f"{label}.{fields[trace.tb_next.tb_lineno - 2].name}: {error}")
-
-    def write(value: Any, depth: int) -> bytes:
-        octets = written(value, depth, compact)
-        while octets and octets[-1] is NULL:
-            octets.pop()
-        return finish(octets)
-
-    def write_full(value: Any, depth: int) -> bytes:
-        return finish(written(value, depth, in_full))
-
-    def finish(octets: list[bytes]) -> bytes:
-        if not octets:
-            return head + b"\x45"
-        return encoder.compound(head, 0xC0, 0xD0, len(octets), b"".join(octets))
-
-    return write, write_full
-
-
-_FieldsWriter: TypeAlias = Callable[[Any, int], list[bytes]]
-
-
-def _fields_writer(fields: tuple[Field, ...], *, full: bool) -> _FieldsWriter:
-    """Make the writer of the fields of a value. Args: full: write defaults, too; otherwise they are null.
-
-    It is compiled from source, as dataclasses compile theirs: a loop over the fields takes three times as long.
-    """
-    names: dict[str, Any] = {"NULL": NULL}
-    written = []
-    for number, field in enumerate(fields):
-        names[f"write{number}"] = field.plan.write
-        names[f"default{number}"] = field.default
-        item = f"(item := value.{field.attribute})"
-        otherwise = f"write{number}(item, depth)"
-        if field.default is None or field.mandatory:
-            written.append(f"NULL if {item} is None else {otherwise}")
-        elif full:
-            names[f"octets{number}"] = field.plan.write(field.default, 0)
-            written.append(f"octets{number} if {item} is default{number} else NULL if item is None else {otherwise}")
-        else:
-            written.append(
-                f"NULL if {item} is default{number} or item is None or item == default{number} else {otherwise}"
-            )
-    source = "lambda value, depth: [\n" + ",\n".join(written) + "]"
-    writer: _FieldsWriter = eval(source, names)  # noqa: S307 - of names that were declared here
-    return writer
+def _list_field(field: Field) -> kernel.ListField:
+    plan, default = field.plan, field.default
+    composites = [one for one in plan.declared if isinstance(one, Composite)]
+    return kernel.ListField(
+        field.attribute,
+        plan.kind,
+        _table(field),
+        plan.write,
+        mandatory=field.mandatory,
+        default=None if field.mandatory else default,
+        default_octets=NULL if field.mandatory or default is None else plan.write(default, 0),
+        members=plan.members,
+        written=plan.written,
+        by_code={one.code: one.list for one in composites},
+        by_class={one.cls: one.list for one in composites},
+    )
 
 
 def _repr_of_what_is_set(self: object) -> str:

@@ -27,6 +27,8 @@ class Plan:
         classes: the Python classes of the values, by which a union finds the plan for a value.
         nullable: null is permitted, and reads as None.
         multiple: the annotation is one with `Multiple`.
+        kind: of a field that the kernel reads and writes (`kernel.ListField`). members, written: of an enumeration, its
+            members by value, and their encodings. declared: the described types that are permitted.
     """
 
     label: str
@@ -35,6 +37,10 @@ class Plan:
     classes: tuple[type, ...]
     nullable: bool = False
     multiple: bool = False
+    kind: str = ""
+    members: Mapping[Any, Any] | None = None
+    written: Mapping[Any, bytes] | None = None
+    declared: "tuple[Declaration, ...]" = ()
 
     def table(self) -> list[Reader]:
         """Return the readers by any octet as format code, null included if it is permitted."""
@@ -122,7 +128,8 @@ def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> 
     if kind in (Shape.MAP, Shape.LAZY_MAP):
         key, value = get_args(base)
         return _map(plan_for(key), plan_for(value), lazy=kind is Shape.LAZY_MAP)
-    plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
+    classes = (get_origin(base) or base,)
+    plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], classes, kind=kind.value)
     return reduce(_with_limit, restrictions, plan)
 
 
@@ -152,7 +159,7 @@ def _with_limit(plan: Plan, limit: MaxOctets) -> Plan:
             raise ValueError(f"{len(value)} octets are more than {most}")
         return write(value, depth)
 
-    return replace(plan, readers=_converting_readers(plan.readers, check), write=write_checked)
+    return replace(plan, readers=_converting_readers(plan.readers, check), write=write_checked, kind="")
 
 
 def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
@@ -176,7 +183,8 @@ def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
                 return encoder.FIELD_WRITERS[source](value, depth)
             raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
-    return Plan(source.value, _converting_readers(decoder.PLAIN[source], choose), write, (cls,))
+    readers = _converting_readers(decoder.PLAIN[source], choose)
+    return Plan(source.value, readers, write, (cls,), kind=source.value, members=members, written=written)
 
 
 # Described types: the descriptor chooses the reader.
@@ -242,7 +250,9 @@ def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
     writers: dict[type, Writer] = {one.cls: one.write for one in declared}
     if otherwise is read_extension:
         writers[Extension] = write_extension
-    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, _write_by_class(writers), tuple(writers))
+    readers = {0x00: descriptor_reader(declared, otherwise)}
+    write = _write_by_class(writers)
+    return Plan(label, readers, write, tuple(writers), kind="described", declared=tuple(declared))
 
 
 # Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
