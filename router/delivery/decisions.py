@@ -117,7 +117,7 @@ def _why_by_way(relay: Relay, incoming: IncomingLink, node: Node) -> Decision | 
     lane, chosen = incoming.lane, node_of(relay) or node
     if lane is not None and lane.kind is LaneKind.TRANSIT:
         return Decision.TRANSIT
-    if node.is_multicast and (node.shares or node.lane is not None):
+    if node.is_multicast and any(not share.node.is_multicast for share in node.shares):
         return Decision.TREE
     if chosen.copies:
         return Decision.COPIES

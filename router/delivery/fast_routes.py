@@ -12,7 +12,6 @@ from amqpmesh.router import kernel
 from amqpmesh.router.delivery.fast_links import FEW, set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
 from amqpmesh.router.model.credit_share import CreditShare
-from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.solo import give_solo, set_solo
 from amqpmesh.router.small_set import first
@@ -43,7 +42,7 @@ def reopen(context: Context, *, amid: bool = False) -> None:
 
 def _receivers(node: Node) -> int:
     """Return how many receivers a decision about a node looks at."""
-    return sum(len(share.node.creditors) for share in node.shares) if node.shares else len(node.creditors)
+    return len(node.creditors) + sum(len(share.node.creditors) for share in node.shares)
 
 
 def open_input(context: Context, incoming: IncomingLink) -> None:
@@ -56,11 +55,7 @@ def open_input(context: Context, incoming: IncomingLink) -> None:
         return
     if endpoint.input_handle is None or not endpoint.is_attached:
         return
-    if (
-        node is not None
-        and not incoming.connection.strict_annotations
-        and (incoming.lane is None or incoming.lane.kind is not LaneKind.TREE)
-    ):
+    if node is not None and not incoming.connection.strict_annotations and not incoming.from_old_parent:
         route = wanted_route(context, node)
     kernel.enable_fast_path(flow_state, endpoint.input_handle, route)
 
@@ -88,7 +83,7 @@ def _decide(context: Context, entry: Node) -> None:
     if config.redeliver or config.absolute_expiry or entry.remote is not None:
         return
     if entry.is_multicast:
-        decided = set_multicast(route, entry)
+        decided = set_multicast(context, route, entry)
     elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
         if decided and context.recording is None:  # its events tell how long each link had no credit
@@ -122,6 +117,9 @@ def stay_quiet(node: Node) -> None:
 
 def expanded(relay: kernel.Relay) -> None:
     """Fill in the node of a relay that the kernel has made from a fast delivery."""
-    outgoing = relay.legs[0].outgoing
+    source, outgoing = relay.source, relay.legs[0].outgoing
     assert isinstance(outgoing, OutgoingLink)
-    relay.node = outgoing.node
+    node = source.node if isinstance(source, IncomingLink) else None
+    # The legs of a multicast may leave from two nodes: from the one that it came to, and from the one of the consumers
+    # here.
+    relay.node = node if node is not None and node.is_multicast else outgoing.node

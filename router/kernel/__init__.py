@@ -88,6 +88,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     send_transfer,
 )
 from amqpmesh.router.kernel.transit_routes import TransitRoute
+from amqpmesh.router.kernel.tree_history import TreeHistory
 from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violation
 
 __all__ = [
@@ -163,6 +164,7 @@ __all__ = [
     "Sweep",
     "TransferFrame",
     "TransitRoute",
+    "TreeHistory",
     "Violation",
     "abandon",
     "apply_flow",

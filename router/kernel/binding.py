@@ -42,6 +42,7 @@ ORDER: Final = (
     "head_sections",
     "ledger",
     "delivery_keys",
+    "tree_history",
     "hop_recorder",
     "budget",
     "router_state",

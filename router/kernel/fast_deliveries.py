@@ -300,7 +300,9 @@ def _record(
         key = router.key_prefix
         if out.lane and not outgoing_tag:
             outgoing_tag = onward(incoming_tag)
-        hops_left = outgoing_tag[len(outgoing_tag) - 1] if out.lane and outgoing_tag else 0
+        # A leg of a tree has the key of its multicast, though it leaves by no lane.
+        is_key = len(outgoing_tag) > 0 and (out.lane or len(outgoing_tag) == _KEY + 1)
+        hops_left = outgoing_tag[len(outgoing_tag) - 1] if is_key else 0
         flags |= _BEGAN
     condition = 0
     if kind == _REJECTED and recorder.on_rejected is not None:

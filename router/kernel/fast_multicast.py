@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel import uncompiled as cython
+from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.relays import Leg, Relay
 
@@ -32,6 +33,7 @@ class FastMulticast:
         "incoming",
         "incoming_id",
         "incoming_tag",
+        "key",
         "legs",
         "message_format",
         "open",
@@ -47,6 +49,8 @@ class FastMulticast:
     #: -1: the sender is gone, or has settled.
     incoming_id: int
     incoming_tag: bytes
+    #: The tag on lanes; empty: it is the incoming tag with one hop less, or no leg leaves by a lane.
+    key: bytes
     #: Of the message (§2.7.5); 0: the format of the standard.
     message_format: int
     #: rcv-settle-mode second is in force.
@@ -91,7 +95,7 @@ class FastLeg:
     multicast: FastMulticast
     outgoing: KernelLink
     outgoing_id: int
-    #: The tag of the outgoing delivery is this number in hexadecimal digits.
+    #: The tag of the outgoing delivery is this number in hexadecimal digits, but on a lane that of the multicast.
     number: int
     #: The outgoing delivery is settled.
     settled: bool
@@ -110,6 +114,7 @@ def _new_multicast(
     multicast.incoming = incoming
     multicast.incoming_id = incoming_id
     multicast.incoming_tag = incoming_tag
+    multicast.key = b""
     multicast.message_format = 0
     multicast.second = second
     multicast.answered = False
@@ -169,7 +174,7 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
         incoming.session.incoming.put(received.delivery_id, received)
         incoming.unsettled[received.tag] = received
     for each in multicast.legs:
-        _expand_leg(each, relay, multicast.size)
+        _expand_leg(each, relay)
     # The first of equally strong outcomes, which need not be that of the first leg.
     relay.strongest = multicast.strongest
     multicast.legs = []
@@ -179,12 +184,13 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
     return received
 
 
-def _expand_leg(fast: FastLeg, relay: Relay, size: int) -> None:
-    """Add the leg of a fast multicast to the relay in its place. Args: size: octets of the payload."""
-    outgoing = fast.outgoing
-    sent = Delivery(outgoing, b"%x" % fast.number, relay.message_format, False, False)
+def _expand_leg(fast: FastLeg, relay: Relay) -> None:
+    """Add the leg of a fast multicast to the relay in its place."""
+    multicast, outgoing = fast.multicast, fast.outgoing
+    tag = b"%x" % fast.number if not outgoing.lane else multicast.key or onward(multicast.incoming_tag)
+    sent = Delivery(outgoing, tag, relay.message_format, False, False)
     sent.complete = True
-    sent.size = size
+    sent.size = multicast.size
     sent.leg = leg = Leg(relay, outgoing.record, False)
     leg.delivery = sent
     leg.started = True
@@ -201,3 +207,11 @@ def _expand_leg(fast: FastLeg, relay: Relay, size: int) -> None:
         leg.counted = True
         outgoing.session.outgoing.put(sent.delivery_id, sent)
         outgoing.unsettled[sent.tag] = sent
+        _free_tag(fast)
+
+
+def _free_tag(leg: FastLeg) -> None:
+    """Forget the tag of a leg from lane to lane, which another delivery may have now."""
+    multicast, outgoing = leg.multicast, leg.outgoing
+    if outgoing.lane and not multicast.key:
+        del outgoing.lane_to_lane[multicast.incoming_tag]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.solo_pool import SoloPool
+    from amqpmesh.router.kernel.tree_history import TreeHistory
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
 #: choice, each delivery leaves by all links (multicast).
@@ -37,6 +38,7 @@ class FastRoute:
         "bulk",
         "credit_slack",
         "generation",
+        "history",
         "hops",
         "left_out",
         "links",
@@ -76,8 +78,10 @@ class FastRoute:
         self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.
         self.credit_slack = 0
-        #: The hops of a delivery that enters the mesh here.
+        #: The hops of a delivery that enters the mesh here. Of a multicast: 0: it has no tree.
         self.hops = 0
+        #: The history of the tree by which deliveries come; None: they come by no tree.
+        self.history: TreeHistory | None = None
         #: Deliveries of anonymous senders that were relayed: their links' counts do not show the address.
         self.relayed = 0
         #: The delivery annotations that pass (`PASS_THEIRS` and its kin).

@@ -9,7 +9,7 @@ from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTE
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
-    from amqpmesh.router.kernel.fast_multicast import FastMulticast
+    from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
     from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.relays import Leg, Relay
@@ -98,9 +98,9 @@ class KernelLink:
         #: The terminus' unsettled map, by delivery-tag (§2.6.13). That of a sender does not hold fast deliveries: their
         #: tags are new ones of ours.
         self.unsettled = unsettled
-        #: Fast deliveries from lane to lane, which keep their tag with one hop less: by incoming tag, until the
-        #: receiver has settled them.
-        self.lane_to_lane: dict[bytes, FastDelivery] = {}
+        #: Fast deliveries and legs from lane to lane, which keep their tag with one hop less: by incoming tag, until
+        #: the receiver has settled them.
+        self.lane_to_lane: dict[bytes, FastDelivery | FastLeg] = {}
         #: Octets of the largest message: receivers: that we take, senders: that the peer takes; 0: no limit (§2.7.3).
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.

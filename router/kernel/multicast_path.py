@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.backpressure import _COPIED, _wait_for_output
+from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.fast_deliveries import _record
 from amqpmesh.router.kernel.fast_multicast import _new_leg, _new_multicast
 from amqpmesh.router.kernel.fast_route import _FRAME_HEAD, _is_free
@@ -46,13 +47,15 @@ def _relay_to_all(
     Nothing is written before all links are known to take it.
     """
     size = end - payload_at
+    incoming_tag = frame.delivery_tag
     if (
         frame.more
-        or link.lane
+        or incoming_tag is None
         or not route.links
         or size > route.room
         or (size + _FRAME_HEAD) * len(route.links) > _MOST_WRITTEN
-        or not _all_ready(router, session, route, size)
+        or (link.lane and not _is_of_tree(session, route, incoming_tag))
+        or not _all_ready(router, session, route, size, incoming_tag if link.lane else b"")
     ):
         return False
     recorder = router.recorder
@@ -65,8 +68,15 @@ def _relay_to_all(
     except Violation:
         return False  # the engine reads the frame again, finds the same error, and answers it
     settled = frame.settled == 1
-    incoming_tag = frame.delivery_tag
-    assert incoming_tag is not None
+    second = link.second and frame.rcv_settle_mode != 0
+    # The tag of legs on lanes.
+    key = b""
+    if link.lane:
+        assert route.history is not None
+        route.history.note(incoming_tag)
+        key = onward(incoming_tag)
+    elif route.hops:
+        key = router.next_key(route.hops)
     _count_first_transfer(session, link, settled, size)
     session.in_parts = False
     if size < _COPIED:
@@ -80,14 +90,15 @@ def _relay_to_all(
     header_info = 4
     recorded = False
     if recorder is not None:
-        counter = router.counter(link, incoming_tag)
+        counter = router.key_count if key and not link.lane else router.counter(link, incoming_tag)
         recorded = recorder.takes(counter)
         if recorded and frame.message_format <= 0:
             header_info = router.header.info()
     multicast: FastMulticast | None = None
     if not settled:
-        second = link.second and frame.rcv_settle_mode != 0
         multicast = _new_multicast(link, frame.delivery_id, incoming_tag, second, router.now)
+        if not link.lane:
+            multicast.key = key
         if frame.message_format > 0:
             multicast.message_format = frame.message_format
         multicast.size = size
@@ -99,7 +110,7 @@ def _relay_to_all(
     payload = data[payload_at:end]
     for each in route.links:
         out: KernelLink = each
-        delivery_id = _write_leg(out, frame, settled, payload)
+        delivery_id = _write_leg(out, frame, settled, 0 if out.lane and not second else -1, key, payload)
         sent_at = -1.0
         if recorder is not None and recorded:
             sent_at = recorder.time()
@@ -110,7 +121,7 @@ def _relay_to_all(
                     link,
                     out,
                     incoming_tag,
-                    b"",
+                    key,
                     counter,
                     size,
                     router.now,
@@ -122,6 +133,8 @@ def _relay_to_all(
         if multicast is not None:
             leg: FastLeg = _new_leg(multicast, out, delivery_id, out.last_tag)
             leg.sent_at = sent_at
+            if out.lane and link.lane:
+                out.lane_to_lane[incoming_tag] = leg
         _count_leg(router, out)
     for out in route.left_out:
         out.missed += 1
@@ -130,6 +143,11 @@ def _relay_to_all(
     link.relayed += 1
     if link.anonymous:
         route.relayed += 1
+    if route.borrowed > 0:
+        route.borrowed -= 1
+        route.credit_slack -= 1
+        if route.credit_slack < 0:
+            router.needs_update = True
     link.last_at = router.now
     link.credit_slack -= 1
     if link.credit_slack < 0:
@@ -139,12 +157,24 @@ def _relay_to_all(
     return True
 
 
-def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, size: int) -> bool:
+def _is_of_tree(session: KernelSession, route: FastRoute, tag: bytes) -> bool:
+    """Return whether a delivery that came by a lane is one of the route's tree, and has not come before.
+
+    The router decides about the first one from a new parent.
+    """
+    history = route.history
+    return history is not None and history.expects(session.wire.container, tag)
+
+
+def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, size: int, tag: bytes) -> bool:
     """Return whether each link of a route can take a delivery in one frame now.
 
     Links of one connection follow each other in the route, so the room that they need together is counted. If an output
     is full that is not being written yet, the frame waits for it.
+
+    Args: tag: of a delivery that came by a lane; empty: it came by no lane.
     """
+    next_tag = onward(tag)
     wire = None
     octets = size + _FRAME_HEAD
     beside = 0  # links of the same connection before this one
@@ -156,6 +186,8 @@ def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, s
         else:
             wire = target.wire
             beside = 0
+        if tag and out.lane and (not next_tag or tag in out.lane_to_lane or next_tag in out.unsettled):
+            return False  # it has no hops left, or needs another tag
         if (
             not _is_free(out)
             or target.remote_incoming_window <= beside
@@ -169,12 +201,20 @@ def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, s
     return True
 
 
-def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, payload: bytes) -> int:
-    """Write a whole delivery to a link that is ready. Args: frame: the incoming one. Returns: the delivery-id."""
+def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, mode: int, key: bytes, payload: bytes) -> int:
+    """Write a whole delivery to a link that is ready.
+
+    Args: frame: the incoming one. mode: the rcv-settle-mode; -1: the link's. key: the tag, if the link is a lane.
+    Returns: the delivery-id.
+    """
     target = out.session
     sink = target.wire
     size = len(payload)
-    out.last_tag += 1
+    tag = b""
+    if out.lane:
+        tag = key
+    else:
+        out.last_tag += 1
     delivery_id = target.next_delivery_id
     if target.in_full or frame.message_format > 0:
         router = sink.router
@@ -182,15 +222,15 @@ def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, payload: by
         leaving = router.outgoing_frame
         leaving.handle = out.handle
         leaving.delivery_id = delivery_id
-        leaving.delivery_tag = b"%x" % out.last_tag
+        leaving.delivery_tag = tag or b"%x" % out.last_tag
         leaving.message_format = frame.message_format if frame.message_format > 0 else 0
         leaving.settled = 1 if settled else -1
         leaving.more = False
-        leaving.rcv_settle_mode = -1
+        leaving.rcv_settle_mode = mode
         write_transfer(sink.out, target.channel, leaving, payload, sink.remote_max_frame_size, target.in_full)
     else:
         _write_whole(
-            sink.out, target.channel, out.handle, delivery_id, b"", 0, out.last_tag, settled, -1, payload, 0, size
+            sink.out, target.channel, out.handle, delivery_id, tag, 0, out.last_tag, settled, mode, payload, 0, size
         )
     _count_first_sent(target, out, settled)
     out.octets += size

@@ -13,9 +13,12 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.fast_deliveries import _record
+from amqpmesh.router.kernel.fast_multicast import _free_tag
+from amqpmesh.router.kernel.head_sections import _OURS
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 #: Legs that are looked at in the time of one delivery, if nothing is written for them.
@@ -37,18 +40,15 @@ def _take_outcome(router: KernelRouter, leg: FastLeg, state: bytes | None, settl
     if state is None or not is_terminal(state) or len(state) > _LONG_STATE:
         return False
     incoming = multicast.incoming
-    kind = state_kind(state)
-    strength = _strength(kind)
+    strength = _strength(state_kind(state))
     orphaned = multicast.incoming_id == -1 or incoming.ended
     last = multicast.unanswered == 1
     if last and not orphaned:
         if multicast.second and incoming.outstanding >= incoming.max_outstanding:
             return False
-        if incoming.selective:
-            if strength <= multicast.strength:
-                kind = state_kind(multicast.strongest)
-            if kind != _ACCEPTED:
-                return False
+        strongest = state if strength > multicast.strength else multicast.strongest
+        if not _may_be_told(incoming, strongest):
+            return False
     outgoing.count_outcome(state)
     leg.outcome = state
     leg.outcome_at = router.now
@@ -67,6 +67,15 @@ def _take_outcome(router: KernelRouter, leg: FastLeg, state: bytes | None, settl
             outgoing.session.wire.work -= _cost(multicast)
         _answer(router, multicast)
     return True
+
+
+def _may_be_told(incoming: KernelLink, outcome: bytes | None) -> bool:
+    """Return whether the sender may be told an outcome as it is."""
+    kind = state_kind(outcome)
+    if incoming.selective and kind != _ACCEPTED:
+        return False
+    # A client does not see what routers tell each other of the receiver that released its message.
+    return kind != _MODIFIED or incoming.lane or outcome is None or outcome.find(_OURS) < 0
 
 
 def _strength(kind: int) -> int:
@@ -132,6 +141,8 @@ def _settle_leg(router: KernelRouter, leg: FastLeg) -> None:
     leg.settled = True
     leg.multicast.open -= 1
     outgoing.session.outgoing.remove(leg.outgoing_id)
+    if outgoing.lane:
+        _free_tag(leg)
     if outgoing.outstanding >= outgoing.max_outstanding:
         router.mark_dirty(outgoing)
         router.needs_update = True
@@ -190,7 +201,7 @@ def _record_legs(router: KernelRouter, multicast: FastMulticast) -> None:
             link,
             leg.outgoing,
             multicast.incoming_tag,
-            b"",
+            multicast.key,
             multicast.counter,
             multicast.size,
             multicast.arrived,

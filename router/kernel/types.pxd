@@ -47,6 +47,7 @@ cdef long _ENTRY
 cdef long _UNIT
 cdef long _MOST
 cdef long _KEY
+cdef long _NUMBER
 cdef long _SETTLED
 cdef long _BEGAN
 cdef long _TIMED
@@ -365,6 +366,16 @@ cdef class FastRoute:
     cdef public long passing
     cdef public bint wanted, lists_all
     cdef public SoloPool solo
+    cdef public TreeHistory history
+
+cdef class TreeHistory:
+    cdef public str parent
+    cdef public bytes latest, before
+    cdef public double until
+    cpdef bint is_new(self, str parent, bytes tag) except -1
+    cpdef bint expects(self, str parent, bytes tag) except -1
+    @cython.locals(began=bytes)
+    cpdef bint note(self, bytes tag) except -1
 
 @cython.final
 cdef class SoloPool:
@@ -450,7 +461,7 @@ cdef class FastDelivery:
 
 cdef class FastMulticast:
     cdef public KernelLink incoming
-    cdef public bytes incoming_tag, strongest
+    cdef public bytes incoming_tag, key, strongest
     cdef public list legs
     cdef public long incoming_id, counter
     cdef public double arrived
@@ -472,10 +483,14 @@ cdef FastMulticast _new_multicast(KernelLink incoming, long incoming_id, bytes i
 cdef FastLeg _new_leg(FastMulticast multicast, KernelLink outgoing, long outgoing_id, long number)
 @cython.locals(incoming=KernelLink, received=Delivery, relay=Relay, router=KernelRouter)
 cdef Delivery _expand_multicast(FastMulticast multicast)
-@cython.locals(outgoing=KernelLink, sent=Delivery, leg=Leg)
-cdef void _expand_leg(FastLeg fast, Relay relay, long size) except *
-@cython.locals(multicast=FastMulticast, outgoing=KernelLink, incoming=KernelLink, kind=long, strength=long, orphaned=bint, last=bint)
+@cython.locals(multicast=FastMulticast, outgoing=KernelLink, tag=bytes, sent=Delivery, leg=Leg)
+cdef void _expand_leg(FastLeg fast, Relay relay) except *
+@cython.locals(multicast=FastMulticast, outgoing=KernelLink)
+cdef bint _free_tag(FastLeg leg) except -1
+@cython.locals(multicast=FastMulticast, outgoing=KernelLink, incoming=KernelLink, strength=long, orphaned=bint, last=bint, strongest=bytes)
 cdef bint _take_outcome(KernelRouter router, FastLeg leg, bytes state, bint settled) except -1
+@cython.locals(kind=long)
+cdef bint _may_be_told(KernelLink incoming, bytes outcome) except -1
 cdef long _strength(long kind) noexcept
 @cython.locals(incoming=KernelLink, outcome=bytes)
 cdef void _answer(KernelRouter router, FastMulticast multicast) except *
@@ -497,13 +512,16 @@ cdef void _end_if_done(KernelRouter router, FastMulticast multicast) except *
 cdef void _record_legs(KernelRouter router, FastMulticast multicast) except *
 @cython.locals(size=Py_ssize_t, recorder=Recorder, settled=bint, second=bint, recorded=bint, incoming_tag=bytes, counter=long,
                header_info=long, multicast=FastMulticast, leg=FastLeg, payload=bytes, out=KernelLink, each=object,
-               delivery_id=long, sent_at=double)
+               delivery_id=long, sent_at=double, key=bytes)
 cdef bint _relay_to_all(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
                         Py_ssize_t payload_at, Py_ssize_t end) except -1
-@cython.locals(wire=KernelConnection, octets=long, beside=long, each=object, out=KernelLink, target=KernelSession)
-cdef bint _all_ready(KernelRouter router, KernelSession session, FastRoute route, long size) except -1
-@cython.locals(target=KernelSession, sink=KernelConnection, router=KernelRouter, size=long, delivery_id=long, leaving=TransferFrame)
-cdef long _write_leg(KernelLink out, TransferFrame frame, bint settled, bytes payload) except? -1
+@cython.locals(history=TreeHistory)
+cdef bint _is_of_tree(KernelSession session, FastRoute route, bytes tag) except -1
+@cython.locals(wire=KernelConnection, octets=long, beside=long, each=object, out=KernelLink, target=KernelSession, next_tag=bytes)
+cdef bint _all_ready(KernelRouter router, KernelSession session, FastRoute route, long size, bytes tag) except -1
+@cython.locals(target=KernelSession, sink=KernelConnection, router=KernelRouter, size=long, delivery_id=long, leaving=TransferFrame,
+               tag=bytes)
+cdef long _write_leg(KernelLink out, TransferFrame frame, bint settled, long mode, bytes key, bytes payload) except? -1
 cdef bint _count_leg(KernelRouter router, KernelLink out) except -1
 @cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef long _id_of(object entry, bint sent) except? -2
@@ -566,7 +584,7 @@ cpdef bint scan_header(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_
 cdef Py_ssize_t _after_any(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
 @cython.locals(fields=HeaderFields)
 cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
-@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, address=long, key=bytes)
+@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, address=long, key=bytes, is_key=bint)
 cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes incoming_tag, bytes outgoing_tag,
                   long counter, long size, double arrived, double sent_at, double outcome_at, bytes state, long header_info) except -1
 cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out, FastRoute route, FastShare share) except -1
@@ -596,6 +614,7 @@ cdef Relay _relay_by_one_leg(Delivery received, Delivery sent, double now)
 cdef void _compact_relay(KernelRouter router, Delivery received, Delivery sent, Relay relay) except *
 @cython.locals(last=Py_ssize_t)
 cpdef bytes onward(bytes tag)
+cpdef bytes age(bytes tag)
 cdef bytes _outgoing_tag(FastDelivery fast)
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, size=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")

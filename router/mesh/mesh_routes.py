@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.context import Context
+    from amqpmesh.router.kernel import TreeHistory
     from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -162,6 +163,10 @@ class MeshRoutes(LocalRoutes):
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Tell whether a delivery of a tree has not come before, from another parent."""
         return self._routes.tree_histories.is_new(incoming, tag)
+
+    def tree_history(self, lane: Lane) -> TreeHistory | None:
+        """Return the history of a tree that leads to this router; None: no delivery of it has come."""
+        return self._routes.tree_histories.get(lane)
 
     def hops_behind(self, outgoing: OutgoingLink, /) -> int:
         """Return the number of hops to the farthest consumer behind a lane of a tree."""

@@ -495,3 +495,5 @@ class Routes:
         for incoming in node.incoming:
             # The link stays attached, so that the deliveries that came by it get their outcomes.
             incoming.from_old_parent = incoming.connection.peer.container_id != parent
+            if incoming.from_old_parent:
+                incoming.endpoint.flow_state.fast_route = None

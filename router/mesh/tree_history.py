@@ -1,50 +1,28 @@
-"""Histories of multicast trees, which keep a router from taking a delivery twice while a tree changes."""
+"""The histories of all multicast trees that lead to this router."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.model.lane import age
+from amqpmesh.router.kernel import TreeHistory
 
 if TYPE_CHECKING:
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink
 
 
-class TreeHistory:
-    """The ages of the latest deliveries of a tree: enough to recognize those that a new parent sends again."""
-
-    __slots__ = ("before", "latest", "parent", "until")
-
-    def __init__(self, parent: str) -> None:
-        self.parent = parent
-        #: The age of the latest delivery, and of the latest one from a parent before this one.
-        self.latest = b""
-        self.before = b""
-        #: The time, in seconds, until which it is kept when the tree is no longer used.
-        self.until = 0.0
-
-    def is_new(self, parent: str, tag: bytes) -> bool:
-        """Return True if no other parent can have sent this delivery before.
-
-        If in doubt, return False: a gap is better than a duplicate.
-        """
-        if parent != self.parent:
-            self.parent = parent
-            self.before = self.latest
-        began = age(tag)
-        self.latest = max(self.latest, began)
-        return began > self.before
-
-
 class TreeHistories:
-    """The history of each tree."""
+    """The history of each tree. The kernel asks it, too, by the fast route of the tree's node."""
 
     def __init__(self) -> None:
         self._histories: dict[Lane, TreeHistory] = {}
 
     def __contains__(self, lane: object) -> bool:
         return lane in self._histories
+
+    def get(self, lane: Lane) -> TreeHistory | None:
+        """Return the history of a tree; None: no delivery of it has come."""
+        return self._histories.get(lane)
 
     def keep(self, lane: Lane, until: float) -> None:
         """Keep the history of a tree that is no longer used. Args: until: seconds."""

@@ -24,7 +24,6 @@ MAX_HOPS: Final = 255
 
 _NUMBER: Final = 8
 _EPOCH: Final = 6
-_COUNTER: Final = 6
 
 
 class LaneKind(StrEnum):
@@ -100,11 +99,6 @@ class Keys:
         if epoch != self._epoch:
             self._epoch = epoch
             self._kernel.begin_keys(self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big"))
-
-
-def age(tag: bytes) -> bytes:
-    """Return the part of a tag that orders the deliveries of one ingress router: a later delivery has a larger one."""
-    return tag[_NUMBER : _NUMBER + _EPOCH + _COUNTER]
 
 
 def next_tag(tag: bytes) -> bytes | None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from amqpmesh.router.config.address import AddressConfig
+    from amqpmesh.router.kernel import TreeHistory
     from amqpmesh.router.model.blocked import ConsumerRouters
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -93,6 +94,10 @@ class LocalRoutes:
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Tell whether a delivery of a tree has not come before, from another parent."""
         raise NotImplementedError
+
+    def tree_history(self, _lane: Lane, /) -> TreeHistory | None:
+        """Return the history of a tree that leads to this router; None: no delivery of it has come."""
+        return None
 
     def hops_behind(self, _outgoing: OutgoingLink, /) -> int:
         """Return the number of hops to the farthest consumer behind a lane of a tree."""

@@ -217,11 +217,16 @@ def nobody() -> Network:
 
 
 def tree() -> Network:
-    mesh = World("AB", LINE[:1], AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    own = {
+        "A": AddressConfig(pattern="q", distribution=Distribution.MULTICAST),
+        "B": AddressConfig(pattern="q", distribution=Distribution.BALANCED),
+    }
+    mesh = World("AB", LINE[:1], own=own)
     for router in "AB":
         mesh[router].client().receiver("q", credit=100)
     mesh.advance(0.5)
-    return sent(mesh["A"], mesh["A"].client())
+    sent(mesh["A"], mesh["A"].client())
+    return mesh["B"]
 
 
 def over_routers() -> World:
