@@ -217,19 +217,22 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
     except RefusedError as refusal:
         refuse(context, relay, refusal.error)
         return
+    is_served = node is not None and node.has_consumers
+    if node is not None and is_served:
+        if anonymous and lane is None:
+            relay.to = to
+        if context.honours_expiry and not _note_expiry(context, relay, node, data):
+            return
+    # The history of a tree is asked last: a delivery counts as come once it is decided about.
     if (
         node is None
-        or not node.has_consumers
+        or not is_served
         or not _may_hop(context, relay, incoming, node)
         or not _is_new(context, relay, incoming)
     ):
         if node is not None:
             decisions.note(context, incoming, node, Decision.NO_RECEIVER)
         undelivered(context, relay, node)
-        return
-    if anonymous and lane is None:
-        relay.to = to
-    if context.honours_expiry and not _note_expiry(context, relay, node, data):
         return
     relay.node = node
     known = decisions.before(context, relay, incoming, node, named, has_route=has_route)

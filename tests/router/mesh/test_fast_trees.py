@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.composite import encode_composite
-from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.codec.types import Symbol, Timestamp
 from amqpmesh.router.amqp.events import DispositionReceived, TransferReceived
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Received, Released
-from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Properties
 from amqpmesh.router.config.file import AddressConfig, Overflow
 from amqpmesh.router.kernel import FastLeg, FastMulticast
 from tests.router.delivery.test_fast_routes import Events, decided, events, send
@@ -346,6 +346,36 @@ def test_while_trees_change_nobody_gets_a_message_twice(settled: bool, rejoined:
         assert those == [each for each in order if each in those]
         assert len(those) >= 20
     tree.mesh.leave()
+
+
+def test_a_message_that_was_not_decided_about_when_its_parent_was_lost_comes_by_the_next_parent() -> None:
+    expiring = AddressConfig(pattern="news", distribution=Distribution.MULTICAST, absolute_expiry=True)
+    mesh = World(
+        "ABCD", [("A", "B"), ("A", "C"), ("B", "D"), ("C", "D")], own={**dict.fromkeys("ABC", NEWS), "D": expiring}
+    )
+    parent = mesh["D"].mesh.topology.parent("A")
+    assert parent is not None
+    (other,) = {"B", "C"} - {parent}
+    consumer, slow, producer = mesh["D"].client(), mesh[other].client(), mesh["A"].client()
+    consumer.receiver("news", credit=10)
+    waiting = slow.receiver("news", credit=1)
+    mesh.advance(0.3)
+    link = producer.sender("news")
+    mesh.advance(0.3)
+    producer.send(link, settled=True)
+    payload = encode_composite(Properties(subject="x" * 500, absolute_expiry_time=Timestamp(2**42))) + message(
+        header=False
+    )
+    sent = producer.send(link, payload[:200], more=True)
+    mesh.advance(0.1)
+    mesh.cut(*mesh.between(parent, "D"))
+    mesh.advance(0.2)
+    waiting.flow(10)
+    producer.resume(sent, payload[200:])
+    mesh.advance(0.2)
+    assert [bytes(each.payload) for each in slow.take()] == [message(), payload]
+    assert [bytes(each.payload) for each in consumer.take()] == [message(), payload]
+    mesh.leave()
 
 
 def test_a_router_where_the_address_is_no_multicast_decides_and_the_others_do_not(events: Events) -> None:
