@@ -96,6 +96,7 @@ def _all() -> Iterator[Goal]:
     yield Goal("1,000 connections at once", 3.0, "s", figure("storm", "1,000 at once", "seconds"))
     yield Goal("wait of a bystander of hostile peers", 0.1, "s", most("hostile", "seconds"))
     yield Goal("resident memory more for hostile peers", 65_536, "KiB", most("hostile", "kib"))
+    yield Goal("the faster of two directions with slow readers, of the slower", 3.0, "", most("directions", "times"))
     yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
     take = figure("uncompiled", "100 B unsettled", "messages_per_second")
     yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)

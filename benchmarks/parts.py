@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from benchmarks.bench import Bench, progress
+from benchmarks.directions import directions
 from benchmarks.hostile import hostile
 from benchmarks.memory import memory, storm
 from benchmarks.patterns import patterns
@@ -247,6 +248,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "hops": hops,
     "memory": memory,
     "storm": storm,
+    "directions": directions,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,

@@ -25,6 +25,11 @@ small deliveries pass, large ones fill less of it (`narrow_window`).
 UNSENT = 2**19
 """Octets that the system accepts for a neighbour before it has sent the earlier ones."""
 
+UNSENT_TO_SENDER = 2**17
+"""Octets that the system accepts for a peer that reads slowly and sends, before it has sent the earlier ones. The
+flows by which the peer may send more come behind them.
+"""
+
 NEARBY = 0.002
 """Seconds of a round trip up to which a neighbour is nearby. A distant neighbour needs more octets under way for the
 same rate, and waiting is a smaller part of its total latency: there the system sizes the buffers.
@@ -116,11 +121,16 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
 
     def limit_buffers(self) -> None:
         """Limit the octets that wait in the system's buffers: there, urgent octets cannot overtake earlier ones."""
+        self.limit_unsent(UNSENT)
         with suppress(OSError):
-            if UNSENT_OPTION is not None:
-                self._socket.setsockopt(socket.IPPROTO_TCP, UNSENT_OPTION, UNSENT)
             if (trip := self.round_trip()) is not None and trip <= NEARBY:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+
+    def limit_unsent(self, octets: int) -> None:
+        """Limit the octets that the system accepts before it has sent the earlier ones, where the system can do so."""
+        if UNSENT_OPTION is not None:
+            with suppress(OSError):  # the peer is gone already, or is another worker
+                self._socket.setsockopt(socket.IPPROTO_TCP, UNSENT_OPTION, octets)
 
     def round_trip(self) -> float | None:
         """Return the shortest round trip so far, in seconds; None: the system does not say."""

@@ -391,7 +391,7 @@ def _relay_first(
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
-    session.release(1)
+    session.pass_on(end - payload_at)
     _count_relayed(router, link, out, route, None)
     if not target.woken:
         target.stir()
@@ -460,7 +460,7 @@ def _relay_next(
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
-    session.release(1)
+    session.pass_on(size)
     if wire.sending and not out.dirty:  # as for a first frame
         router.mark_dirty(out)
         router.needs_update = True

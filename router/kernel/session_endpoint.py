@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
-#: Octets. Whole deliveries of fewer widen the window of their session, as small ones do: as many of them as the widest
-#: window has take no more memory than a window of full frames.
-_MEDIUM: Final = 8192
+#: Octets of a window of larger frames that may still be widened. A window of full frames has as many.
+_WIDE: Final = 2**22
 
 
 class SessionOwner(Protocol):
@@ -81,8 +80,8 @@ class KernelSession:
         #: The outgoing channel; -1 while unmapped.
         self.channel = -1
         self.window_size = window_size
-        #: The size that the window may reach in steps, while deliveries are not large and leave at once. `small`: the
-        #: number of such frames in a row.
+        #: The size that the window may reach in steps, while frames leave at once and a window of them has at most
+        #: `_WIDE` octets. `small`: the number of such frames in a row.
         self.widest = window_size
         self.small = 0
         self.initial_outgoing_id = initial_outgoing_id
@@ -147,7 +146,7 @@ class KernelSession:
         return window
 
     def release(self, frames: int) -> None:
-        """Release `frames` held frames; 0: one small frame that left at once. The window may grow again."""
+        """Release `frames` held frames; 0: one that left at once, and was counted. The window may grow again."""
         self.held -= frames
         if frames:
             self.small = 0
@@ -156,12 +155,18 @@ class KernelSession:
         self.look()
 
     def count_large(self, size: int) -> None:
-        """Count a delivery of one frame that is not small and leaves at once. Args: size: octets of its payload.
+        """Count a frame of 4 KiB or more that leaves at once. Args: size: octets of its payload.
 
-        A narrow window of medium frames is less than what may wait on the way to the peer if it reads slowly. Each flow
-        that opens the window comes behind that, and a peer with much to receive could send little.
+        A window of few octets is less than what may wait on the way to a peer that reads slowly. Each flow that opens
+        the window comes behind that: a peer with much to receive could send little.
         """
-        self.small = self.small + 1 if size < _MEDIUM else 0
+        self.small = self.small + 1 if size <= _WIDE // (2 * self.window_size) else 0
+
+    def pass_on(self, size: int) -> None:
+        """Release a held frame, of a delivery of several, that leaves at once. Args: size: octets of its payload."""
+        self.held -= 1
+        self.count_large(size)
+        self.release(0)
 
     def look(self) -> None:
         """Have the window announced if it has grown by half its size, or if the peer can send nothing."""

@@ -29,7 +29,7 @@ cdef long _DISPOSITION_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
-cdef long _MEDIUM
+cdef long _WIDE
 cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
@@ -264,6 +264,7 @@ cdef class KernelSession:
     cpdef long announce(self) except? -1
     cpdef bint release(self, long frames) except -1
     cpdef void count_large(self, long size) except *
+    cpdef void pass_on(self, long size) except *
     @cython.locals(gathered=long, width=long, limit=long)
     cpdef void look(self) except *
     cpdef bint stir(self) except -1

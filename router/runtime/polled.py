@@ -197,7 +197,7 @@ class PolledTransport(Transport):
             self._driver.core.sent(self._record, now)
         else:
             self._set_unsent(memoryview(data)[sent:])
-            self._driver.core.output_blocked(self._record)
+            self._output_blocked()
             self._update_events()
 
     def _write_rest(self, rest: memoryview) -> None:

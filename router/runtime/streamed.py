@@ -70,7 +70,7 @@ class StreamTransport(Transport):
                 self._driver.core.sent(self._record, now)
                 return
             rest = memoryview(data)[sent:]
-        self._driver.core.output_blocked(self._record)
+        self._output_blocked()
         self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection only
         self._start(self._write_rest, rest)

@@ -7,7 +7,7 @@ import trio
 
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
-from amqpmesh.router.io.streams import BATCH_TIME, TcpStream
+from amqpmesh.router.io.streams import BATCH_TIME, UNSENT_TO_SENDER, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.logs.frame_trace import FrameTracer
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -40,6 +40,9 @@ class Transport(ABC):
     It takes octets from the core and hands them to the system in one step. It takes no more until the system has
     accepted all of them. So a peer that does not read delays no other peer.
     """
+
+    #: Less output waits in the system's buffers than the system would accept.
+    _is_limited = False
 
     def __init__(
         self, driver: Driver, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
@@ -140,6 +143,18 @@ class Transport(ABC):
         """Stop writing: the connection is over, whatever is left."""
 
     # ------------------------------------------------------------------------------------------------- telling the core
+
+    def _output_blocked(self) -> None:
+        """Tell the core that the system has not accepted all output.
+
+        From then on, less output waits in the system's buffers if the peer sends, too. Flows cannot overtake that
+        output, so a peer that reads slowly and gets much could send little.
+        """
+        self._driver.core.output_blocked(self._record)
+        if not self._is_limited and self._record.incoming and self._record.role != "mesh":
+            self._is_limited = True
+            if (tcp := self._tcp) is not None:
+                tcp.limit_unsent(UNSENT_TO_SENDER)
 
     def _receive(self, data: bytes, until: float) -> bool:
         """Pass new input to the core, which has had all earlier input. Args and returns: as of `_receive_more`."""

@@ -79,7 +79,7 @@ class Everything(dict[str, Any]):
 
 FIGURES = {
     *("cpu_us", "messages_per_second", "megabytes_per_second", "p50_us", "p99_us"),
-    *("kib", "kept_kib", "octets", "kept_octets", "seconds"),
+    *("kib", "kept_kib", "octets", "kept_octets", "seconds", "times"),
 }
 
 

@@ -14,7 +14,7 @@ from amqpmesh.router.core import Core
 from amqpmesh.router.io.dialing import open_tcp
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
-from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, TcpStream
+from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, UNSENT_TO_SENDER, TcpStream
 
 
 class Recorded(trio.abc.HalfCloseableStream):
@@ -115,6 +115,24 @@ async def test_it_is_known_how_far_a_peer_is() -> None:
         assert 0 < trip < 1
         assert within.round_trip() == 0.0, "workers of one router"
     assert near.round_trip() is None, "it is closed"
+
+
+async def test_little_waits_in_the_system_for_a_peer_that_sends_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = TcpStream(socket.create_connection(listener.getsockname()))
+        far = TcpStream(listener.accept()[0])
+    within, other = (TcpStream(each) for each in socket.socketpair())
+    async with near, far, within, other:
+        within.limit_unsent(UNSENT_TO_SENDER)  # the system has no such limit between workers
+        written = []
+        for _ in range(2):
+            written.append(0)
+            while sent := near.send_nowait(bytes(1 << 16)):
+                written[-1] += sent
+            while far.receive_nowait(1 << 20):
+                pass
+            near.limit_unsent(UNSENT_TO_SENDER)
+        assert written[1] < written[0] / 2
 
 
 async def test_between_neighbours_little_waits_where_nothing_can_pass() -> None:

@@ -156,6 +156,32 @@ async def test_a_peer_that_does_not_read_stops_nobody_and_misses_nothing() -> No
     assert router.statistics().is_empty
 
 
+@pytest.mark.parametrize("sends", [True, False])
+async def test_less_output_waits_in_the_system_if_its_peer_does_not_read_and_sends(
+    sends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(streams.TcpStream, "limit_unsent", lambda _, octets: limits.append(octets))
+    async with Router(listeners=[LOOPBACK], max_frame_size=65_536) as router, trio.open_nursery() as nursery:
+        stalled, flooding = await connect(router), await connect(router)
+        await stalled.attach(Role.RECEIVER, "slow")
+        other = replace(attached(Role.SENDER if sends else Role.RECEIVER, "other"), name="other", handle=1)
+        await stalled.write(credit(1000), other)
+        await stalled.expect(Attach)
+        await flooding.attach(Role.SENDER, "slow")
+
+        async def flood() -> None:
+            for each in range(1000):
+                await flooding.send(each, b"x" * 50_000, settled=True)
+
+        nursery.start_soon(flood)
+        with trio.fail_after(10):
+            while router.statistics().router.buffered == 0:  # until the sockets are full
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert limits == ([streams.UNSENT_TO_SENDER] if sends else [])
+
+
 async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

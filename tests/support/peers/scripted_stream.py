@@ -50,13 +50,14 @@ class Peer:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
-        #: The id of the first delivery that may not be sent yet, for want of credit or window.
+        #: The id of the first delivery that may not be sent yet, for want of credit or window. `credit_limit`: for want
+        #: of credit. `window_limit`: the id of the first transfer frame that may not be sent yet.
         self.limit = 0
         #: Of the frame that came last.
         self.channel = 0
         self._frames = FrameReader(2**20)
         self._writing = trio.Lock()
-        self._credit_limit = self._window_limit = 0
+        self.credit_limit = self.window_limit = 0
 
     async def write(self, *parts: bytes | Performative, channel: int = 0) -> None:
         """Send bytes and frames, all at once; frames of performatives go on `channel`."""
@@ -154,12 +155,12 @@ class Peer:
         each.
         """
         if isinstance(performative, Begin):
-            self._window_limit = performative.incoming_window
+            self.window_limit = performative.incoming_window
         elif isinstance(performative, Flow):
-            self._window_limit = (performative.next_incoming_id or 0) + performative.incoming_window
+            self.window_limit = (performative.next_incoming_id or 0) + performative.incoming_window
             if performative.handle == 0 and performative.link_credit is not None:
-                self._credit_limit = (performative.delivery_count or 0) + performative.link_credit
-        self.limit = min(self._window_limit, self._credit_limit)
+                self.credit_limit = (performative.delivery_count or 0) + performative.link_credit
+        self.limit = min(self.window_limit, self.credit_limit)
 
     async def _more(self) -> bool:
         data = await self.stream.receive_some()
