@@ -27,6 +27,8 @@ class Peer:
     """The name of the connector that opened the connection; "": the peer opened it."""
     hostname: str | None = None
     """The hostname of its `open` (§2.7.1): the host that the peer asks for."""
+    host: str = ""
+    """The address of its host, without a port; "": it has none."""
     tenant: str = ""
     """The tenant: the first part of the key of each address that the peer names."""
 

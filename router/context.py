@@ -25,6 +25,7 @@ from amqpmesh.topology.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.amqp.events import Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
@@ -81,6 +82,8 @@ class Context:
         self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
         #: An address pattern makes messages expire by the wall clock.
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
+        #: The rules for clients; None: each client may do everything.
+        self.policy: Policy | None = None
         #: The router takes nothing new.
         self.draining = False
 
@@ -130,6 +133,8 @@ class Context:
         self.undelivered = 0
         self.expired = 0
         self.stolen = 0
+        #: Connections, links and messages that the policy did not permit.
+        self.denied = 0
         self.irregular_heads = 0
         #: Connections given to other workers of this router, and connections from them.
         self.handed_over = 0

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.access.change import put_in_force
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import Error
@@ -41,6 +42,7 @@ from amqpmesh.router.telemetry.recording import Recording
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.config.users import Users
@@ -98,6 +100,12 @@ class Core:
         self.context.routes = LocalRoutes() if mesh is None else mesh.mesh_routes
         self.context.kernel.unit = UNIT if mesh is None else UNIT_IN_MESH
 
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Put a policy in force, also for connections and links that exist: those that it does not permit are ended."""
+        self._begin(now)
+        put_in_force(self.context, policy)
+        finish_batch(self.context)
+
     # ------------------------------------------------------------------------------------------------- connections
 
     def accept(
@@ -112,13 +120,15 @@ class Core:
         certificate_subject: str | None = None,
         users: Users | None = None,
         own: bool = False,
+        inside: bool = False,
         negotiation: Negotiation | None = None,
     ) -> ConnectionRecord:
         """Take a connection that a peer has made to `listener`.
 
         Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the client's
             verified certificate, DER. certificate_user, certificate_subject: read from it. users: for PLAIN and SCRAM.
-            own: the router itself is at the other end, and serves its own nodes. negotiation: of the layers below AMQP,
+            own: the router itself is at the other end, and serves its own nodes. inside: a program in the router's
+            process is at the other end. negotiation: of the layers below AMQP,
             if another process of this router has done it.
         """
         negotiation = negotiation or Negotiation(
@@ -133,7 +143,7 @@ class Core:
         engine = endpoint(self.context.id, listener, negotiation, now)
         context = self.context
         record = ConnectionRecord(
-            number, engine, listener, host, now, memory=context.budget, freed=context.freed, own=own
+            number, engine, listener, host, now, memory=context.budget, freed=context.freed, own=own, inside=inside
         )
         record.certificate = certificate
         record.certificate_subject = certificate_subject

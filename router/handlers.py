@@ -7,6 +7,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.access.rights import admit
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
@@ -107,6 +108,7 @@ class Handlers:
             mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
             certificate_subject=record.certificate_subject,
             hostname=event.open.hostname,
+            host=record.host,
             **record.origin,
         )
         engine.remote = of_open(event.open)
@@ -123,6 +125,8 @@ class Handlers:
         self._context.set_timer(record, engine.next_timer())
         if record.listener is not None and record.listener.redirect is not None:
             self._redirect(record, record.listener.redirect.place)
+            return
+        if not admit(self._context, record):
             return
         if record.role == "mesh":
             engine.flow_state.container = intern(event.open.container_id)

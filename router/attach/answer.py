@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from amqpmesh.policies.access import may_consume
+from amqpmesh.policies.groups import May
+from amqpmesh.router.access.rights import check, check_address
 from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
@@ -124,8 +126,9 @@ class Attaching:
                 assert isinstance(endpoint, Sender)
                 link = self._consumer(record, endpoint, attach)
         except (RefusedError, ProtocolError) as refusal:
+            reason: str | None = None
             if isinstance(refusal, RefusedError):
-                error = refusal.error
+                error, reason = refusal.error, refusal.reason
             elif refusal.scope is Scope.LINK:  # an error in its unsettled map, which is read only now
                 error = Error(condition=refusal.condition, description=str(refusal))
             else:
@@ -133,7 +136,7 @@ class Attaching:
             for each in resumed:
                 self._steal(record, each)
             endpoint.refuse(error)
-            self.refused(record, endpoint, error)
+            self.refused(record, endpoint, error, reason)
             return
         endpoint.context = link
         if octets:
@@ -155,15 +158,19 @@ class Attaching:
         end_undecided(self._context, record, endpoint, attach)
         return {}
 
-    def refused(self, record: ConnectionRecord, endpoint: Link, error: Error) -> None:
-        """Log and record that a peer's attach was refused. Raises: as `attached`."""
+    def refused(self, record: ConnectionRecord, endpoint: Link, error: Error, reason: str | None = None) -> None:
+        """Log and record that a peer's attach was refused.
+
+        Args: reason: for the log; None: the description of the error.
+        Raises: as `answer`.
+        """
         self._context.log.info(
             "link refused",
             connection=record.number,
             peer=record.host,
             link=endpoint.name,
             condition=error.condition,
-            reason=error.description,
+            reason=reason or error.description,
         )
         if self._context.recording is not None:
             self._context.recording.refused(endpoint, record, error)
@@ -198,14 +205,17 @@ class Attaching:
         to: str | None = None
         container: str | None = None
         if target.dynamic:
+            check(context, record, May.DYNAMIC)
             node = self._make_dynamic(record, endpoint, _lifetime(target))
             named: str | None = self._dynamic_name(node)
         elif target.address is None:
             # The anonymous terminus: each message goes to the address in its `to`.
+            check(context, record, May.ANONYMOUS)
             node, named = None, None
         else:
             named = target.address
             place = self._lookup.place(named)
+            check_address(context, record, place.name, place.container, sends=True)
             node = self._lookup.target(record, attach, place)
             if node is None:
                 to, container = place.address if place.name else None, place.container
@@ -259,7 +269,11 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
         node: LocalNode
+        copy = source.distribution_mode is DistributionMode.COPY
+        if copy:
+            check(context, record, May.COPY)
         if source.dynamic:
+            check(context, record, May.DYNAMIC)
             node = self._make_dynamic(record, endpoint, _lifetime(source))
             named = self._dynamic_name(node)
         elif source.address is None:
@@ -267,13 +281,13 @@ class Attaching:
         else:
             named = source.address
             place = self._lookup.place(named)
+            check_address(context, record, place.name, place.container, sends=False)
             node = self._lookup.source(record, attach, place)
             if isinstance(node, DynamicNode) and not (node.is_open or node.maker is record):
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
             if not (isinstance(node, DynamicNode) or may_consume(place.name) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
-        copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
@@ -341,10 +355,12 @@ class Attaching:
     def _key(self, record: ConnectionRecord, endpoint: Link) -> LinkKey:
         """Return the identity of a link between two containers (§2.6.1).
 
-        A container-id proves nothing. So it only counts together with the virtual host, and the user or else the host.
+        A container-id proves nothing. So it only counts together with the tenant, the virtual host, and the user or
+        else the host.
         """
         peer = record.peer
-        return peer.hostname or "", record.principal, peer.container_id, endpoint.name, endpoint.role is Role.SENDER
+        role = endpoint.role is Role.SENDER
+        return peer.tenant, peer.hostname or "", record.principal, peer.container_id, endpoint.name, role
 
     def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
         """Detach a link that was attached a second time: the second attach wins (§2.6.1)."""
@@ -366,7 +382,7 @@ class Attaching:
         """Log, once in `TOLD_TIME`, that two live connections of a container have a link of the same name."""
         now, told = self._context.now, self._logged_shared
         assert holder.key is not None
-        container = hash(holder.key[:3])
+        container = hash(holder.key[:4])
         if told.get(container, now) > now:
             return
         told[container] = now + TOLD_TIME

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.access.rights import check_address
 from amqpmesh.router.address_syntax import local_key, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.credit.sinks import FixedCredit
@@ -209,7 +210,8 @@ class Lookup:
         """Return the node for a message, and the address that its `to` stands for, after aliases.
 
         Returns: None for the node: no receiver of the address is known.
-        Raises: RefusedError: the address can never be served, or the configuration redirects it (§2.8.18).
+        Raises: RefusedError: the address can never be served, or the configuration redirects it (§2.8.18); or the
+            sender may not send to it.
         """
         lane, only = incoming.lane, incoming.container
         if lane is not None:
@@ -224,6 +226,7 @@ class Lookup:
         if not place.name:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
+        check_address(self._context, incoming.connection, place.name, place.container, sends=True)
         tenant = incoming.connection.peer.tenant
         if self._is_here(place) and place.config.redirect is not None:
             return self._redirected(incoming, tenant, place), place.address

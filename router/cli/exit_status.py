@@ -27,11 +27,13 @@ class Exit(IntEnum):
     """The peer cannot be reached, refuses our login, or has ended the connection or the link."""
     TIMED_OUT = 4
     """Nothing happened for as long as `--timeout` allows."""
+    NO = 5
+    """The answer is no: the policy does not permit it, or a check has findings."""
 
 
 EPILOG: Final = (
     "Exit status: 0: done. 1: failed, for example a message was not accepted, or a port is in use. 2: the arguments or "
-    "the configuration are wrong. 3: the peer cannot be reached, or refused. 4: timed out."
+    "the configuration are wrong. 3: the peer cannot be reached, or refused. 4: timed out. 5: the answer is no."
 )
 """The last lines of every command's help."""
 

@@ -21,8 +21,9 @@ from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
 from amqpmesh.router.config.observability import LogConfig, TelemetryConfig
+from amqpmesh.router.config.policy_file import PolicyConfig, load_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
-from amqpmesh.router.config.tables import Table, declared, parsed, read, setting, table, written
+from amqpmesh.router.config.tables import Table, declared, parsed, read, rows, setting, table, written
 from amqpmesh.router.config.users import Users
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Overflow",
     "PasswordConfig",
     "PlaceConfig",
+    "PolicyConfig",
     "RedirectConfig",
     "RouterConfig",
     "TelemetryConfig",
@@ -79,8 +81,8 @@ def default_id() -> str:
 class RouterConfig(Limits):
     """A whole configuration.
 
-    `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log` and `telemetry` are tables of
-    their own in the file. `worker` is not in the file: see `router.config.workers`.
+    `mesh`, `policy`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log` and `telemetry` are
+    tables of their own in the file. `worker` is not in the file: see `router.config.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -93,6 +95,7 @@ class RouterConfig(Limits):
     login_memory: int = setting(default=10_000, low=1)
     login_queue: int = setting(default=1_000, low=1)
     mesh: MeshConfig | None = setting(default=None, apart=True)
+    policy: PolicyConfig | None = setting(default=None, apart=True)
     listeners: tuple[ListenerConfig, ...] = setting(default=(), apart=True)
     connectors: tuple[ConnectorConfig, ...] = setting(default=(), apart=True)
     container_links: tuple[LinkConfig, ...] = setting(default=(), apart=True)
@@ -175,10 +178,12 @@ def load(file: Path) -> RouterConfig:
     config = parse(parsed(file), file)
     if config.mesh is not None:
         _check_files(config.mesh, file, "mesh")
+    if config.policy is not None:
+        _check_content(load_policy, config.policy.file, file, "policy.file")
     for position, listener in enumerate(config.listeners):
         _check_files(listener, file, f"listener[{position}]")
         if listener.users is not None:
-            _check_users(listener.users, file, f"listener[{position}].users")
+            _check_content(Users.load, listener.users, file, f"listener[{position}].users")
     for position, connector in enumerate(config.connectors):
         _check_files(connector, file, f"connector[{position}]")
     return config
@@ -196,22 +201,22 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
     router = read(RouterConfig, raw.get("router", {}), file=file, where="router")
     limits = router.limits()
 
-    def rows(kind: type[T], name: str, **given: object) -> tuple[T, ...]:
-        found = enumerate(_rows(raw, name, file))
-        return tuple(read(kind, row, file=file, where=f"{name}[{position}]", **given) for position, row in found)
+    def listed(kind: type[T], name: str, **given: object) -> tuple[T, ...]:
+        return tuple(each for _, each in rows(kind, raw, name, file=file, **given))
 
     try:
         return replace(
             router,
             log=read(LogConfig, raw.get("log", {}), file=file, where="log"),
             mesh=read(MeshConfig, raw["mesh"], file=file, where="mesh") if "mesh" in raw else None,
+            policy=read(PolicyConfig, raw["policy"], file=file, where="policy") if "policy" in raw else None,
             telemetry=(
                 read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
             ),
-            listeners=rows(ListenerConfig, "listener", connections=router.connections, **limits),
-            connectors=rows(ConnectorConfig, "connector", **limits),
-            container_links=rows(LinkConfig, "link"),
-            addresses=rows(AddressConfig, "address"),
+            listeners=listed(ListenerConfig, "listener", connections=router.connections, **limits),
+            connectors=listed(ConnectorConfig, "connector", **limits),
+            container_links=listed(LinkConfig, "link"),
+            addresses=listed(AddressConfig, "address"),
             elsewhere=read(ElsewhereConfig, raw.get("elsewhere", {}), file=file, where="elsewhere"),
         )
     except ConfigError as error:
@@ -219,14 +224,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-_TABLES = ("router", "log", "telemetry", "mesh", "listener", "connector", "link", "address", "elsewhere")
-
-
-def _rows(raw: Mapping[str, object], name: str, file: Path) -> list[object]:
-    rows = raw.get(name, [])
-    if not isinstance(rows, list):
-        raise ConfigError(str(file), name, f"is a list of tables: [[{name}]]")
-    return rows
+_TABLES = ("router", "log", "telemetry", "mesh", "policy", "listener", "connector", "link", "address", "elsewhere")
 
 
 def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
@@ -247,9 +245,9 @@ def _check_files(shown: Table, file: Path, where: str) -> None:
             raise ConfigError(str(file), key, f"{path}: {error.strerror or error}") from None
 
 
-def _check_users(path: Path, file: Path, where: str) -> None:
+def _check_content(load: Callable[[Path], object], path: Path, file: Path, where: str) -> None:
     try:
-        Users.load(path)
+        load(path)
     except ConfigError as error:
         raise ConfigError(str(file), where, str(error)) from None
 
@@ -263,6 +261,8 @@ def lines(config: RouterConfig) -> Iterator[str]:
         yield from written(config.telemetry, "\n[telemetry]")
     if config.mesh is not None:
         yield from written(config.mesh, "\n[mesh]")
+    if config.policy is not None:
+        yield from written(config.policy, "\n[policy]")
     for heading, tables in (
         ("listener", config.listeners),
         ("connector", config.connectors),

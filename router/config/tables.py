@@ -164,6 +164,20 @@ def read(cls: type[T], raw: object, *, file: Path, where: str = "", **given: obj
         raise ConfigError(str(file), at.where, at.reason) from None
 
 
+def rows(cls: type[T], raw: Mapping[str, object], name: str, *, file: Path, **given: object) -> Iterator[tuple[str, T]]:
+    """Return the tables of a list of tables in a parsed document, each with its key in errors, `listener[0]`.
+
+    Args: name: of the list; without it there are none. file, given: as of `read`.
+    Raises: ConfigError: as `read`.
+    """
+    found = raw.get(name, [])
+    if not isinstance(found, list):
+        raise ConfigError(str(file), name, f"is a list of tables: [[{name}]]")
+    for position, row in enumerate(found):
+        key = f"{name}[{position}]"
+        yield key, read(cls, row, file=file, where=key, **given)
+
+
 def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object]) -> T:
     if not isinstance(raw, Mapping):
         raise _RefusedError("", "must be a table")

@@ -139,6 +139,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             undelivered=core.context.undelivered,
             expired=core.context.expired,
             stolen=core.context.stolen,
+            denied=core.context.denied,
             handed_over=core.context.handed_over,
             taken_up=core.context.taken_up,
             irregular=core.context.irregular_heads,

@@ -13,6 +13,7 @@ from amqpmesh.router.model.links import IncomingLink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.policies.rights import Rights
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
     from amqpmesh.router.amqp.sasl.mechanisms import Work
@@ -52,6 +53,7 @@ class ConnectionRecord:
         "freed",
         "host",
         "incoming",
+        "inside",
         "limits",
         "listener",
         "login",
@@ -64,6 +66,7 @@ class ConnectionRecord:
         "own",
         "peer",
         "remembered",
+        "rights",
         "role",
         "stalled",
         "stands_by",
@@ -86,6 +89,7 @@ class ConnectionRecord:
         memory: Budget,
         freed: Freed,
         own: bool = False,
+        inside: bool = False,
     ) -> None:
         """Args: config: of the listener that accepted it, or of the connector that opened it. memory, freed: of the
         router.
@@ -112,9 +116,13 @@ class ConnectionRecord:
         self.trace_frames = config.trace_frames
         #: True if this router is also the peer: it may then consume the router's own addresses, and is not counted.
         self.own = own
+        #: True if a program has the peer's links within the router's process: it may do all that the router may.
+        self.inside = inside
         #: The peer's address, without its port.
         self.host = host
-        self.peer = Peer(container_id="", **self.origin)
+        self.peer = Peer(container_id="", host=host, **self.origin)
+        #: What the policy lets the peer do; None: the policy does not rule the connection.
+        self.rights: Rights | None = None
         #: True if the container accepts messages for nodes that do not exist.
         self.doubtful = False
         #: The peer's certificate, verified by TLS; DER.

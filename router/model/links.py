@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The identity of a link between two containers, by which a second attach steals it (§2.6.1): virtual host, principal,
 #: container-id, link name, and the direction (True: we send).
-LinkKey = tuple[str, str, str, str, bool]
+LinkKey = tuple[str, str, str, str, str, bool]
 
 
 #: Shared empty values of most links; nothing is ever added to them.

@@ -21,6 +21,9 @@ class RefusedError(Exception):
         condition: AmqpCondition | LinkCondition,
         description: str,
         info: Mapping[Symbol, Value] | None = None,
+        reason: str | None = None,
     ) -> None:
+        """Args: reason: for the log; None: the description, which the peer gets."""
         super().__init__(description)
+        self.reason = reason or description
         self.error = Error(condition=condition, description=description, info=info)

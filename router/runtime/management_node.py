@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import trio
 
+from amqpmesh.router.access.rights import may_change
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.client.connections.in_process import InProcess
@@ -130,7 +131,7 @@ class ManagementNode(LinkFactory):
         driver = self._driver
         assert driver is not None
         asking = brought_by(driver.core.context.nodes, service.ADDRESS, tag)
-        if asking is None or asking.listener is None or not asking.listener.manage:
+        if asking is None or not may_change(asking):
             return None
         who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
 

@@ -20,6 +20,7 @@ from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.arguments import demand_trio
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
+from amqpmesh.router.config.policy_file import load_policy
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
 from amqpmesh.router.incremental import Steps, run_to_end
@@ -47,6 +48,7 @@ from amqpmesh.router.statistics.router_statistics import (
 )
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
     from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
@@ -152,6 +154,7 @@ class Router(LinkFactory):
         await trio.lowlevel.checkpoint()
         mesh = self.config.mesh
         member = self._member()
+        policy = self._policy()
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
@@ -163,6 +166,8 @@ class Router(LinkFactory):
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
+            if policy is not None:
+                core.set_policy(policy, trio.current_time())
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             telemetry = self._record(core)
@@ -261,8 +266,9 @@ class Router(LinkFactory):
             return settled
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
-        """Read users and certificates again, for new connections. Open connections stay, except those to routers of the
-        mesh that are not trusted any more.
+        """Read users and certificates again, for new connections, and the policy, for all. Open connections stay,
+        except those that the policy does not permit any more, and those to routers of the mesh that are not trusted any
+        more.
 
         Args: config: the new configuration, to be compared with the current one.
         Returns: the keys that differ: they need a restart.
@@ -275,9 +281,12 @@ class Router(LinkFactory):
         accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
         connectors = (*self.connectors, *self._on_demand)
         connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in connectors]
+        policy = self._policy()
         if self._membership is not None and core.mesh is not None:
             self._membership.reload(core.mesh, trio.current_time())
-            self._driver.settle()
+        if policy is not None:
+            core.set_policy(policy, trio.current_time())
+        self._driver.settle()
         self._credentials = accepting
         for connector, credentials in zip(connectors, connecting, strict=True):
             connector.credentials = credentials
@@ -325,6 +334,10 @@ class Router(LinkFactory):
 
     def _drive(self, core: Core) -> Driver:
         return Driver(core)
+
+    def _policy(self) -> Policy | None:
+        """Read the policy; None: there is none. Raises: ConfigError: the file is not valid."""
+        return None if self.config.policy is None else load_policy(self.config.policy.file)
 
     def _member(self) -> Membership | None:
         return membership(self.config)

@@ -58,6 +58,8 @@ class RouterStatistics(Outcomes):
     """Deliveries whose ttl or absolute-expiry-time ended in this router."""
     stolen: int
     """Links that another connection took over (link stealing, §2.6.1)."""
+    denied: int
+    """Connections, links and messages that the policy did not permit."""
     handed_over: int
     """Connections handed over to another worker of this router, at which the address of their first link lives."""
     taken_up: int

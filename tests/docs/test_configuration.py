@@ -22,17 +22,20 @@ from amqpmesh.router.config.file import (
     MeshConfig,
     PasswordConfig,
     PlaceConfig,
+    PolicyConfig,
     RedirectConfig,
     RouterConfig,
     TelemetryConfig,
     TlsConfig,
     parse,
 )
+from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
 from amqpmesh.router.config.tables import Table, declared
 from tests.docs.pages import ROOT
 
 PAGE = "".join(
-    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8") for name in ("configuration.md", "addresses.md")
+    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
+    for name in ("configuration.md", "addresses.md", "policy.md")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -49,6 +52,10 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`redirect` of an address": (RedirectConfig, None),
     "`redirect` of a listener": (PlaceConfig, None),
     "`[elsewhere]`": (ElsewhereConfig, None),
+    "`[policy]`": (PolicyConfig, None),
+    "`[[tenant]]`": (TenantConfig, None),
+    "`match` of a tenant": (MatchConfig, None),
+    "`[[group]]`": (GroupConfig, None),
     "`[log]`": (LogConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
 }
@@ -106,5 +113,6 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
 
 
 def test_the_examples_are_right() -> None:
-    examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    # Those of a policy are in a file of its own.
+    examples = re.findall(r"```toml\n(.*?)```", PAGE.split("# Two teams on one mesh")[0], re.DOTALL)
     assert {parse(tomllib.loads(example), Path("a.toml")).id for example in examples} == {"A"}

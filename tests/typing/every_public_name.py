@@ -76,6 +76,7 @@ from amqpmesh import (
     Overflow,
     PasswordConfig,
     PlaceConfig,
+    PolicyConfig,
     Primitive,
     ProtocolError,
     Reason,
@@ -272,6 +273,7 @@ def configuration(folder: Path) -> RouterConfig:
     return RouterConfig(
         id="A",
         mesh=mesh,
+        policy=PolicyConfig(file=folder / "policy.toml"),
         listeners=(public, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),

@@ -118,7 +118,9 @@ class InProcess(LinkManager):
             )
             engine = Engine(settings, Negotiation(server=False), trio.current_time())
             self._fault = None
-            record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
+            record = self._record = core.accept(
+                self._listener, NAME, trio.current_time(), secured=True, own=self._own, inside=True
+            )
             client_connection = ClientConnection(
                 engine, wake=self._wake_up, opened=lambda: self.opened(client_connection), ended=self._connection_ended
             )

@@ -1,0 +1,89 @@
+"""Groups of peers, and what a group may do."""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from amqpmesh.policies import variables
+from amqpmesh.policies.access import Peer, is_reserved
+from amqpmesh.policies.names import NamePattern
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class May(StrEnum):
+    """The rights that are no matter of a single address."""
+
+    DYNAMIC = "dynamic"
+    """Links with a dynamic source or target (§3.5.3, §3.5.4)."""
+    ANONYMOUS = "anonymous"
+    """Links without an address in the target. The address of each message is judged, too."""
+    COPY = "copy"
+    """Receivers of copies (§3.5.3, distribution-mode)."""
+    CONTAINER = "container"
+    """Addresses at a certain router or container: `name@container`."""
+
+
+class Manage(StrEnum):
+    """The rights of a group at the management node."""
+
+    READ = "read"
+    WRITE = "write"
+    """Change what can be changed, and read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Peers, by what they show, and their rights. A condition that is empty holds for each peer."""
+
+    name: str
+    key: str
+    """The place of the group in the policy: `group[0]`."""
+    tenant: str = ""
+    """The key of its tenant."""
+    users: tuple[NamePattern, ...] = ()
+    certificates: tuple[NamePattern, ...] = ()
+    networks: tuple[Network, ...] = ()
+    send: tuple[str, ...] = ()
+    """Patterns of addresses; they may have variables."""
+    receive: tuple[str, ...] = ()
+    may: frozenset[May] = frozenset()
+    manage: frozenset[Manage] = frozenset()
+
+    def has(self, peer: Peer) -> bool:
+        """Tell whether a peer, whose tenant is known, is in the group."""
+        return (
+            peer.tenant == self.tenant
+            and (not self.users or _any(self.users, peer.user))
+            and (not self.certificates or _any(self.certificates, peer.certificate_subject))
+            and (not self.networks or _is_within(self.networks, peer.host))
+        )
+
+
+def _any(patterns: tuple[NamePattern, ...], name: str | None) -> bool:
+    return name is not None and any(each.matches(name) for each in patterns)
+
+
+def _is_within(networks: tuple[Network, ...], host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False  # a stream without an address
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in each for each in networks)
+
+
+def pattern_fault(pattern: str) -> str | None:
+    """Return the reason to refuse a pattern of addresses in a group; None: there is none."""
+    faults: tuple[Callable[[str], str | None], ...] = (_emptiness, variables.fault, _reservation)
+    return next((fault for check in faults if (fault := check(pattern)) is not None), None)
+
+
+def _emptiness(pattern: str) -> str | None:
+    return None if pattern else "must not be empty"
+
+
+def _reservation(pattern: str) -> str | None:
+    return "is a router's own address, which no pattern gives: see manage" if is_reserved(pattern) else None

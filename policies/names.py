@@ -1,0 +1,40 @@
+"""Patterns of names: of users, hosts' names, and certificates.
+
+Unlike an address, a name has no tokens: a `*` stands for any characters, also none, and each other character for
+itself. Names are compared exactly, as they were proved.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NamePattern:
+    """A pattern of names: `svc-*`."""
+
+    text: str
+    _parts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_parts", tuple(self.text.split("*")))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def matches(self, name: str) -> bool:
+        """Tell whether a name falls under the pattern. The time is linear in the lengths of both for each `*`.
+
+        The parts between the `*` are looked for from the left, each at its first place: a later place leaves less room
+        for the rest.
+        """
+        first, *rest = self._parts
+        if not rest:
+            return name == first
+        if len(name) < len(first) + len(rest[-1]) or not (name.startswith(first) and name.endswith(rest[-1])):
+            return False
+        at, end = len(first), len(name) - len(rest[-1])
+        for part in rest[:-1]:
+            found = name.find(part, at, end)
+            if found < 0:
+                return False
+            at = found + len(part)
+        return True

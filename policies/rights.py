@@ -1,0 +1,89 @@
+"""The rights of a peer: those of all its groups together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpmesh.policies.groups import Manage, May
+from amqpmesh.policies.patterns import PatternTable
+from amqpmesh.policies.variables import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from amqpmesh.policies.groups import Group
+    from amqpmesh.policies.policy import Policy
+
+
+class Grant(NamedTuple):
+    """A line of the policy that permits something."""
+
+    group: str
+    """The name of the group."""
+    key: str
+    """The place in the policy: `group[0].send[1]`."""
+    line: str
+    """The value there."""
+
+    def __str__(self) -> str:
+        return f'{self.key} of group "{self.group}": {self.line}'
+
+
+class Rights:
+    """The rights of a peer, and the lines of the policy that give them.
+
+    Peers of the same groups, tenant and user share one object.
+
+    Each question is answered with the line that permits it; None: no line does.
+    """
+
+    __slots__ = ("__weakref__", "_manage", "_may", "_receive", "_send", "groups", "policy")
+
+    def __init__(self, policy: Policy, groups: tuple[Group, ...], values: Mapping[str, str]) -> None:
+        """Args: policy: that these rights are of. values: of the variables in patterns."""
+        self.policy = policy
+        self.groups = tuple(each.name for each in groups)
+        self._send = _table(_granted(groups, "send", values))
+        self._receive = _table(_granted(groups, "receive", values))
+        self._may: dict[May, Grant] = {}
+        self._manage: dict[Manage, Grant] = {}
+        for group in groups:
+            for right in group.may:
+                self._may.setdefault(right, Grant(group.name, f"{group.key}.may", right))
+            for managed in group.manage:
+                self._manage.setdefault(managed, Grant(group.name, f"{group.key}.manage", managed))
+
+    def send(self, address: str) -> Grant | None:
+        """Return the line by which it may send to an address, without its container."""
+        return self._send.lookup(address)
+
+    def receive(self, address: str) -> Grant | None:
+        """Return the line by which it may receive from an address, without its container."""
+        return self._receive.lookup(address)
+
+    def may(self, right: May) -> Grant | None:
+        """Return the line by which it has a right that is not a matter of a single address."""
+        return self._may.get(right)
+
+    def manage(self, right: Manage) -> Grant | None:
+        """Return the line by which it may read, or change, at the management node."""
+        found = self._manage.get(right)
+        return self._manage.get(Manage.WRITE) if found is None and right is Manage.READ else found
+
+
+def _granted(groups: Iterable[Group], action: str, values: Mapping[str, str]) -> dict[str, Grant]:
+    """Return the patterns of addresses of groups, each with the first line that has it.
+
+    Args: action: `send` or `receive`.
+    """
+    found: dict[str, Grant] = {}
+    for group in groups:
+        for position, line in enumerate(getattr(group, action)):
+            pattern = filled(line, values)
+            if pattern is not None:
+                found.setdefault(pattern, Grant(group.name, f"{group.key}.{action}[{position}]", line))
+    return found
+
+
+def _table(patterns: Mapping[str, Grant]) -> PatternTable[Grant]:
+    return PatternTable(patterns.items())

@@ -1,0 +1,78 @@
+"""Tenants: whose addresses a peer names.
+
+A tenant is chosen by what the connection shows, never by what a message says. A peer of one tenant cannot name an
+address of another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.policies.names import NamePattern
+
+OPERATOR: Final = "operator"
+"""The reserved name of the tenant that has the routers' own nodes, and the links that routers attach themselves."""
+
+LONGEST: Final = 64
+"""Characters of the longest name: it is a part of the key of each address, also between routers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """One way into a tenant: all that is given has to match."""
+
+    listener: NamePattern | None = None
+    hostname: NamePattern | None = None
+    """Of the hostname in the peer's `open` (§2.7.1), which the peer chooses freely."""
+    user: NamePattern | None = None
+    """Of the user that was proved."""
+    certificate: NamePattern | None = None
+    """Of the subject of the client certificate, as OpenSSL writes it: `CN=alice,O=Example`."""
+
+    def fits(self, peer: Peer) -> bool:
+        """Tell whether a peer comes in this way. What the peer does not show matches no pattern, not even `*`."""
+        return all(
+            pattern is None or (shown is not None and pattern.matches(shown))
+            for pattern, shown in (
+                (self.listener, peer.listener),
+                (self.hostname, peer.hostname),
+                (self.user, peer.user),
+                (self.certificate, peer.certificate_subject),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A tenant, and the ways into it."""
+
+    name: str
+    match: tuple[Match, ...] = ()
+    default: bool = False
+    """A peer that comes into no other tenant is in this one."""
+
+    @property
+    def key(self) -> str:
+        """The first part of the keys of its addresses: the operator's is empty, as without tenants."""
+        return "" if self.name == OPERATOR else self.name
+
+
+def fault(name: str) -> str | None:
+    """Return the reason to refuse the name of a tenant; None: there is none."""
+    if not name:
+        return "must not be empty"
+    if len(name) > LONGEST:
+        return f"must be at most {LONGEST} characters"
+    # Names appear in addresses of entities, in file names of records, and on terminals.
+    if not (name.isascii() and all(each.isalnum() or each in "-_" for each in name)):
+        return "must be letters and digits of ASCII, - and _"
+    return None
+
+
+def tenant_of(tenants: Sequence[Tenant], peer: Peer) -> Tenant | None:
+    """Return the first tenant that a peer comes into, else the default; None: it comes into none."""
+    for tenant in tenants:
+        if any(each.fits(peer) for each in tenant.match):
+            return tenant
+    return next((tenant for tenant in tenants if tenant.default), None)

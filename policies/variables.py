@@ -1,0 +1,45 @@
+"""Variables in patterns of addresses: `replies/${user}/#`.
+
+A value stands for itself. It can neither act as `*` or `#`, nor reach beyond its place: else the user `alice.boss`
+could have the addresses of `boss`, or the user `#` those of all.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
+_KNOWN: Final = ("user", "tenant")
+_SEPARATORS: Final = "/."
+LONGEST: Final = 255
+"""Characters of the longest value: it is a part of an address."""
+
+
+def names(pattern: str) -> tuple[str, ...]:
+    """Return the variables of a pattern, in their order."""
+    return tuple(_VARIABLE.findall(pattern))
+
+
+def fault(pattern: str) -> str | None:
+    """Return the reason to refuse a pattern for its variables; None: there is none."""
+    unknown = next((name for name in names(pattern) if name not in _KNOWN), None)
+    if unknown is not None:
+        return f"has the unknown variable ${{{unknown}}}; known are ${{user}} and ${{tenant}}"
+    return "has a ${ without its }" if "${" in _VARIABLE.sub("", pattern) else None
+
+
+def filled(pattern: str, values: Mapping[str, str]) -> str | None:
+    """Return a pattern with the values of its variables.
+
+    Returns: None: the pattern gives this peer nothing. A variable has no value, or one that is empty or too long, or
+        that contains NUL, a separator that the pattern has, too, or a token that would be `*` or `#`.
+    """
+    fixed = _VARIABLE.sub("", pattern)
+    forbidden = {each for each in _SEPARATORS if each in fixed} | {"\0"}
+    for name in names(pattern):
+        value = values.get(name, "")
+        if not value or len(value) > LONGEST or not forbidden.isdisjoint(value):
+            return None
+        if not {"*", "#"}.isdisjoint(re.split(r"[/.]", value)):
+            return None
+    return _VARIABLE.sub(lambda found: values[found[1]], pattern)

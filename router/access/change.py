@@ -1,0 +1,85 @@
+"""A changed policy: it holds for connections and links that exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.groups import May
+from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection
+from amqpmesh.router.address_syntax import split
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import DynamicNode
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.policy import Policy
+    from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.model.connections import ConnectionRecord
+
+
+def put_in_force(context: Context, policy: Policy) -> None:
+    """Put a policy in force. New links and messages are judged by it at once; those that exist, one after the other."""
+    context.policy = policy
+    context.kernel.epoch += 1  # addresses of anonymous senders are judged again
+    if context.connections:
+        context.chores.put_off(_apply(context, policy))
+
+
+def _apply(context: Context, policy: Policy) -> Steps[None]:
+    """Judge all connections and links again. A step is a connection or a link."""
+    for record in list(context.connections):
+        if context.policy is not policy:
+            return
+        if record.lost or record.engine.remote is None or not is_judged(context, record):
+            continue
+        admitted = policy.admit(record.peer)
+        if admitted is None or admitted.peer.tenant != record.peer.tenant:
+            refuse_connection(context, record, "its tenant has changed")
+        elif admitted.rights is not record.rights:
+            record.rights = admitted.rights
+            yield from _apply_to_links(context, record, admitted.rights)
+        yield
+
+
+def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
+    links: list[IncomingLink | OutgoingLink] = [*record.incoming, *record.outgoing]
+    for link in links:
+        if record.rights is not rights or record.lost:
+            return
+        lacking = None if link.endpoint.flow_state.ended else _lack(link, rights)
+        if lacking is not None:
+            context.denied += 1
+            context.log.info(
+                "right withdrawn",
+                connection=record.number,
+                peer=record.host,
+                link=link.endpoint.name,
+                reason=f"no group permits {lacking} any more",
+            )
+            error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
+            fail_link(context, link, error)
+        yield
+
+
+def _lack(link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
+    """Return the right that a link needs and its peer does not have, for the log; None: there is none."""
+    sends = isinstance(link, IncomingLink)
+    needed = set()
+    if isinstance(link, OutgoingLink) and link.copy:
+        needed.add(May.COPY)
+    if isinstance(link.node, DynamicNode):
+        if link.node.maker is link.connection:
+            needed.add(May.DYNAMIC)
+    elif link.node is None:
+        needed.add(May.ANONYMOUS)
+        if isinstance(link, IncomingLink) and link.container is not None:
+            needed.add(May.CONTAINER)
+    else:
+        name, container = split(link.node.name)
+        lacking = lack(rights, name, container, sends=sends)
+        if lacking is not None:
+            return lacking
+    return next((right for right in May if right in needed and rights.may(right) is None), None)

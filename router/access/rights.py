@@ -1,0 +1,129 @@
+"""Checks of what a peer may do, and refusals.
+
+A peer is told that it may not, and nothing of the policy. The log says which right no group of the peer has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.groups import Manage, May
+from amqpmesh.router.address_syntax import DYNAMIC, without_secret
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.delivery.link_loss import close_connection
+from amqpmesh.router.model.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.model.connections import ConnectionRecord
+
+NOT_PERMITTED: Final = "not permitted"
+"""The description of each refusal: a peer learns nothing of what exists, or of what others may do."""
+
+
+def is_judged(context: Context, record: ConnectionRecord) -> bool:
+    """Tell whether the policy rules a connection: those that clients have made to a listener.
+
+    It rules neither links within the process, nor neighbours, nor containers that the router itself connects to.
+    """
+    listener = record.listener
+    return context.policy is not None and listener is not None and not (listener.is_mesh or record.inside)
+
+
+def admit(context: Context, record: ConnectionRecord) -> bool:
+    """Give a peer that has opened its connection its tenant and its rights.
+
+    Returns: False: it is in no tenant, and its connection was closed (§2.8.15, unauthorized-access).
+    """
+    if not is_judged(context, record):
+        return True
+    assert context.policy is not None
+    admitted = context.policy.admit(record.peer)
+    if admitted is None:
+        refuse_connection(context, record, "the peer is in no tenant")
+        return False
+    record.peer, record.rights = admitted
+    return True
+
+
+def refuse_connection(context: Context, record: ConnectionRecord, reason: str) -> None:
+    """Close a connection that the policy does not permit. Args: reason: for the log."""
+    context.denied += 1
+    context.log.warning(
+        "peer refused",
+        connection=record.number,
+        peer=record.host,
+        container=record.peer.container_id,
+        user=record.peer.user,
+        reason=reason,
+    )
+    error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
+    close_connection(context, record, error)
+
+
+def check(context: Context, record: ConnectionRecord, right: May) -> None:
+    """Check a right that is no matter of a single address. Raises: RefusedError: the peer does not have it."""
+    rights = _rights(context, record)
+    if rights is not None and rights.may(right) is None:
+        _deny(context, rights, right)
+
+
+def check_address(context: Context, record: ConnectionRecord, name: str, container: str | None, *, sends: bool) -> None:
+    """Check that a peer may send to an address, or receive from it.
+
+    Args: name, container: of the address, after aliases. An empty name: it stands for all nodes of the container.
+    Raises: RefusedError: the peer may not.
+    """
+    rights = _rights(context, record)
+    lacking = None if rights is None else lack(rights, name, container, sends=sends)
+    if lacking is not None:
+        assert rights is not None
+        _deny(context, rights, lacking)
+
+
+def lack(rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
+    """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
+    if name.startswith(f"{DYNAMIC}/"):
+        return None  # its 128 random bits are the permission; who may receive from it is decided elsewhere
+    if is_reserved(name):
+        return None if rights.manage(Manage.READ) is not None else "manage: read"
+    if container is not None and rights.may(May.CONTAINER) is None:
+        return May.CONTAINER
+    if not name:
+        return None if rights.may(May.ANONYMOUS) is not None else May.ANONYMOUS
+    granted = rights.send(name) if sends else rights.receive(name)
+    return None if granted is not None else f"{'send to' if sends else 'receive from'} {without_secret(name)}"
+
+
+def may_change(record: ConnectionRecord) -> bool:
+    """Tell whether a peer may change what the management node can change: its listener, or a group, permits it."""
+    if record.listener is not None and record.listener.manage:
+        return True
+    return record.rights is not None and record.rights.manage(Manage.WRITE) is not None
+
+
+def _rights(context: Context, record: ConnectionRecord) -> Rights | None:
+    """Return the rights of a peer; None: the policy does not rule its connection.
+
+    A policy that has just changed is in force at once, also where it has not been applied to links that exist.
+    Raises: RefusedError: the peer is in no tenant any more, or in another one.
+    """
+    if not is_judged(context, record):
+        return None
+    rights = record.rights
+    if rights is None or rights.policy is not context.policy:
+        assert context.policy is not None
+        admitted = context.policy.admit(record.peer)
+        if admitted is None or admitted.peer.tenant != record.peer.tenant:
+            raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason="its tenant has changed")
+        rights = record.rights = admitted.rights
+    return rights
+
+
+def _deny(context: Context, rights: Rights, lacking: str) -> NoReturn:
+    context.denied += 1
+    groups = ", ".join(rights.groups) or "none"
+    reason = f"no group permits {lacking}; its groups: {groups}"
+    raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason)

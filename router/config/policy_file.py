@@ -1,0 +1,177 @@
+"""The policy file: tenants, groups, and their rights. `[policy] file` of the configuration names it.
+
+It is the same file at each router of a mesh, so nothing in it depends on a router. Keys are as in the configuration.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from amqpmesh.policies import tenants
+from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.names import NamePattern
+from amqpmesh.policies.policy import Policy
+from amqpmesh.policies.tenants import Match, Tenant
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.tables import Rule, Table, emptiness, parsed, rows, setting, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LARGEST = 4 * 2**20
+"""Octets of the largest policy file: a policy of some ten thousand groups."""
+
+_TABLES = ("tenant", "group")
+
+
+def _each(check: Callable[[str], str | None]) -> Callable[[tuple[str, ...]], str | None]:
+    """Return a check of a list of texts, which names the first that is wrong."""
+
+    def found(texts: tuple[str, ...]) -> str | None:
+        for text in texts:
+            fault = check(text)
+            if fault is not None:
+                return f'"{text}" {fault}'
+        return None
+
+    return found
+
+
+def _network_fault(text: str) -> str | None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        return f"is no network: {error}"
+    return None
+
+
+@table
+class PolicyConfig(Table):
+    """The policy of the router."""
+
+    file: Path = setting()
+
+
+@table
+class MatchConfig(Table):
+    """A way into a tenant: all keys that are given have to match."""
+
+    listener: str | None = setting(default=None, check=emptiness)
+    hostname: str | None = setting(default=None, check=emptiness)
+    user: str | None = setting(default=None, check=emptiness)
+    certificate: str | None = setting(default=None, check=emptiness)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "listener",
+            "or hostname, user or certificate is required: for any peer, say default = true",
+            lambda c: (c.listener, c.hostname, c.user, c.certificate) == (None,) * 4,
+        ),
+    )
+
+    @property
+    def match(self) -> Match:
+        """The rule."""
+        return Match(
+            listener=_pattern(self.listener),
+            hostname=_pattern(self.hostname),
+            user=_pattern(self.user),
+            certificate=_pattern(self.certificate),
+        )
+
+
+@table
+class TenantConfig(Table):
+    """A tenant."""
+
+    name: str = setting(check=tenants.fault)
+    match: tuple[MatchConfig, ...] = setting(default=())
+    default: bool = setting(default=False)
+
+    @property
+    def tenant(self) -> Tenant:
+        """The tenant."""
+        return Tenant(name=self.name, match=tuple(each.match for each in self.match), default=self.default)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("match", "is required, or default = true", lambda c: not (c.match or c.default)),
+    )
+
+
+@table
+class GroupConfig(Table):
+    """A group of peers, and its rights."""
+
+    name: str = setting(check=emptiness)
+    tenant: str | None = setting(default=None)
+    users: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    certificates: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    networks: tuple[str, ...] = setting(default=(), check=_each(_network_fault))
+    send: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
+    receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
+    may: tuple[May, ...] = setting(default=())
+    manage: tuple[Manage, ...] = setting(default=())
+
+    def group(self, key: str, tenant: str) -> Group:
+        """Return the group. Args: key: its place in the policy. tenant: the key of its tenant."""
+        return Group(
+            name=self.name,
+            key=key,
+            tenant=tenant,
+            users=tuple(map(NamePattern, self.users)),
+            certificates=tuple(map(NamePattern, self.certificates)),
+            networks=tuple(map(ipaddress.ip_network, self.networks)),
+            send=self.send,
+            receive=self.receive,
+            may=frozenset(self.may),
+            manage=frozenset(self.manage),
+        )
+
+
+def load_policy(file: Path) -> Policy:
+    """Read a policy file.
+
+    Raises: ConfigError: with the file, the key (`group[0].send`) and the reason.
+    """
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise ConfigError(str(file), "file", error.strerror or str(error)) from None
+    if size > LARGEST:
+        raise ConfigError(str(file), "file", f"is larger than {LARGEST} octets")
+    return parse_policy(parsed(file), file)
+
+
+def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:
+    """Return the policy in a parsed TOML document.
+
+    Args: file: named in errors.
+    Raises: ConfigError: as `load_policy`.
+    """
+    unknown = sorted(raw.keys() - set(_TABLES))
+    if unknown:
+        raise ConfigError(str(file), unknown[0], f"unknown table; known are {', '.join(_TABLES)}")
+    found: dict[str, Tenant] = {}
+    for key, given in rows(TenantConfig, raw, "tenant", file=file):
+        if given.name in found:
+            raise ConfigError(str(file), f"{key}.name", f"the tenant {given.name} is given twice")
+        if given.default and any(each.default for each in found.values()):
+            raise ConfigError(str(file), f"{key}.default", "another tenant is the default already")
+        found[given.name] = given.tenant
+    groups: dict[tuple[str, str], Group] = {}
+    for key, row in rows(GroupConfig, raw, "group", file=file):
+        if found and row.tenant is None:
+            raise ConfigError(str(file), f"{key}.tenant", f"is required: one of {', '.join(found)}")
+        if row.tenant is not None and row.tenant not in found:
+            raise ConfigError(str(file), f"{key}.tenant", f"there is no tenant {row.tenant}")
+        tenant = "" if row.tenant is None else found[row.tenant].key
+        if (tenant, row.name) in groups:
+            raise ConfigError(str(file), f"{key}.name", f"the group {row.name} is given twice")
+        groups[tenant, row.name] = row.group(key, tenant)
+    return Policy(tuple(found.values()), tuple(groups.values()))
+
+
+def _pattern(text: str | None) -> NamePattern | None:
+    return None if text is None else NamePattern(text)

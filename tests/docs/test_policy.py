@@ -1,0 +1,33 @@
+"""The page on policies: its policy, its commands, and their answers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.router.cli.main import main
+from amqpmesh.router.config.file import load
+from tests.docs.pages import blocks, commands
+
+PAGE = "operate/policy.md"
+
+
+def test_each_command_answers_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy, config = blocks(PAGE, "toml")
+    (tmp_path / "policy.toml").write_text(policy.text)
+    (tmp_path / "router.toml").write_text(config.text)
+    found = load(tmp_path / "router.toml")
+    assert found.policy is not None
+    assert found.policy.file == tmp_path / "policy.toml"
+    for block in blocks(PAGE, "console"):
+        for command in commands(block):
+            program, *given = shlex.split(command.line)
+            assert program == "amqpmesh"
+            status = main(given)
+            assert capsys.readouterr().out.splitlines() == command.output
+            assert status == (5 if any(": no:" in each or "refused" in each for each in command.output) else 0)

@@ -1,0 +1,67 @@
+"""A policy, seen by clients that nobody here wrote: they are refused, served, and detached when it changes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.interop
+
+TEXT = {"sections": [[0x77, ["string", "hello"]]]}
+ALICE = ("--mechanism", "SCRAM-SHA-256", "--user", "alice", "--password", "correct horse")
+POLICY = """
+[[group]]
+name = "one"
+users = ["alice"]
+send = ["mail/${{user}}", "open"]
+receive = ["mail/${{user}}"{more}]
+"""
+
+
+@pytest.fixture
+def policy(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY.format(more=', "open"'))
+    return file
+
+
+@pytest.fixture
+def router(start_router, users, policy):
+    return start_router(f"""
+        [router]
+        id = "A"
+        drain = 0.2
+        [policy]
+        file = "{policy}"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        sasl = ["SCRAM-SHA-256"]
+        users = "{users}"
+    """)
+
+
+def test_a_client_does_what_its_group_may_and_nothing_else(router, client):
+    receiver = client("rhea_receive", router.url, "--address", "mail/alice", *ALICE)
+    receiver.expect("attached")
+    sender = client("rhea_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT])
+    sender.finish()
+    receiver.finish()
+    assert sender.of("outcome")[0]["outcome"] == "accepted"
+    refused = client("rhea_send", router.url, "--address", "mail/bob", *ALICE, messages=[TEXT])
+    refused.finish(status=1)
+    assert not refused.of("outcome")
+
+
+def test_a_link_ends_when_its_right_is_taken_away(router, client, policy):
+    kept = client("rhea_receive", router.url, "--address", "mail/alice", *ALICE)
+    kept.expect("attached")
+    lost = client("rhea_receive", router.url, "--address", "open", *ALICE)
+    lost.expect("attached")
+    policy.write_text(POLICY.format(more=""))
+    router.process.send_signal(signal.SIGHUP)
+    lost.finish(status=1)
+    sender = client("rhea_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT])
+    sender.finish()
+    kept.finish()
+    assert sender.of("outcome")[0]["outcome"] == "accepted"

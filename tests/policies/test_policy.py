@@ -1,0 +1,203 @@
+"""Policies: tenants, groups, and the rights of a peer; judged a second time by a simple judge."""
+
+from __future__ import annotations
+
+import gc
+import ipaddress
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.policies.findings import findings
+from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.names import NamePattern
+from amqpmesh.policies.policy import Policy
+from amqpmesh.policies.rights import Rights
+from amqpmesh.policies.tenants import Match, Tenant, fault
+from amqpmesh.policies.variables import filled
+
+TEXTS = st.text("ab*./", max_size=8)
+
+
+@given(pattern=TEXTS, name=TEXTS)
+def test_a_star_in_the_pattern_of_a_name_stands_for_any_characters(pattern: str, name: str) -> None:
+    simple = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+    assert NamePattern(pattern).matches(name) is simple
+
+
+@pytest.mark.parametrize(
+    ("pattern", "user", "expected"),
+    [
+        ("replies/${user}/#", "alice", "replies/alice/#"),
+        ("replies/${user}/#", "alice.smith", "replies/alice.smith/#"),
+        ("replies/${user}/#", "alice@example.org", "replies/alice@example.org/#"),
+        ("replies.${user}.#", "alice.smith", None),  # else alice could have what alice.smith may
+        ("replies/${user}/#", "alice/boss", None),
+        ("replies/${user}/#", "#", None),
+        ("replies/${user}/#", "*", None),
+        ("replies/${user}/#", "a.#", None),
+        ("replies/${user}/#", "", None),
+        ("replies/${user}/#", "a\0b", None),
+        ("replies/${user}/#", "x" * 256, None),
+        ("${user}", "${tenant}", "${tenant}"),
+    ],
+)
+def test_a_value_in_a_pattern_stands_for_itself(pattern: str, user: str, expected: str | None) -> None:
+    assert filled(pattern, {"user": user, "tenant": "t"}) == expected
+
+
+def test_a_peer_without_a_user_has_no_pattern_with_a_user() -> None:
+    assert rights(Group(name="g", key="group[0]", send=("to/${user}", "all"))).send("to/") is None
+
+
+@pytest.mark.parametrize("pattern", ["", "$management", "amqp$x", "a/${user", "a/${host}", "a/${}"])
+def test_such_a_pattern_is_refused(pattern: str) -> None:
+    assert pattern_fault(pattern) is not None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a*", "a\0", "ünïcode", "x" * 65, "a@b", "#"])
+def test_such_a_name_of_a_tenant_is_refused(name: str) -> None:
+    assert fault(name) is not None
+
+
+def rights(*groups: Group, **shown: str) -> Rights:
+    admitted = Policy([], groups).admit(Peer(container_id="c", **shown))
+    assert admitted is not None
+    return admitted.rights
+
+
+def test_rights_of_all_groups_of_a_peer_add_up() -> None:
+    one = Group(name="one", key="group[0]", users=(NamePattern("a*"),), send=("x/#",), may=frozenset({May.COPY}))
+    two = Group(
+        name="two", key="group[1]", users=(NamePattern("*e"),), receive=("y",), manage=frozenset({Manage.WRITE})
+    )
+    alice = rights(one, two, user="alice")
+    assert alice.groups == ("one", "two")
+    assert str(alice.send("x/1")) == 'group[0].send[0] of group "one": x/#'
+    assert alice.send("y") is None
+    assert alice.receive("y") is not None
+    assert alice.may(May.COPY) is not None
+    assert alice.may(May.DYNAMIC) is None
+    assert alice.manage(Manage.READ) is not None, "the right to write includes that to read"
+    assert rights(one, two, user="anna").manage(Manage.READ) is None
+    assert rights(one, two).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "has"),
+    [
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("11.1.2.3", False),
+        ("::1", False),
+        ("stream", False),
+        ("", False),
+    ],
+)
+def test_a_group_may_be_of_networks(host: str, has: bool) -> None:
+    group = Group(name="g", key="group[0]", networks=(ipaddress.ip_network("10.0.0.0/8"),), send=("q",))
+    assert (rights(group, host=host).send("q") is not None) is has
+
+
+def test_peers_of_the_same_groups_share_their_rights_for_as_long_as_they_live() -> None:
+    policy = Policy([], [Group(name="g", key="group[0]", send=("q",))])
+    one, two = (policy.admit(Peer(container_id=each, user=each)) for each in ("a", "b"))
+    assert one is not None
+    assert two is not None
+    assert one.rights is two.rights
+    del one, two
+    gc.collect()
+    assert not policy._rights
+
+
+def test_the_first_tenant_that_matches_is_the_peers_and_else_the_default() -> None:
+    policy = Policy(
+        [
+            Tenant(name="rest", default=True),
+            Tenant(name="a", match=(Match(user=NamePattern("a-*"), hostname=NamePattern("a.example")),)),
+            Tenant(name="b", match=(Match(user=NamePattern("a-*")), Match(listener=NamePattern("b")))),
+            Tenant(name="operator", match=(Match(certificate=NamePattern("CN=ops*")),)),
+        ],
+        [],
+    )
+
+    def tenant(**shown: str) -> str:
+        admitted = policy.admit(Peer(container_id="c", tenant="forged", **shown))
+        assert admitted is not None
+        return admitted.peer.tenant
+
+    assert tenant(user="a-1", hostname="a.example") == "a"
+    assert tenant(user="a-1", hostname="b.example") == "b"
+    assert tenant(user="x", listener="b") == "b"
+    assert tenant(certificate_subject="CN=ops,O=x") == ""
+    assert tenant(user="x") == "rest"
+    assert tenant() == "rest"
+
+
+def test_a_peer_that_comes_into_no_tenant_is_not_admitted() -> None:
+    policy = Policy([Tenant(name="a", match=(Match(user=NamePattern("*")),))], [])
+    assert policy.admit(Peer(container_id="c")) is None, "a peer without a user matches no pattern of users"
+
+
+NAMES = st.sampled_from(["", "a", "b", "operator", "svc-a", "svc-b"])
+PATTERNS = st.sampled_from(["#", "*", "a", "a/#", "a/${user}", "${tenant}/*", "b.*"])
+ADDRESSES = st.sampled_from(["a", "b", "a/a", "a/svc-a", "t/x", "b.c", "a/b/c", "operator/x", ""])
+GROUPS = st.builds(
+    Group,
+    name=st.just("g"),
+    key=st.uuids().map(str),
+    tenant=st.sampled_from(["", "t"]),
+    users=st.lists(st.sampled_from(["a", "svc-*", "*"]).map(NamePattern), max_size=2).map(tuple),
+    send=st.lists(PATTERNS, max_size=3).map(tuple),
+)
+
+
+def _simple(pattern: str, address: str) -> bool:
+    """Return whether an address falls under a pattern, by its definition, for patterns of this test."""
+    if pattern == "#":
+        return True
+    if pattern.endswith("/#"):
+        return address == pattern[:-2] or address.startswith(pattern[:-1])
+    return re.fullmatch("[^/.]*".join(map(re.escape, pattern.split("*"))), address) is not None
+
+
+@given(groups=st.lists(GROUPS, max_size=4), user=NAMES, of_t=st.booleans(), address=ADDRESSES)
+def test_a_simple_judge_decides_the_same(groups: list[Group], user: str, of_t: bool, address: str) -> None:
+    policy = Policy(
+        [Tenant(name="t", match=(Match(listener=NamePattern("t")),)), Tenant(name="operator", default=True)], groups
+    )
+    admitted = policy.admit(Peer(container_id="c", user=user or None, listener="t" if of_t else ""))
+    assert admitted is not None
+    tenant = "t" if of_t else "operator"
+    permitted = any(
+        _simple(pattern.replace("${user}", user).replace("${tenant}", tenant), address)
+        for group in groups
+        for pattern in group.send
+        if group.tenant == ("t" if of_t else "")
+        and (not group.users or (user and any(each.matches(user) for each in group.users)))
+        and (user or "${user}" not in pattern)
+    )
+    assert (admitted.rights.send(address) is not None) is permitted
+
+
+def test_lines_without_effect_are_found() -> None:
+    match = Match(user=NamePattern("a"))
+    policy = Policy(
+        [Tenant(name="a", match=(match,)), Tenant(name="b", match=(match,))],
+        [
+            Group(name="all", key="group[0]", tenant="a", send=("x",)),
+            Group(name="some", key="group[1]", tenant="a", users=(NamePattern("u"),), send=("x", "y")),
+            Group(name="other", key="group[2]", tenant="b", send=("x",), manage=frozenset({Manage.READ})),
+            Group(name="none", key="group[3]", tenant="b"),
+        ],
+    )
+    assert list(findings(policy)) == [
+        'tenant "b": match[0] never applies: tenant "a" has it before',
+        'group[1].send[0] adds nothing: group[0] "all" permits it to the same peers',
+        'group[2].manage permits nothing: only the tenant "operator" has the management node',
+        'group[3] "none" permits nothing',
+    ]
+    assert not list(findings(Policy([], [Group(name="g", key="group[0]", send=("x",))])))

@@ -1,0 +1,72 @@
+"""Policy files: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.file import lines, load
+from amqpmesh.router.config.policy_file import LARGEST, load_policy
+
+TENANT = '[[tenant]]\nname = "a"\nmatch = [{ user = "*" }]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[[tenants]]", "tenants"),
+        ("tenant = 1", "tenant"),
+        ("[[tenant]]", "tenant[0].name"),
+        ('[[tenant]]\nname = "a/b"\ndefault = true', "tenant[0].name"),
+        ('[[tenant]]\nname = "a"', "tenant[0].match"),
+        ('[[tenant]]\nname = "a"\nmatch = [{}]', "tenant[0].match[0].listener"),
+        ('[[tenant]]\nname = "a"\nmatch = [{ claim = "x" }]', "tenant[0].match[0].claim"),
+        (TENANT + TENANT, "tenant[1].name"),
+        (TENANT + 'default = true\n[[tenant]]\nname = "b"\ndefault = true', "tenant[1].default"),
+        (TENANT + '[[group]]\nname = "g"', "group[0].tenant"),
+        (TENANT + '[[group]]\nname = "g"\ntenant = "b"', "group[0].tenant"),
+        ('[[group]]\nname = "g"\ntenant = "operator"', "group[0].tenant"),
+        ('[[group]]\nname = "g"\n[[group]]\nname = "g"', "group[1].name"),
+        ('[[group]]\nname = "g"\nsend = ["$management"]', "group[0].send"),
+        ('[[group]]\nname = "g"\nreceive = ["a/${host}"]', "group[0].receive"),
+        ('[[group]]\nname = "g"\nnetworks = ["10.0.0.1/8"]', "group[0].networks"),
+        ('[[group]]\nname = "g"\nmay = ["all"]', "group[0].may[0]"),
+        ('[[group]]\nname = "g"\nmanage = "write"', "group[0].manage"),
+        ('[[group]]\nname = "g', "file"),
+    ],
+)
+def test_a_fault_names_the_file_and_the_key(tmp_path: Path, text: str, key: str) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_policy(file)
+    assert error.value.file == str(file)
+    assert error.value.key == key
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    with file.open("wb") as written:
+        written.truncate(LARGEST + 1)
+    with pytest.raises(ConfigError, match="larger than"):
+        load_policy(file)
+
+
+def test_a_configuration_names_its_policy_and_checks_it(tmp_path: Path) -> None:
+    config, policy = tmp_path / "router.toml", tmp_path / "policy.toml"
+    config.write_text('[policy]\nfile = "policy.toml"\n')
+    with pytest.raises(ConfigError, match="No such file"):
+        load(config)
+    policy.write_text(TENANT + '[[group]]\nname = "g"\ntenant = "a"\nsend = ["q"]')
+    found = load(config)
+    assert 'file = "' + str(policy) + '"' in lines(found)
+    admitted = load_policy(policy).admit(Peer(container_id="c", user="u"))
+    assert admitted is not None
+    assert admitted.peer.tenant == "a"
+    assert admitted.rights.send("q") is not None
+    policy.write_text("[")
+    with pytest.raises(ConfigError):
+        load(config)

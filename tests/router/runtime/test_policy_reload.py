@@ -1,0 +1,56 @@
+"""A policy that is read again while the router runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from amqpmesh import LinkDetachedError, Router, connect
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.file import PolicyConfig
+
+POLICY = '[[group]]\nname = "g"\nreceive = {}\nsend = ["q"]\n'
+
+
+async def test_a_policy_that_is_not_valid_leaves_the_one_before_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY.format('["q"]'))
+    async with (
+        Router(id="A", policy=PolicyConfig(file=file), listeners=["amqp://127.0.0.1:0"]) as router,
+        connect(router.listeners[0].url) as client,
+        client.receiver("q") as receiver,
+    ):
+        file.write_text("[[group]")
+        with pytest.raises(ConfigError):
+            router.reload()
+        async with client.receiver("q"):
+            pass  # it may still attach
+        file.write_text(POLICY.format("[]"))
+        assert router.reload() == []
+        with pytest.raises(LinkDetachedError, match="not permitted"):
+            await receiver.receive()
+        async with client.sender("q"):
+            pass
+        assert router.statistics().router.denied == 1
+
+
+async def test_a_router_does_not_start_with_a_policy_that_is_not_valid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        async with Router(id="A", policy=PolicyConfig(file=tmp_path / "none.toml")):
+            raise AssertionError("it has started")
+
+
+async def test_links_within_the_process_are_the_programs_own(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("")
+    async with (
+        Router(id="A", policy=PolicyConfig(file=file)) as router,
+        router.receiver("q") as receiver,
+        router.sender("q") as sender,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(sender.send, "hello")
+        delivery = await receiver.receive()
+        delivery.accept()
