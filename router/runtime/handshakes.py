@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, reason_of, took_too_long
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.poller import Poller
 
 log = event_log.EventLog("amqpmesh.io")
+
+PAUSE: Final = 0.001
+"""Seconds until more overdue handshakes are failed: thousands may be overdue at once."""
 
 
 class Handshake:
@@ -150,16 +155,16 @@ class Handshakes:
         """Note that a handshake is over."""
         self._until.pop(handshake, None)
 
-    def _schedule(self) -> None:
+    def _schedule(self, earliest: float = 0.0) -> None:
         if self._until and not self._is_scheduled:
             self._is_scheduled = True
-            self.core.context.schedule(next(iter(self._until.values())), self._fail_overdue)
+            self.core.context.schedule(max(earliest, next(iter(self._until.values()))), self._fail_overdue)
 
     def _fail_overdue(self) -> None:
         self._is_scheduled = False
         now = trio.current_time()
-        for handshake, at in tuple(self._until.items()):
+        for handshake, at in tuple(islice(self._until.items(), TURNS)):
             if at > now:
                 break
             handshake.fail(took_too_long())
-        self._schedule()
+        self._schedule(now + PAUSE)

@@ -1,6 +1,7 @@
 """TLS handshakes that the poller does without a task."""
 
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from amqpmesh.router.config.file import ListenerConfig, TlsConfig
 from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs.event_log import event_of, fields_of
-from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime import handshakes, poller
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted_stream import Peer, connect
 
@@ -131,6 +132,30 @@ async def test_a_silent_client_is_cut_off_in_time(
     failed = [fields_of(each) for each in caplog.records if event_of(each) == "TLS handshake failed"]
     assert [each["reason"] for each in failed] == [f"took longer than {HANDSHAKE_TIME_OUT:g} s"] * 3
     assert router.statistics().is_empty
+
+
+async def test_many_silent_clients_are_cut_off_in_turn(
+    listener: ListenerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKE_TIME_OUT", 0.5)
+    monkeypatch.setattr(handshakes, "TURNS", 2)
+    turn = 0
+    failed: Counter[int] = Counter()
+    fail = handshakes.Handshake.fail
+
+    def counted(handshake: handshakes.Handshake, reason: str) -> None:
+        failed[turn] += 1
+        fail(handshake, reason)
+
+    monkeypatch.setattr(handshakes.Handshake, "fail", counted)
+    async with Router(listeners=[listener]) as router:
+        silent = [await connect(router) for _ in range(20)]
+        while failed.total() < len(silent):
+            turn += 1
+            await trio.sleep(0)
+        for each in silent:
+            await each.stream.aclose()
+    assert max(failed.values()) == 2
 
 
 async def test_a_router_that_ends_drops_its_handshakes(listener: ListenerConfig) -> None:
