@@ -63,13 +63,13 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, 
         if incoming.to is not None:
             table.only = name
         kernel.enable_fast_path(flow_state, endpoint.input_handle, table)
-    before = table.octets
     if table.generation != context.kernel.epoch:
         table.clear()
         table.generation = context.kernel.epoch
     if not is_too_much(context.memory, incoming.connection, table.octets_for(name, route)):
         table.put(name, route)
-    octets = table.octets - before
+    octets = table.octets - table.counted  # the kernel drops routes, too
+    table.counted = table.octets
     incoming.remembered += octets
     incoming.connection.account.add(octets)
 
@@ -90,6 +90,8 @@ def is_steady(context: Context, node: Node) -> bool:
 def _route_to(context: Context, relay: Relay, node: Node) -> kernel.FastRoute | kernel.TransitRoute | None:
     """Return the route of an address that leads to `node`, which is steady; None: each message needs a decision."""
     if node.lane is None or node.lane.kind is not LaneKind.TRANSIT:
+        if relay.to is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
+            context.routes.watch_local(node)
         return wanted_route(context, node)
     if relay.to is None or not context.routes.watch_transit(node.tenant, relay.to):
         return None

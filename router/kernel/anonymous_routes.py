@@ -38,7 +38,7 @@ class AnonymousRoutes(FastRoute):
     `older`, and the former `older` is dropped. A route that is found in `older` returns to `recent`.
     """
 
-    __slots__ = ("last", "last_to", "older", "older_octets", "only", "recent", "recent_octets", "waited_for")
+    __slots__ = ("counted", "last", "last_to", "older", "older_octets", "only", "recent", "recent_octets", "waited_for")
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,6 +46,8 @@ class AnonymousRoutes(FastRoute):
         self.older: dict[bytes, FastRoute | TransitRoute] = {}
         self.recent_octets = 0
         self.older_octets = 0
+        #: The octets that the sender's account has been charged.
+        self.counted = 0
         #: The `to` that was looked up last, and its route; an empty `to` has none.
         self.last_to = b""
         self.last: FastRoute | TransitRoute | None = None

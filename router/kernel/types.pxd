@@ -432,7 +432,7 @@ cdef Py_ssize_t _section_end(bytes data, Py_ssize_t at) except? -2
 
 cdef class AnonymousRoutes(FastRoute):
     cdef public dict recent, older
-    cdef public long recent_octets, older_octets
+    cdef public long recent_octets, older_octets, counted
     cdef public bytes last_to, only
     cdef public object last
     cdef public dict waited_for

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.mesh.next_hops import NextHops
+    from amqpmesh.router.mesh.watched_addresses import WatchedAddresses
     from amqpmesh.router.model.node import LocalNode, Node
     from amqpmesh.topology.workers import Members
 
@@ -55,10 +56,13 @@ class Destinations(NamedTuple):
 class Ingresses:
     """The ingress nodes of a router. `Routes` decides which nodes each of them leads to."""
 
-    def __init__(self, context: Context, next_hops: NextHops, members: Members) -> None:
+    def __init__(
+        self, context: Context, next_hops: NextHops, members: Members, watched_addresses: WatchedAddresses
+    ) -> None:
         self._context = context
         self._next_hops = next_hops
         self._members = members
+        self._watched_addresses = watched_addresses
         #: The addresses `name@router` with producers here, by the (tenant, name) that they have at that router.
         self._routed: dict[tuple[str, str], dict[LocalNode, None]] = {}
 
@@ -75,7 +79,7 @@ class Ingresses:
             self._routed.setdefault((node.tenant, local_key(router, name)), {})[node] = None
         elif node.is_multicast:
             lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
-        context.kernel.epoch += 1  # messages to the address lead to the ingress now
+        self._watched_addresses.changed(node.tenant, node.name)  # its messages lead to the ingress now
         node.ingress = IngressNode(node.tenant, node.name, config, context.budget, lane)
         context.touch(node.ingress)
 

@@ -155,8 +155,13 @@ class MeshRoutes(LocalRoutes):
         if self._context.nodes.config(name).redeliver:
             return False
         if container is None:
-            self._routes.transit_addresses.watch(tenant, name)
+            self._routes.watched_addresses.watch(tenant, name)
         return True
+
+    def watch_local(self, node: LocalNode) -> None:
+        """Have the router's epoch change once messages to an address of this router may lead to another node."""
+        if not (isinstance(node, DynamicNode) or is_reserved(node.name)):
+            self._routes.watched_addresses.watch(node.tenant, node.name)
 
     # ---------------------------------------------------------------------------------------------- deliveries on lanes
 

@@ -29,8 +29,8 @@ from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
-from amqpmesh.router.mesh.transit_addresses import TransitAddresses
 from amqpmesh.router.mesh.tree_history import TreeHistories
+from amqpmesh.router.mesh.watched_addresses import WatchedAddresses
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
 from amqpmesh.router.model.node import DynamicNode, LaneNode, LocalNode
@@ -79,14 +79,14 @@ class Routes:
         self._idle_time = context.config.mesh.lane_idle if context.config.mesh is not None else 0.0
         self._nodes = LaneNodes(context)
         self.tree_histories = TreeHistories()
-        self.transit_addresses = TransitAddresses(context.kernel)
+        self.watched_addresses = WatchedAddresses(context.kernel)
         self.next_hops = NextHops(context.id, topology, neighbours)
         self.lane_links = LaneLinks(context)
         self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
         self._postponed: dict[LocalNode | LaneNode, None] = {}
         self._is_reconciling = False
-        self.ingresses = Ingresses(context, self.next_hops, members)
+        self.ingresses = Ingresses(context, self.next_hops, members, self.watched_addresses)
         self.remote_consumers = RemoteConsumers(context, remote_nodes, topology)
         self.mismatches = DistributionMismatches(context, topology)
 
@@ -118,7 +118,7 @@ class Routes:
     def graph_changed(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """Follow a change of the graph. Args: addresses: those whose consumers have changed as well."""
         self._context.kernel.generation += 1
-        self.transit_addresses.end_routes()
+        self.watched_addresses.end_routes()
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         changed, until = self._outages.update(within_reach)
         if until is not None:
@@ -189,8 +189,8 @@ class Routes:
             if local is not None and local.ingress is not None:
                 self._postponed.pop(local, None)
                 self.reconcile(local)
-            elif (local is not None and local.outgoing) or self.transit_addresses.is_watched(tenant, name):
-                self.transit_addresses.end_routes()
+            else:
+                self.watched_addresses.changed(tenant, name)
             self._reconcile_routed(tenant, name)
             for node in self._nodes.of(tenant, name):
                 if node in had_lanes or not node.outgoing:
@@ -210,8 +210,7 @@ class Routes:
         there_are = bool(local.outgoing)
         if local.is_advertised is not there_are:
             local.is_advertised = there_are
-            if self.transit_addresses.is_watched(local.tenant, local.name):
-                self.transit_addresses.end_routes()
+            self.watched_addresses.changed(local.tenant, local.name)
             if there_are:
                 self.mismatches.check(local.tenant, local.name)
             advert = Advert(local.config.distribution, consumers=1) if there_are else None

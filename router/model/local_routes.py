@@ -63,6 +63,9 @@ class LocalRoutes:
         """Tell whether messages to an address leave by the same transit lane until the router's epoch changes."""
         return False
 
+    def watch_local(self, _node: LocalNode, /) -> None:
+        """Have the router's epoch change once messages to an address of this router may lead to another node."""
+
     # Changes that routes follow.
 
     def consumers_changed(self, node: Node) -> None:

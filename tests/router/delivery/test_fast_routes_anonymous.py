@@ -234,6 +234,59 @@ def test_once_another_router_has_receivers_each_message_is_decided_and_they_get_
     mesh.leave()
 
 
+def test_an_address_that_each_message_makes_an_ingress_of_ends_no_routes_of_other_addresses(events: Events) -> None:
+    mesh = World("AB", [("A", "B")])
+    for router in "AB":
+        mesh[router].client(window=1000).receiver("shared", credit=1000)
+    mesh["A"].client().receiver("q", credit=100)
+    mesh.advance(0.2)
+    producer, other = mesh["A"].client(window=1000), mesh["A"].client(window=1000)
+    link, of_shared = producer.sender(None), other.sender(None)
+    send(producer, link, *[message(to="q")] * 2)
+    for _ in range(5):
+        send(other, of_shared, *[message(to="shared")] * 3)
+        assert decided(events, lambda: send(producer, link, message(to="q"))) == 0
+    mesh.leave()
+
+
+@pytest.mark.parametrize("router", ["A", "B"])
+def test_receivers_of_an_address_that_come_and_go_end_no_routes_of_other_addresses(events: Events, router: str) -> None:
+    mesh, producer, link = in_mesh()
+    client = mesh[router].client()
+    for number in range(5):
+        receiver = client.receiver("other", credit=10, name=f"r{number}")
+        mesh.advance(0.2)
+        assert decided(events, lambda: send(producer, link, message(to="q"))) == 0
+        receiver.detach()
+        mesh.advance(0.2)
+        assert decided(events, lambda: send(producer, link, message(to="q"))) == 0
+    mesh.leave()
+
+
+def test_an_address_whose_node_outlives_its_receivers_is_decided_again(events: Events) -> None:
+    mesh = World("AB", [("A", "B")])
+    here, there, producer = mesh["A"].client(), mesh["B"].client(window=1000), mesh["A"].client(window=1000)
+    receiver = here.receiver("q", credit=100)
+    mesh.advance(0.2)
+    of_other = there.sender("q")
+    mesh.advance(0.2)
+    send(there, of_other, message("held"))
+    link = producer.sender(None)
+    send(producer, link, *[message(to="q")] * 2)
+    node = mesh["A"].core.context.nodes.find("", "q")
+    assert node is not None
+    receiver.detach(closed=False)  # the delivery from B stays
+    there.receiver("q", credit=100)
+    mesh.advance(0.2)
+    here.receiver("q", credit=100, name="again")
+    mesh.advance(0.2)
+    assert mesh["A"].core.context.nodes.find("", "q") is node
+    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 20)) >= 20
+    mesh.advance(0.2)
+    assert len(there.take()) >= 5
+    mesh.leave()
+
+
 def test_once_a_sender_has_the_address_messages_that_name_it_go_the_same_way(events: Events) -> None:
     mesh, producer, link = in_mesh()
     producer.sender("q")
@@ -281,6 +334,26 @@ def test_what_a_table_takes_counts_on_the_account_of_its_sender_and_is_given_bac
     link.detach()
     network.run()
     assert record.account.used == before
+    network.leave()
+
+
+def test_what_the_kernel_drops_from_a_table_counts_no_more() -> None:
+    network = Network()
+    _, producer = served(network, "used", "new")
+    link = producer.sender(None)
+    record = next(each for each in network.core.context.connections if each.incoming)
+    before = record.account.used
+    send(producer, link, message(to="used"))
+    routes, route = table(network.core), kernel.FastRoute()
+    number = 0
+    while b"used" not in routes.older or routes.recent_octets + routes.octets_for(b"used", route) <= kernel.MOST_OCTETS:
+        routes.put(b"%d" % number, route)
+        number += 1
+    held = routes.octets
+    send(producer, link, message(to="used"))  # found, so it moves: the older part is dropped
+    assert routes.octets < held - kernel.MOST_OCTETS // 2
+    send(producer, link, message(to="new"))
+    assert record.account.used - before == routes.octets
     network.leave()
 
 
