@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.delivery.anonymous_routes import watch_window
+from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.delivery.dispatch import dispatch
 from amqpmesh.router.delivery.fast_routes import reopen, stay_quiet
 from amqpmesh.router.delivery.lifetime import recount
@@ -32,6 +33,8 @@ def finish_batch(context: Context) -> None:
     """Send queued deliveries and divide credit, until no node is touched any more."""
     if context.kernel.dirty:
         context.catch_up()
+    if context.kernel.held_back:
+        receive_held(context)
     check(context)
     if context.relieved:
         _relieve(context)

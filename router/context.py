@@ -307,9 +307,6 @@ class Context:
                     record.note_credit()
                     if link.link_credit:  # it may take deliveries again
                         self.close_fast_route(record.node, complete=False)
-                since = record.zero_credit_since
-                if since is not None and link.last_at > since:  # credit came and was used since the last update
-                    record.zero_credit_since = link.last_at
                 self.touched_outgoing[record] = None
                 self.touched[record.node] = None
             elif isinstance(record, IncomingLink):

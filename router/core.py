@@ -23,6 +23,7 @@ from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
 from amqpmesh.router.context import Context, Errand
+from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import end_connection
@@ -268,6 +269,8 @@ class Core:
                 return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
+        if kernel.held_back:
+            receive_held(context)
         handle = self._handlers.handle
         for event in unfinished:
             if kernel.dirty:
@@ -298,6 +301,8 @@ class Core:
         context.legs_seen = 0
         if context.kernel.dirty:
             context.catch_up()
+        if context.kernel.held_back:
+            receive_held(context)
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
         """Do more of the work that was too much for one turn (`chores`).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error, framing_error, invalid_field
-from amqpmesh.router.amqp.events import RELAYED, DeliveriesGathered, Event
+from amqpmesh.router.amqp.events import RELAYED, DeliveriesGathered, Event, TransferReceived
 from amqpmesh.router.amqp.frames import MIN_MAX_FRAME_SIZE
 from amqpmesh.router.amqp.hot_frames import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.link import Receiver
@@ -56,6 +56,12 @@ def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
         gathered = DeliveriesGathered(link, batch.deliveries, batch.payloads)
         batch.deliveries, batch.payloads = [], []
         yield gathered
+    router = flow_state.router
+    if router is not None and router.held_back:  # the next frame may be about such a delivery
+        for solo in [each for each in router.held_back if each.sender.session.wire is flow_state]:
+            endpoint = solo.sender.record.endpoint  # type: ignore[attr-defined]
+            payload = solo.held_payload
+            yield TransferReceived(endpoint, kernel.take_held(router, solo), payload, True)
     pending, flow_state.pending_disposition = flow_state.pending_disposition, None
     if pending is not None:
         session = pending.session.owner

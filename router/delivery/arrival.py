@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.expiry import seconds_left
+from amqpmesh.router.amqp.events import TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import decisions, message_head
@@ -37,6 +38,7 @@ from amqpmesh.router.kernel import (
     read_header_info,
     read_to,
     state_kind,
+    take_held,
 )
 from amqpmesh.router.memory.holders import begun_on
 from amqpmesh.router.model.lane import LaneKind, next_tag
@@ -47,7 +49,6 @@ from amqpmesh.router.statistics.common import Decision
 if TYPE_CHECKING:
     from collections import deque
 
-    from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Budget, KernelSession
     from amqpmesh.router.model.node import Node
@@ -105,6 +106,23 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
     _append(context, relay, event.payload, session, has_route=has_route)
     if event.first:
         open_input(context, incoming)
+
+
+def receive_held(context: Context) -> None:
+    """Receive all deliveries that are held back: each waits for credit at its node from now on."""
+    for solo in context.kernel.held_back:
+        incoming = solo.sender.record
+        assert isinstance(incoming, IncomingLink)
+        incoming.time_credit(solo.held_at)
+    if context.kernel.dirty:
+        context.catch_up()
+    for solo in tuple(context.kernel.held_back):
+        incoming = solo.sender.record
+        assert isinstance(incoming, IncomingLink)
+        payload, came_at = solo.held_payload, solo.held_at
+        delivery = take_held(context.kernel, solo)
+        transfer_received(context, TransferReceived(incoming.endpoint, delivery, payload, True))
+        solo.sender.last_at = came_at
 
 
 def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession, *, has_route: bool) -> None:

@@ -63,6 +63,7 @@ from amqpmesh.router.kernel.head_sections import (
     read_header_info,
     read_to,
 )
+from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, take_held
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
@@ -101,6 +102,7 @@ __all__ = [
     "EXTENSION",
     "FAILED_STATE",
     "FIRST",
+    "HELD_AT_ONCE",
     "IMPATIENCE",
     "LEAST",
     "LINK",
@@ -199,6 +201,7 @@ __all__ = [
     "skip",
     "state_kind",
     "sweep",
+    "take_held",
     "write_disposition",
     "write_dispositions",
     "write_flow",

@@ -61,6 +61,7 @@ ORDER: Final = (
     "fast_multicast",
     "fast_deliveries",
     "transfer_accounting",
+    "held_back",
     "fast_settlement",
     "multicast_settlement",
     "dispositions",

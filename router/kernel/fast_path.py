@@ -25,6 +25,7 @@ from amqpmesh.router.kernel.frame_reading import (
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
+from amqpmesh.router.kernel.held_back import _credit_came, _hold_back, _names_held
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.multicast_path import _relay_to_all
 from amqpmesh.router.kernel.serial import _HALF, serial_distance
@@ -100,7 +101,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             # A large frame counts more: its output must be written before there is too much of it.
             wire.work -= 1 + (size >> router.unit)
         elif code == _DISPOSITION_CODE:
-            if not read_disposition(router.disposition, data, at + 8, after):
+            if not read_disposition(router.disposition, data, at + 8, after) or _names_held(router, session):
                 break
             if not _relay_disposition(router, wire, session, router.disposition):
                 at = after
@@ -123,7 +124,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
     if wire.waits_for is not None:
         _limit_wait(router, wire)
     if router.solo_pools:
-        _grant_solo(router)
+        _grant_solo(router, end - at < _SMALLEST or uint32(data, at) > end - at or wire.work <= 0)
     return at
 
 
@@ -167,6 +168,8 @@ def _relay_transfer(
         route = share.route
     out = _ready_link(route) if not large else _link_for_large(route, size)
     if out is None:
+        if not large and _hold_back(router, session, link, route, frame, data, payload_at, end):
+            return True
         if session.wire.patient:
             _wait_for_route(router, session.wire, route, size if large else 0)
         return False
@@ -472,10 +475,7 @@ def _relay_next(
 
 
 def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
-    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was one.
-
-    The credit is divided among senders: by the kernel if there is one, else by the router.
-    """
+    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was one."""
     link: KernelLink | None = None
     if frame.handle != -1:
         link = session.links.get(frame.handle)
@@ -495,5 +495,5 @@ def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) 
     if link is not None:
         link.available = 0  # no message waits for credit
         router.mark_dirty(link)
-        _credit_changed(router, link, link.fast_route)
+        _credit_came(router, link)
     return True

@@ -36,6 +36,7 @@ class KernelRouter:
         "flow",
         "generation",
         "header",
+        "held_back",
         "incoming_frame",
         "key_count",
         "key_page",
@@ -79,6 +80,8 @@ class KernelRouter:
         self.needs_update = False
         #: Pools whose credit the kernel grants at the end of the batch.
         self.solo_pools: list[SoloPool] = []
+        #: Pools with a delivery that is held back.
+        self.held_back: list[SoloPool] = []
         #: Keys of deliveries that enter the mesh at this router: a common prefix, and a counter (`key_count`).
         #: `key_stem`: the prefix and all octets of the counter but the last, the same for 256 keys. `key_page`: the
         #: counter of the stem without its last octet; -1: the stem is to be made. `key_tails`: by the number of hops,

@@ -23,13 +23,16 @@ def _credit_changed(router: KernelRouter, link: KernelLink, route: FastRoute | N
         router.solo_pools.append(solo)
 
 
-def _grant_solo(router: KernelRouter) -> None:
-    """Grant the credit of the pools that are due, or leave them to the router."""
+def _grant_solo(router: KernelRouter, is_end: bool) -> None:
+    """Grant the credit of the pools that are due, or leave them to the router.
+
+    Args: is_end: of the batch. If not, the router grants in the end: a sender may not use what it has not been told of.
+    """
     for solo in router.solo_pools:
         solo.due = False
         router.mark_dirty(solo.sender)
         router.mark_dirty(solo.receiver)
-        if not solo.calm or not grant_solo(solo, router.now):
+        if not is_end or not solo.calm or not grant_solo(solo, router.now):
             router.needs_update = True
     router.solo_pools.clear()
 
@@ -45,9 +48,11 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
     wire = target.wire
     demand = out.link_credit
     granted = link.link_credit
-    free = demand + 1 - granted
+    waiting = 0 if solo.held is None else 1
+    free = demand + 1 - granted - waiting
     if (
         free < 0
+        or (waiting and demand)
         or out.max_outstanding - out.outstanding < demand
         or target.remote_incoming_window <= 0
         or wire.sending
@@ -56,6 +61,8 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
         or target.channel == -1
     ):
         return False
+    if demand:
+        solo.had_credit = True
     used_at = max(solo.used_at, link.last_at)
     low = granted > 0 and (solo.low or granted <= solo.low_at)
     before = granted
@@ -83,8 +90,8 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
         if low:
             half = share // 2
             if granted > before or granted <= half:
-                if granted > before or demand + 1 - granted >= share - half:
-                    raised = max(0, min(share - granted, demand + 1 - granted))
+                if granted > before or demand + 1 - granted - waiting >= share - half:
+                    raised = max(0, min(share - granted, demand + 1 - granted - waiting))
                     granted += raised
                     if raised >= solo.many_granted:
                         plenty = True
@@ -95,7 +102,7 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
                 low = False
                 low_at = half
     solo.low, solo.low_at, solo.plenty, solo.used_at, solo.placed_at = low, low_at, plenty, used_at, placed_at
-    free = demand + 1 - granted
+    free = demand + 1 - granted - waiting
     slack = max(0, granted - low_at - 1)
     if solo.max_credit > 2 * free:
         slack = max(slack, min(granted - 1, demand - 2 * free - 1))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.budget import Budget
+    from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
 
@@ -16,9 +18,14 @@ class SoloPool:
     """
 
     __slots__ = (
+        "account",
         "calm",
         "due",
         "flow_due",
+        "had_credit",
+        "held",
+        "held_at",
+        "held_payload",
         "idle_time",
         "low",
         "low_at",
@@ -34,16 +41,24 @@ class SoloPool:
         "used_at",
     )
 
-    def __init__(self, sender: KernelLink, receiver: KernelLink) -> None:
+    def __init__(self, sender: KernelLink, receiver: KernelLink, account: Budget) -> None:
+        """Args: account: of the octets that are held back."""
         #: The incoming link, and the outgoing one. The unused credit of the sink is the incoming link's.
         self.sender = sender
         self.receiver = receiver
         self.calm = False
+        #: The delivery that is held back until the receiver gives credit; None: none is. It came at `held_at`, seconds.
+        self.held: Delivery | None = None
+        self.held_payload = b""
+        self.held_at = 0.0
+        self.account = account
         #: The kernel looks at it once it has relayed the batch. `flow_due`: the next flush writes the sender's flow.
         self.due = False
         self.flow_due = False
         #: Credit that the kernel has granted since the router's pool was last told.
         self.raised = 0
+        #: The receiver had credit after a batch since then.
+        self.had_credit = False
         # What `CreditSink` and `Pool` have by the same names. `low`: the sink waits for more.
         self.max_credit = 0
         self.many_granted = 0

@@ -30,6 +30,7 @@ cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
 cdef long _WIDE
+cdef long _HELD_AT_ONCE
 cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
@@ -207,7 +208,7 @@ cdef class KernelRouter:
     cdef public double now, small_at
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page, unit
-    cdef public list dirty, solo_pools
+    cdef public list dirty, solo_pools, held_back
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
@@ -381,18 +382,34 @@ cdef class TreeHistory:
 @cython.final
 cdef class SoloPool:
     cdef public KernelLink sender, receiver
-    cdef public bint calm, due, flow_due, low, plenty
+    cdef public Delivery held
+    cdef public bytes held_payload
+    cdef public Budget account
+    cdef public double held_at
+    cdef public bint calm, due, flow_due, had_credit, low, plenty
     cdef public long max_credit, many_granted, low_at, raised
     cdef public double idle_time, starve_time, used_at, placed_at, overcommit_at
 
 @cython.locals(solo=SoloPool)
 cdef bint _credit_changed(KernelRouter router, KernelLink link, FastRoute route) except -1
 @cython.locals(solo=SoloPool)
-cdef bint _grant_solo(KernelRouter router) except -1
+cdef bint _grant_solo(KernelRouter router, bint is_end) except -1
 @cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, target=KernelSession, wire=KernelConnection, demand=long,
-               granted=long, free=long, before=long, low_at=long, share=long, half=long, raised=long, slack=long, limit=long,
+               granted=long, waiting=long, free=long, before=long, low_at=long, share=long, half=long, raised=long, slack=long, limit=long,
                low=bint, plenty=bint, used_at=double, placed_at=double)
 cpdef bint grant_solo(SoloPool solo, double now) except -1
+@cython.locals(solo=SoloPool, size=long, whole=Budget, delivery=Delivery, p="const unsigned char *")
+cdef bint _hold_back(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
+                     Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(route=FastRoute, solo=SoloPool)
+cdef bint _credit_came(KernelRouter router, KernelLink link) except -1
+@cython.locals(delivery=Delivery, frame=DispositionFrame)
+cdef bint _names_held(KernelRouter router, KernelSession session) except -1
+@cython.locals(link=KernelLink, out=KernelLink, target=KernelSession, payload=bytes, delivery=Delivery, settled=bint, number=long, frame=TransferFrame, wire=KernelConnection, size=long,
+               delivery_id=long, fast=FastDelivery)
+cdef bint _send_held(KernelRouter router, SoloPool solo) except -1
+@cython.locals(delivery=Delivery)
+cpdef Delivery take_held(KernelRouter router, SoloPool solo)
 cpdef void write_grant(SoloPool solo) except *
 @cython.locals(solo=SoloPool, each=object)
 cdef bint _write_flows(KernelSession session) except -1

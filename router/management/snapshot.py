@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     DeleteOnNoMessages,
 )
 from amqpmesh.router.attach.resolve import is_cut_off
+from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
 from amqpmesh.router.model.blocked import (
@@ -63,6 +64,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     end between two steps, and their counts, are missing until the next snapshot.
     """
     core.context.catch_up()
+    receive_held(core.context)
     total = core.context.past.copy()
     by_address: dict[LocalNode, Tally] = {}
     why: dict[Node, Reason | None] = {}

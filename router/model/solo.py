@@ -19,8 +19,11 @@ def set_solo(route: kernel.FastRoute, node: Node) -> None:
     if len(node.incoming) != 1 or len(node.outgoing) != 1 or node.borrowers:
         return
     incoming, outgoing = first(node.incoming), first(node.outgoing)
+    if incoming.connection.own or outgoing.connection.own:
+        return  # the router's own answers and requests have a memory of their own
     if incoming.lane is None and outgoing.lane is None and not incoming.endpoint.forgiven:
-        route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state)
+        account = incoming.connection.account
+        route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state, account)
         give_solo(node)
 
 
@@ -55,8 +58,11 @@ def take_solo(incoming: IncomingLink, solo: kernel.SoloPool, count: int) -> None
         incoming.zero_credit_since = None
     elif count:
         incoming.zero_credit_since = link.last_at
-    take(pool, incoming.credit_sink, solo, count, link.last_at)
-    outgoing = solo.receiver.record
+    out = solo.receiver
+    outgoing = out.record
     assert isinstance(outgoing, OutgoingLink)
+    if not (out.link_credit or out.lowered) and (solo.had_credit or outgoing.zero_credit_since is None):
+        outgoing.zero_credit_since = out.last_at  # the last delivery used up its credit
+    take(pool, incoming.credit_sink, solo, count, link.last_at)
     assert outgoing.credit_source is not None
     pool.set_usable(outgoing.credit_source, outgoing.usable, link.last_at)

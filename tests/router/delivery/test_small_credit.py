@@ -9,7 +9,10 @@ from unittest.mock import patch
 import pytest
 
 from amqpmesh.router.amqp.events import CreditChanged, Event, TransferReceived
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.kernel import HELD_AT_ONCE
+from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.network import Network, message
 from tests.support.worlds.side_by_side import relaying
 
@@ -78,3 +81,121 @@ def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(eve
                 sent += 1
         assert turns <= 5
     assert len(consumer.arrivals) == sent
+
+
+@pytest.mark.parametrize("rcv", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_receiver_that_takes_one_at_a_time_needs_no_decision(
+    events: Events, settled: bool, rcv: ReceiverSettleMode
+) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1, rcv=rcv)
+    link = producer.sender("q", rcv=rcv)
+    producer.send(link, message())
+    for arrival in consumer.take(1):
+        arrival.accept()
+    receiver.flow(1)
+    network.run()
+    producer.send(link, message())
+    before = events.copy()
+    for number in range(50):
+        sent = producer.send(link, message(str(number)), settled=settled)
+        assert network.core.context.budget.used > 0
+        assert network.relays > 0
+        for arrival in consumer.take(1):
+            arrival.accept()
+        receiver.flow(1)
+        network.run()
+        for each in list(producer.sent.values()):
+            if rcv is ReceiverSettleMode.SECOND and each.outcome is not None and not each.delivery.settled:
+                each.dispose(each.outcome, settled=True)
+        network.run()
+        assert sent.outcome is None
+    assert events[TransferReceived] == before[TransferReceived]
+    assert events[CreditChanged] == before[CreditChanged]
+    for arrival in consumer.take(1):
+        arrival.accept()
+    network.run()
+    assert network.core.context.budget.used == 0
+    network.leave()
+
+
+def test_statistics_show_a_delivery_that_is_held_back_as_one_that_waits() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    producer.send(link, message())
+    receiver.flow(1)
+    network.run()
+    producer.send(link, message())
+    producer.send(link, message())
+    assert network.core.context.kernel.held_back
+    statistics = snapshot(network.core)
+    assert not statistics.is_empty
+    assert [each.waiting for each in statistics.addresses if each.name == "q"] == [1]
+    assert not network.core.context.kernel.held_back
+    receiver.flow(1)
+    network.run()
+    consumer.take(3)
+
+
+@pytest.mark.parametrize("end", ["detach", "end", "lose", "close"])
+def test_an_unsettled_delivery_that_is_held_back_ends_with_its_sender(end: str) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    producer.send(link, message())
+    receiver.flow(1)
+    network.run()
+    producer.send(link, message())
+    producer.send(link, message())
+    assert network.core.context.kernel.held_back
+    if end == "detach":
+        link.detach()
+    elif end == "end":
+        producer.session.end()
+    elif end == "lose":
+        producer.lose()
+    else:
+        producer.close()
+    network.run()
+    receiver.flow(1)
+    network.run()
+    for arrival in consumer.take(2):
+        arrival.accept()
+    network.run()
+    assert network.relays == 0
+    assert network.core.context.budget.used == 0
+
+
+def test_a_router_holds_few_deliveries_back_and_decides_about_the_others() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receivers, links = [], []
+    for number in range(HELD_AT_ONCE + 10):
+        receivers.append(consumer.receiver(f"q{number}", credit=1))
+        links.append(producer.sender(f"q{number}"))
+    for link in links:
+        producer.send(link, message())
+    for receiver in receivers:
+        receiver.flow(1)
+    network.run()
+    for link in links:
+        producer.send(link, message())
+    held = network.core.context.kernel.held_back
+    most = 0
+    for link in links:
+        producer.send(link, message())
+        most = max(most, len(held))
+    assert most == HELD_AT_ONCE
+    assert len(held) < HELD_AT_ONCE
+    for receiver in receivers:
+        receiver.flow(1)
+    network.run()
+    for arrival in consumer.take(3 * len(links)):
+        arrival.accept()
+    network.run()
+    assert network.relays == 0

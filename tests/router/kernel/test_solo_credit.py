@@ -10,7 +10,16 @@ from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.credit.sinks import CreditSink
 from amqpmesh.router.credit.solo import give, is_calm, take
 from amqpmesh.router.credit.sources import CreditSource
-from amqpmesh.router.kernel import KernelConnection, KernelLink, KernelSession, SoloPool, grant_solo, serial_add
+from amqpmesh.router.kernel import (
+    Budget,
+    Delivery,
+    KernelConnection,
+    KernelLink,
+    KernelSession,
+    SoloPool,
+    grant_solo,
+    serial_add,
+)
 
 
 def _pool(max_credit: int) -> tuple[Pool, CreditSource, CreditSink]:
@@ -45,9 +54,10 @@ class _Sides:
         session.wire.backlog = 1000
         self.out = KernelLink(session, True, None, {})
         self.out.max_outstanding = 10**6
-        self.solo = SoloPool(self.incoming, self.out)
+        self.solo = SoloPool(self.incoming, self.out, Budget(10**6))
         self.count = 0
         self.alone = 0
+        self.waits = False
 
     def relay(self, count: int) -> None:
         """Relay deliveries, as far as there is credit on both sides."""
@@ -59,6 +69,27 @@ class _Sides:
             self.incoming.last_at = self.now
             self.count += count
             self.told.relayed(self.told_sink, count, self.now)
+
+    def hold(self) -> None:
+        """Hold a delivery back, if there is credit for it and none to send it on."""
+        if self.solo.calm and self.solo.held is None and self.incoming.link_credit and not self.out.link_credit:
+            self.incoming.link_credit -= 1
+            self.incoming.delivery_count = serial_add(self.incoming.delivery_count, 1)
+            self.incoming.last_at = self.now
+            self.solo.held = Delivery(self.incoming, b"", 0, False, False)
+            self.told.received(self.told_sink, self.now)
+
+    def flow(self, credit: int) -> None:
+        """Give the receiver credit: what is held back leaves first."""
+        self.out.link_credit = max(self.out.link_credit, credit)
+        if self.solo.held is not None or self.waits:
+            self.out.link_credit -= 1
+            self.told.forwarded(self.told_sink, self.now)
+            if self.waits:
+                self.pool.forwarded(self.sink, self.now)
+            else:
+                self.count += 1
+            self.solo.held, self.waits = None, False
 
     def grant(self) -> None:
         """Grant credit on both sides, and compare what the sender is told."""
@@ -90,11 +121,15 @@ class _Sides:
             take(self.pool, self.sink, self.solo, count, self.incoming.last_at)
         elif count:
             self.pool.relayed(self.sink, count, self.now)
+        if self.solo.held is not None:  # the router receives it, and it waits
+            self.pool.received(self.sink, self.incoming.last_at)
+            self.waits = True
+            self.solo.held = None
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["relay", "relay", "flow", "flow", "both", "wait", "pause", "update"]),
+        st.sampled_from(["relay", "relay", "flow", "flow", "both", "hold", "hold", "wait", "pause", "update"]),
         st.sampled_from([1, 1, 1, 2, 3, 5, 10, 40, 100, 700]),
     ),
     max_size=60,
@@ -112,7 +147,9 @@ def test_the_kernel_grants_what_the_pool_would_grant_for_the_same_history(
         if step in ("relay", "both"):
             sides.relay(number)
         if step in ("flow", "both"):
-            sides.out.link_credit = max(sides.out.link_credit, number)
+            sides.flow(number)
+        if step == "hold":
+            sides.hold()
         if step == "wait":
             sides.now += number / 10_000
         elif step == "pause":
