@@ -59,6 +59,8 @@ def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
     router = flow_state.router
     if router is not None and router.held_back:  # the next frame may be about such a delivery
         for solo in [each for each in router.held_back if each.sender.session.wire is flow_state]:
+            if solo.held is None:
+                continue  # other connections had a turn meanwhile, and before theirs the router received it
             endpoint = solo.sender.record.endpoint  # type: ignore[attr-defined]
             payload = solo.held_payload
             yield TransferReceived(endpoint, kernel.take_held(router, solo), payload, True)

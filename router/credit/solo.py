@@ -50,14 +50,17 @@ def is_calm(pool: Pool, sink: CreditSink, usable: int) -> bool:
     )
 
 
+def give_settings(pool: Pool, solo: SoloPool) -> None:
+    """Give the settings of a pool to the kernel, once: they never change."""
+    solo.max_credit = pool._settings.max_credit
+    solo.starve_time = pool._settings.starve_time
+    solo.many_granted = MANY_GRANTED
+    solo.idle_time = pool._waiters.idle_time
+
+
 def give(pool: Pool, sink: CreditSink, solo: SoloPool) -> None:
     """Give the numbers of a calm pool to the kernel."""
-    settings, waiters = pool._settings, pool._waiters
-    solo.max_credit = settings.max_credit
-    solo.starve_time = settings.starve_time
-    solo.many_granted = MANY_GRANTED
-    solo.idle_time = waiters.idle_time
-    solo.low = bool(waiters.low)
+    solo.low = bool(pool._waiters.low)
     solo.low_at = sink._low_at
     solo.plenty = sink._plenty
     solo.used_at = sink._used_at

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
 from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.credit.solo import give, is_calm, take
+from amqpmesh.router.credit.solo import give, give_settings, is_calm, take
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import first
 
@@ -24,6 +24,7 @@ def set_solo(route: kernel.FastRoute, node: Node) -> None:
     if incoming.lane is None and outgoing.lane is None and not incoming.endpoint.forgiven:
         account = incoming.connection.account
         route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state, account)
+        give_settings(node.pool, route.solo)
         give_solo(node)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.credit.sinks import CreditSink
-from amqpmesh.router.credit.solo import give, is_calm, take
+from amqpmesh.router.credit.solo import give, give_settings, is_calm, take
 from amqpmesh.router.credit.sources import CreditSource
 from amqpmesh.router.kernel import (
     Budget,
@@ -55,6 +55,7 @@ class _Sides:
         self.out = KernelLink(session, True, None, {})
         self.out.max_outstanding = 10**6
         self.solo = SoloPool(self.incoming, self.out, Budget(10**6))
+        give_settings(self.pool, self.solo)
         self.count = 0
         self.alone = 0
         self.waits = False
