@@ -67,7 +67,6 @@ def give(pool: Pool, sink: CreditSink, solo: SoloPool) -> None:
     solo.placed_at = sink._placed_at
     solo.overcommit_at = 0.0 if pool._overcommit_at is None else pool._overcommit_at
     solo.raised = 0
-    solo.had_credit = False
     solo.calm = True
 
 

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
 
-def transfer_received(context: Context, event: TransferReceived) -> None:
-    """Handle one frame of a delivery."""
+def transfer_received(context: Context, event: TransferReceived, came_at: float | None = None) -> None:
+    """Handle one frame of a delivery. Args: came_at: its time, seconds; None: it is now."""
     incoming = event.link.context
     session = event.link.session.flow_state
     delivery = event.delivery
@@ -70,14 +70,15 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
         fail_link(context, incoming, unknown_transaction())
         return
     if event.first:
-        relay = Relay(incoming, delivery, delivery.message_format, context.now)
+        now = context.now if came_at is None else came_at
+        relay = Relay(incoming, delivery, delivery.message_format, now)
         delivery.relay = relay
         incoming.current = relay
         context.in_flight += 1
-        delivery.link.last_at = context.now
+        delivery.link.last_at = now
         if not delivery.link.link_credit:
-            incoming.time_credit(context.now)
-        incoming.pool.received(incoming.credit_sink, context.now)
+            incoming.time_credit(now)
+        incoming.pool.received(incoming.credit_sink, now)
         if delivery.complete and not delivery.aborted and delivery.size < SMALL:
             context.kernel.small_at = context.now
         delivery.link.credit_slack = incoming.credit_sink.credit_slack
@@ -110,10 +111,6 @@ def transfer_received(context: Context, event: TransferReceived) -> None:
 
 def receive_held(context: Context) -> None:
     """Receive all deliveries that are held back: each waits for credit at its node from now on."""
-    for solo in context.kernel.held_back:
-        incoming = solo.sender.record
-        assert isinstance(incoming, IncomingLink)
-        incoming.time_credit(solo.held_at)
     if context.kernel.dirty:
         context.catch_up()
     for solo in tuple(context.kernel.held_back):
@@ -121,8 +118,7 @@ def receive_held(context: Context) -> None:
         assert isinstance(incoming, IncomingLink)
         payload, came_at = solo.held_payload, solo.held_at
         delivery = take_held(context.kernel, solo)
-        transfer_received(context, TransferReceived(incoming.endpoint, delivery, payload, True))
-        solo.sender.last_at = came_at
+        transfer_received(context, TransferReceived(incoming.endpoint, delivery, payload, True), came_at)
 
 
 def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession, *, has_route: bool) -> None:

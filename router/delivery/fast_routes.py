@@ -6,6 +6,7 @@ alone, and counts; `Context.catch_up` tells links and pools of the counts before
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
@@ -86,8 +87,8 @@ def _decide(context: Context, entry: Node) -> None:
         decided = set_multicast(context, route, entry)
     elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
-        if decided and context.recording is None:  # its events tell how long each link had no credit
-            set_solo(route, entry)
+        if decided:
+            set_solo(route, entry, inf if context.recording is None else context.recording.credit_wait)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         return
     elif len(entry.shares) == 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.backpressure import _COPIED
 from amqpmesh.router.kernel.budget import OVERHEAD
-from amqpmesh.router.kernel.fast_deliveries import _new_fast_delivery
+from amqpmesh.router.kernel.fast_deliveries import _new_fast_delivery, _record
 from amqpmesh.router.kernel.fast_route import _is_ready
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.solo_pool import SoloPool
 
 #: The most deliveries of a router that are held back. It receives all of them before anything else, and others wait.
-HELD_AT_ONCE: Final = 64
+HELD_AT_ONCE: Final = 256
 _HELD_AT_ONCE: Final = HELD_AT_ONCE
 
 
@@ -53,7 +53,6 @@ def _hold_back(
         or len(router.held_back) >= _HELD_AT_ONCE
         or solo.receiver.link_credit > 0
         or size >= _COPIED
-        or router.recorder is not None
         or frame.message_format > 0
         or (solo.receiver.max_message_size and size > solo.receiver.max_message_size)
     ):
@@ -78,6 +77,7 @@ def _hold_back(
     solo.held = delivery
     solo.held_payload = p[payload_at:end]
     solo.held_at = router.now
+    solo.held_info = router.header.info()
     solo.account.add(size + OVERHEAD)
     router.held_back.append(solo)
     router.relays += 1
@@ -116,9 +116,10 @@ def _send_held(router: KernelRouter, solo: SoloPool) -> bool:
     """Send the delivery that is held back: its receiver has got credit. Returns: False: it is left to the router."""
     link, out = solo.sender, solo.receiver
     target = out.session
-    if not solo.calm or router.recorder is not None or not _is_ready(out):
+    if not solo.calm or not _is_ready(out):
         return False
     payload = solo.held_payload
+    size = len(payload)
     delivery = take_held(router, solo)
     settled = delivery.settled
     out.last_tag += 1
@@ -136,21 +137,30 @@ def _send_held(router: KernelRouter, solo: SoloPool) -> bool:
         frame.rcv_settle_mode = -1
         write_transfer(wire.out, target.channel, frame, payload, wire.remote_max_frame_size, True)
     else:
-        size = len(payload)
         _write_whole(wire.out, target.channel, out.handle, delivery_id, b"", 0, number, settled, -1, payload, 0, size)
     _count_first_sent(target, out, settled)
-    out.octets += len(payload)
+    out.octets += size
     out.last_at = router.now
     link.relayed += 1
+    recorder = router.recorder
+    counter = 0
+    sent_at = -1.0
+    if recorder is not None:
+        counter = router.counter(link, delivery.tag)
+        if recorder.takes(counter):
+            sent_at = recorder.time()
+            if settled:
+                tag, info = delivery.tag, solo.held_info
+                _record(router, recorder, link, out, tag, b"", counter, size, solo.held_at, sent_at, -1.0, b"", info)
     if not settled:
         fast = _new_fast_delivery(
             link, delivery.delivery_id, delivery.tag, delivery.second, solo.held_at, out, delivery_id, b""
         )
         fast.number = number
-        fast.sent_at = -1.0
-        fast.size = len(payload)
-        fast.header_info = 4
-        fast.counter = 0
+        fast.sent_at = sent_at
+        fast.size = size
+        fast.header_info = solo.held_info
+        fast.counter = counter
         out.outstanding += 1
         router.relays += 1
     link.session.release(1)

@@ -59,10 +59,10 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
         or len(wire.out) > wire.backlog
         or out.leg is not None
         or target.channel == -1
+        or (demand and solo.receiver_dry >= 0 and now - solo.receiver_dry >= solo.credit_wait)
+        or (not granted and solo.sender_dry >= 0 and now - solo.sender_dry >= solo.credit_wait)
     ):
         return False
-    if demand:
-        solo.had_credit = True
     used_at = max(solo.used_at, link.last_at)
     low = granted > 0 and (solo.low or granted <= solo.low_at)
     before = granted
@@ -117,4 +117,12 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
             solo.flow_due = True
             session.flows.append(solo)
             session.stir()
+    if granted:
+        solo.sender_dry = -1.0
+    elif solo.sender_dry < 0:
+        solo.sender_dry = link.last_at
+    if demand:
+        solo.receiver_dry = -1.0
+    elif solo.receiver_dry < 0:
+        solo.receiver_dry = out.last_at
     return True

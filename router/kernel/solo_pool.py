@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ class SoloPool:
     __slots__ = (
         "account",
         "calm",
+        "credit_wait",
         "due",
         "flow_due",
-        "had_credit",
         "held",
         "held_at",
+        "held_info",
         "held_payload",
         "idle_time",
         "low",
@@ -36,7 +38,9 @@ class SoloPool:
         "plenty",
         "raised",
         "receiver",
+        "receiver_dry",
         "sender",
+        "sender_dry",
         "starve_time",
         "used_at",
     )
@@ -49,16 +53,21 @@ class SoloPool:
         self.calm = False
         #: The delivery that is held back until the receiver gives credit; None: none is. It came at `held_at`, seconds.
         self.held: Delivery | None = None
+        #: `held_info`: the fields of its header, for its record.
         self.held_payload = b""
         self.held_at = 0.0
+        self.held_info = 0
         self.account = account
         #: The kernel looks at it once it has relayed the batch. `flow_due`: the next flush writes the sender's flow.
         self.due = False
         self.flow_due = False
         #: Credit that the kernel has granted since the router's pool was last told.
         self.raised = 0
-        #: The receiver had credit after a batch since then.
-        self.had_credit = False
+        #: Since when the sender and the receiver have had no credit after a batch, seconds; negative: they have some.
+        #: The router grants, and records the wait, if one of them gets credit after `credit_wait`, seconds, or more.
+        self.sender_dry = -1.0
+        self.receiver_dry = -1.0
+        self.credit_wait = inf
         # What `CreditSink` and `Pool` have by the same names. `low`: the sink waits for more.
         self.max_credit = 0
         self.many_granted = 0

@@ -385,8 +385,9 @@ cdef class SoloPool:
     cdef public Delivery held
     cdef public bytes held_payload
     cdef public Budget account
-    cdef public double held_at
-    cdef public bint calm, due, flow_due, had_credit, low, plenty
+    cdef public double held_at, sender_dry, receiver_dry, credit_wait
+    cdef public long held_info
+    cdef public bint calm, due, flow_due, low, plenty
     cdef public long max_credit, many_granted, low_at, raised
     cdef public double idle_time, starve_time, used_at, placed_at, overcommit_at
 

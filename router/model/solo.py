@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
 
-def set_solo(route: kernel.FastRoute, node: Node) -> None:
-    """Let the kernel grant credit along the route of a node, if the node has one sender and one receiver."""
+def set_solo(route: kernel.FastRoute, node: Node, credit_wait: float) -> None:
+    """Let the kernel grant credit along the route of a node, if the node has one sender and one receiver.
+
+    Args: credit_wait: seconds, from which a wait for credit is recorded.
+    """
     if len(node.incoming) != 1 or len(node.outgoing) != 1 or node.borrowers:
         return
     incoming, outgoing = first(node.incoming), first(node.outgoing)
@@ -25,6 +28,7 @@ def set_solo(route: kernel.FastRoute, node: Node) -> None:
         account = incoming.connection.account
         route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state, account)
         give_settings(node.pool, route.solo)
+        route.solo.credit_wait = credit_wait
         give_solo(node)
 
 
@@ -46,6 +50,10 @@ def give_solo(node: Node) -> None:
         and link.granted_limit == sink.limit
         and is_calm(pool, sink, solo.receiver.link_credit)
     ):
+        outgoing = solo.receiver.record
+        assert isinstance(outgoing, OutgoingLink)
+        solo.sender_dry = -1.0 if incoming.zero_credit_since is None else incoming.zero_credit_since
+        solo.receiver_dry = -1.0 if outgoing.zero_credit_since is None else outgoing.zero_credit_since
         give(pool, sink, solo)
 
 
@@ -55,15 +63,18 @@ def take_solo(incoming: IncomingLink, solo: kernel.SoloPool, count: int) -> None
     assert isinstance(pool, Pool)
     if solo.raised:
         incoming.endpoint.note_limit()
-    if link.link_credit:
-        incoming.zero_credit_since = None
-    elif count:
-        incoming.zero_credit_since = link.last_at
     out = solo.receiver
     outgoing = out.record
     assert isinstance(outgoing, OutgoingLink)
-    if not (out.link_credit or out.lowered) and (solo.had_credit or outgoing.zero_credit_since is None):
-        outgoing.zero_credit_since = out.last_at  # the last delivery used up its credit
+    incoming.zero_credit_since = _dry_since(link, solo.sender_dry)
+    outgoing.zero_credit_since = _dry_since(out, solo.receiver_dry)
     take(pool, incoming.credit_sink, solo, count, link.last_at)
     assert outgoing.credit_source is not None
     pool.set_usable(outgoing.credit_source, outgoing.usable, link.last_at)
+
+
+def _dry_since(link: kernel.KernelLink, since: float) -> float | None:
+    """Return since when a link has had no credit; None: it has some. Args: since: as the kernel knows it."""
+    if since >= 0:
+        return since
+    return None if link.link_credit else link.last_at  # the last delivery used it up

@@ -92,7 +92,8 @@ class Recording:
         self._next_number = next_number
         self._recorder = recorder
         self._writer = writer
-        self._credit_wait = config.credit_wait
+        #: Seconds: a longer time without credit is recorded.
+        self.credit_wait = config.credit_wait
         self._words = writer.room()
         #: Numbers of addresses that anonymous senders send to, and of conditions of rejections.
         self._numbers: dict[Node | bytes, int] = {}
@@ -320,7 +321,7 @@ class Recording:
         since = link.zero_credit_since
         if since is not None and link.endpoint.flow_state.link_credit:
             waited = self._kernel.now - since
-            if waited >= self._credit_wait:
+            if waited >= self.credit_wait:
                 self._record_event(Happening.CREDIT, self._link_fields(link), waited=round(waited * 1e9))
 
     def _record_event(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:

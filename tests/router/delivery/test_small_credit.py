@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.kernel import HELD_AT_ONCE
 from amqpmesh.router.management.snapshot import snapshot
+from tests.support.data.recordings import Records
 from tests.support.worlds.network import Network, message
 from tests.support.worlds.side_by_side import relaying
 
@@ -85,10 +86,12 @@ def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(eve
 
 @pytest.mark.parametrize("rcv", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
 @pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 def test_a_receiver_that_takes_one_at_a_time_needs_no_decision(
-    events: Events, settled: bool, rcv: ReceiverSettleMode
+    events: Events, settled: bool, rcv: ReceiverSettleMode, recorded: bool
 ) -> None:
     network = Network()
+    records = Records(network.core) if recorded else None
     consumer, producer = network.client(), network.client()
     receiver = consumer.receiver("q", credit=1, rcv=rcv)
     link = producer.sender("q", rcv=rcv)
@@ -118,6 +121,7 @@ def test_a_receiver_that_takes_one_at_a_time_needs_no_decision(
         arrival.accept()
     network.run()
     assert network.core.context.budget.used == 0
+    assert records is None or len(records.hops) >= 51
     network.leave()
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from amqpmesh.router.amqp.events import TransferReceived
 from amqpmesh.router.delivery import arrival
+from amqpmesh.router.telemetry.schema import Kind
 from tests.router.delivery.test_fast_routes_alike import Bench, Dice, check
+from tests.support.data.recordings import Records
 
 
 class SoloDice(Dice):
@@ -73,10 +75,10 @@ def test_one_sender_and_one_receiver_get_the_same_frames_on_the_fast_path(seed: 
 def test_the_histories_hold_deliveries_back_and_receive_some_of_them_as_others() -> None:
     received = 0
 
-    def counted(context: Any, event: TransferReceived) -> None:
+    def counted(context: Any, event: TransferReceived, came_at: float | None = None) -> None:
         nonlocal received
         received += 1
-        transfer_received(context, event)
+        transfer_received(context, event, came_at)
 
     transfer_received = arrival.transfer_received
     with patch.object(arrival, "transfer_received", counted):
@@ -84,3 +86,37 @@ def test_the_histories_hold_deliveries_back_and_receive_some_of_them_as_others()
             dice = SoloDice(seed, 0.05)
             check(dice.world(at_once=False), dice.steps(60, at_once=False), mesh=False, bench=SoloBench)
     assert received > 4
+
+
+class RecordingBench(SoloBench):
+    """A bench whose router records: the events of each step, and in the end its hop records."""
+
+    records: Records | None = None
+    credits = 0
+    _noted = 0
+
+    def run(self) -> None:
+        """Carry octets; at first begin to record."""
+        if self.records is None:
+            self.records = Records(self.networks[0].core, credit_wait=0.005)
+        super().run()
+
+    def note(self, name: str) -> None:
+        """Note what each peer has got in a step, and what the router has recorded."""
+        assert self.records is not None
+        events = self.records.taken[Kind.EVENT][self._noted :]
+        self._noted += len(events)
+        RecordingBench.credits += sum(each["happening"] == "credit" for each in events)
+        self.log.append((name, [], events))
+        if name == "end":
+            # The number of a delivery is given when it leaves, or when it is decided.
+            self.log.append((name, [], sorted(sorted({**each, "counter": 0}.items()) for each in self.records.hops)))
+        super().note(name)
+
+
+def test_the_same_is_recorded_of_them() -> None:
+    RecordingBench.credits = 0
+    for seed in range(12):
+        dice = SoloDice(seed, 0.1 * (seed % 2))
+        check(dice.world(at_once=False), dice.steps(60, at_once=False), mesh=False, bench=RecordingBench)
+    assert RecordingBench.credits > 20
