@@ -269,14 +269,12 @@ class Core:
                 return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
-        if kernel.held_back:
-            receive_held(context)
-        handle = self._handlers.handle
+        receive_held(context)
         for event in unfinished:
             if kernel.dirty:
                 context.catch_up()
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
-            handle(record, event)
+            context.handle(record, event)
             if context.legs_seen:
                 flow_state.work -= context.legs_seen
                 if isinstance(event, events.DispositionReceived) and event.deliveries:
@@ -299,10 +297,7 @@ class Core:
         context.now = context.kernel.now = now
         context.chores.begin_turn()
         context.legs_seen = 0
-        if context.kernel.dirty:
-            context.catch_up()
-        if context.kernel.held_back:
-            receive_held(context)
+        receive_held(context)
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
         """Do more of the work that was too much for one turn (`chores`).

@@ -110,7 +110,7 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
 
 
 def receive_held(context: Context) -> None:
-    """Receive all deliveries that are held back: each waits for credit at its node from now on."""
+    """Count what the kernel has relayed alone, and receive what it holds back: that waits for credit from now on."""
     if context.kernel.dirty:
         context.catch_up()
     for solo in tuple(context.kernel.held_back):
