@@ -23,6 +23,11 @@ PATIENCE: Final = 30.0
 peer meanwhile, so a lost peer goes unnoticed.
 """
 
+REST: Final = 0.05
+"""Seconds after a hash that was computed at once, in which further ones are left to tasks: between those, other
+connections have their turns. Thousands of clients may log in at once.
+"""
+
 K = TypeVar("K", bound="Hashable")
 
 
@@ -43,6 +48,8 @@ class Passwords:
         # Delayed checks: one at a time for each host and user waits for its delay to pass.
         self._late: _Turns[tuple[str, str]] = _Turns()
         self._by_host: _Turns[str] = _Turns()
+        #: The time from which a hash may be computed at once, seconds.
+        self._hashes_from = 0.0
 
     async def do(self, record: ConnectionRecord, work: Work) -> None:
         """Do the password work of a connection's SASL exchange in its turn. Raises: nothing."""
@@ -59,17 +66,19 @@ class Passwords:
 
         Returns: False: it was not done, and `do` must be called.
         """
-        if work.iterations > LIGHT:
+        now = trio.current_time()
+        if work.iterations > LIGHT or (work.iterations and now < self._hashes_from):
             return False
-        if work.user is None:
-            work.do()
-            return True
-        place = record.host, work.user
-        is_free = self._by_user.is_free(place) and self._by_host.is_free(record.host)
-        if not is_free or self._guesses.wait(*place, trio.current_time()):
-            return False
+        place = None if work.user is None else (record.host, work.user)
+        if place is not None:
+            is_free = self._by_user.is_free(place) and self._by_host.is_free(record.host)
+            if not is_free or self._guesses.wait(*place, now):
+                return False
         work.do()
-        self._note(place, work)
+        if work.iterations:
+            self._hashes_from = trio.current_time() + REST
+        if place is not None:
+            self._note(place, work)
         return True
 
     async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:

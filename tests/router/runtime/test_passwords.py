@@ -252,6 +252,28 @@ async def test_a_short_check_starts_no_task_unless_it_waits(
     assert router.statistics().is_empty
 
 
+@pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+async def test_of_many_short_checks_most_leave_turns_to_other_connections(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpmesh.router.runtime.passwords.REST", 100.0)
+    started: list[object] = []
+
+    def starting(transport: AcceptedTransport, task: Callable[[], Awaitable[None]]) -> None:
+        started.append(task)
+        run(transport, task)
+
+    run = AcceptedTransport._run
+    monkeypatch.setattr(AcceptedTransport, "_run", starting)
+    async with Router(listeners=[listener(users)]) as router, AsyncExitStack() as stack:
+        port = int(router.listeners[0].url.rpartition(":")[2])
+        streams = [await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(10)]
+        for number, each in enumerate(streams):
+            await say(each, f"nobody{number}", "wrong")
+        assert [await outcome(each) for each in streams] == [SaslCode.AUTH] * 10
+    assert len(started) == 9
+
+
 class Watched:
     """Notes the threads in which passwords were checked or hashed, and the most that ran at once."""
 
