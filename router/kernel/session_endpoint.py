@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Octets of a window of larger frames that may still be widened. A window of full frames has as many.
 _WIDE: Final = 2**22
+#: How many times as wide a window that narrows again may become.
+_WIDENING: Final = 8
 
 
 class SessionOwner(Protocol):
@@ -47,6 +49,7 @@ class KernelSession:
         "incoming_limit",
         "initial_outgoing_id",
         "links",
+        "narrows",
         "next_delivery_id",
         "next_incoming_id",
         "next_outgoing_id",
@@ -84,6 +87,8 @@ class KernelSession:
         #: `_WIDE` octets. `small`: the number of such frames in a row.
         self.widest = window_size
         self.small = 0
+        #: The window becomes as narrow as before with each delivery of several frames (`let_widen`).
+        self.narrows = False
         self.initial_outgoing_id = initial_outgoing_id
         self.next_outgoing_id = initial_outgoing_id
         self.next_incoming_id = 0
@@ -134,12 +139,24 @@ class KernelSession:
                 return wire.narrow
         return self.window_size
 
+    def let_widen(self) -> None:
+        """Let the window become `_WIDENING` times as wide while deliveries are small, and narrow again for others."""
+        self.widest = _WIDENING * self.window_size
+        self.narrows = True
+
+    def begin_parts(self) -> None:
+        """Note that a delivery of several frames has begun, whose frames may stay here."""
+        self.in_parts = True
+        if self.narrows:
+            self.small = 0
+            self.window_size = self.widest // _WIDENING
+
     def announce(self) -> int:
         """Return the window to write into a `begin` or `flow` now. The peer may rely on it from now on."""
         width = self.width()
         window = min(width, self.window_size - self.held)
         # The announced limit never falls: a frame takes from the window what it adds to next_incoming_id.
-        if width < self.window_size:
+        if width < self.window_size or self.narrows:
             window = max(window, serial_distance(self.next_incoming_id, self.incoming_limit))
         self.incoming_limit = serial_add(self.next_incoming_id, window)
         self.flow_due = False

@@ -81,7 +81,10 @@ def _first_transfer(session: KernelSession, link: KernelLink, frame: TransferFra
     settled = frame.settled == 1
     _count_first_transfer(session, link, settled, payload_size)
     session.held += 1
-    session.in_parts = frame.more
+    if frame.more:
+        session.begin_parts()
+    else:
+        session.in_parts = False
     if session.next_incoming_id == session.incoming_limit:
         session.look()
     assert frame.delivery_tag is not None

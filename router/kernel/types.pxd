@@ -31,6 +31,7 @@ cdef long _OUTGOING_WINDOW
 cdef long _COPIED
 cdef long _WIDE
 cdef long _HELD_AT_ONCE
+cdef long _WIDENING
 cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
@@ -254,13 +255,15 @@ cdef class KernelSession:
     cdef public KernelConnection wire
     cdef public object owner
     cdef public dict links, progress
-    cdef public bint woken, in_full, begun, flow_due, in_parts
+    cdef public bint woken, in_full, begun, flow_due, in_parts, narrows
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
     cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
     cdef public list dispositions, displaced, flows
     @cython.locals(router=KernelRouter)
     cpdef long width(self) except -1
+    cpdef void let_widen(self) except *
+    cpdef bint begin_parts(self) except -1
     @cython.locals(width=long, window=long)
     cpdef long announce(self) except? -1
     cpdef bint release(self, long frames) except -1

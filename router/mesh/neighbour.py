@@ -105,6 +105,8 @@ class Neighbour:
             session.begin(window=window, offered_capabilities=(WHOLE,))
         elif LARGE in desired and len(self._sessions_desiring(LARGE)) <= 2 * BULK_SESSIONS:
             session.begin(window=max(session.part, self._config.bulk_window), offered_capabilities=(LARGE,))
+            # A tree has one link for all its deliveries. Small ones leave this router at once.
+            session.flow_state.let_widen()
         else:
             session.begin()
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Begin
 from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
+from amqpmesh.router.kernel import KernelSession
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.statistics.common import Reason
@@ -155,3 +157,45 @@ def test_so_many_octets_wait_to_be_written_to_a_neighbour_before_its_lanes_get_n
     mesh.run()
     assert {type(each.outcome) for each in sent} == {Accepted}
     mesh.leave()
+
+
+def test_the_window_of_a_tree_grows_with_small_messages_and_narrows_with_a_large_one() -> None:
+    mesh = World("AB", [("A", "B")], AddressConfig(pattern="news", distribution=Distribution.MULTICAST))
+    consumer, producer = mesh["B"].client(window=100_000), mesh["A"].client()
+    consumer.receiver("news", credit=10_000)
+    link = producer.sender("news")
+    mesh.advance(0.2)
+    (lane,) = [each for record in mesh["B"].core.context.connections for each in record.incoming if each.lane]
+    session = lane.endpoint.session
+    usual = MeshConfig(insecure=True).bulk_window
+    assert session.window == usual
+    for _ in range(20 * usual):
+        producer.send(link, settled=True)
+    assert session.window == 8 * usual
+    large = producer.send(link, message("x" * 100_000), settled=True)
+    assert session.window == usual
+    assert large.delivery.complete
+    announced: list[int] = []
+    for _ in range(20 * usual):
+        producer.send(link, settled=True)
+        announced.append(session.flow_state.incoming_limit)
+    assert announced == sorted(announced)
+    assert session.window == 8 * usual
+    assert len(consumer.take()) == 40 * usual + 1
+    mesh.leave()
+
+
+def test_a_window_that_narrows_while_frames_are_held_is_announced_as_what_is_left_of_it() -> None:
+    session = KernelSession(4)
+    session.let_widen()
+    session.window_size = 32
+    session.announce()
+    session.begin_parts()
+    for _ in range(20):
+        session.next_incoming_id += 1
+        session.held += 1
+    assert session.announce() == 12
+    session.release(18)
+    assert session.announce() == 12
+    session.next_incoming_id += 10
+    assert session.announce() == 2
