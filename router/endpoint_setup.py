@@ -40,7 +40,7 @@ of a client would leave as two frames, and the second one would carry a few octe
 
 PLAIN: Final = "PLAIN"
 
-PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
+PASSWORDS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
 """The mechanisms that need a password, the most preferred first."""
 
 WITHHELD: Final = "where a redirect leads, PLAIN is used only under TLS with a verified certificate"

@@ -1,4 +1,4 @@
-"""A changed policy: it holds for connections and links that exist."""
+"""Changed policies and users: they hold for connections and links that exist."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from amqpmesh.policies.groups import May
 from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.config.listener import ListenerConfig
+    from amqpmesh.router.config.users import Users
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -26,6 +31,26 @@ def put_in_force(context: Context, policy: Policy) -> None:
     context.kernel.epoch += 1  # addresses of anonymous senders are judged again
     if context.connections:
         context.chores.put_off(_apply(context, policy))
+
+
+def end_logins(context: Context, users_of: Callable[[ListenerConfig], Users | None]) -> None:
+    """Close the connections of users who may not log in by a password any more, in small steps.
+
+    Args: users_of: the users of a listener now; None: it has none.
+    """
+    if context.connections:
+        context.chores.put_off(_end_logins(context, users_of))
+
+
+def _end_logins(context: Context, users_of: Callable[[ListenerConfig], Users | None]) -> Steps[None]:
+    for record in list(context.connections):
+        peer, listener = record.peer, record.listener
+        if record.lost or listener is None or peer.user is None or peer.mechanism not in PASSWORD_MECHANISMS:
+            continue
+        users = users_of(listener)
+        if users is not None and not users.may_log_in(peer.user):
+            refuse_connection(context, record, "the user may not log in any more")
+        yield
 
 
 def _apply(context: Context, policy: Policy) -> Steps[None]:

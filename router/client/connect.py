@@ -111,9 +111,9 @@ def connect(
         url: `amqp://host:port`, or `amqps://host:port` for TLS. Several URLs are tried in turn.
         id: our container-id (§2.7.1); None: a generated one.
         user: user name for a login with a password.
-        password: for SCRAM-SHA-256, SCRAM-SHA-1 or PLAIN: the first of them that the peer offers (§5.3). PLAIN shows
-            the password to the peer. Without TLS it shows it to the network, too, so PLAIN is then used on loopback
-            only.
+        password: for SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1 or PLAIN: the first of them that the peer offers (§5.3).
+            PLAIN shows the password to the peer. Without TLS it shows it to the network, too, so PLAIN is then used on
+            loopback only.
         insecure: allow PLAIN without TLS. Not after a redirect: there PLAIN needs TLS and a verified certificate.
         mechanisms: SASL mechanisms to choose from, the preferred one first, instead of those above; empty: no SASL
             layer.

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
 from amqpmesh.router.config.redirect import PlaceConfig
-from amqpmesh.router.config.tables import Rule, Table, setting, table
+from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import Endpoint, endpoint
 
-MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256")
-PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256"})
+MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 ClientCertificate = Literal["none", "optional", "required"]
 ListenerRole = Literal["normal", "mesh"]
@@ -39,6 +40,11 @@ class TlsConfig(Table):
     key: Path = setting()
     trust: Path | None = setting(default=None)
     client: ClientCertificate = setting(default="none")
+    key_password: PasswordConfig | None = setting(default=None)
+    minimum: Literal["1.2", "1.3"] = setting(default="1.2")
+    ciphers: str | None = setting(default=None, check=emptiness)
+    revoked: Path | None = setting(default=None)
+    user: Literal["any", "dns", "email", "uri", "ip", "common-name"] = setting(default="any")
 
     @property
     def asks_clients(self) -> bool:
@@ -48,6 +54,9 @@ class TlsConfig(Table):
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule("trust", "is required to verify the certificates of clients", lambda c: c.asks_clients and not c.trust),
         Rule("trust", 'does nothing with client = "none"', lambda c: c.trust is not None and not c.asks_clients),
+        Rule("revoked", 'does nothing with client = "none"', lambda c: c.revoked is not None and not c.asks_clients),
+        Rule("user", 'does nothing with client = "none"', lambda c: c.user != "any" and not c.asks_clients),
+        Rule("ciphers", 'are of TLS 1.2 only: leave minimum at "1.2"', lambda c: c.ciphers and c.minimum != "1.2"),
     )
 
 

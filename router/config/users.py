@@ -8,6 +8,8 @@ A table for each user has one table for each mechanism:
     stored_key = "..."
     server_key = "..."
 
+A user with `disabled = true` in its own table cannot log in, and keeps its verifiers.
+
 Names are stored as SASLprep (RFC 4013) prepares them, so that each name has one spelling.
 
 scramp is imported only to check a password: routers without users do not need it.
@@ -38,7 +40,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
 from amqpmesh.router.config.tables import parsed
 
 PLAIN_VERIFIER = "SCRAM-SHA-256"
-_KEY_SIZES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
+_KEY_SIZES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
 MECHANISMS = tuple(_KEY_SIZES)
 _FIELDS = ("salt", "iterations", "stored_key", "server_key")
 
@@ -46,11 +48,14 @@ _FIELDS = ("salt", "iterations", "stored_key", "server_key")
 class Users:
     """The verifiers of a file, which `SaslServer` asks. Immutable: a changed file gives a new object."""
 
-    __slots__ = ("_verifiers", "iterations")
+    __slots__ = ("_verifiers", "disabled", "iterations")
 
-    def __init__(self, verifiers: Mapping[str, Mapping[str, ScramKeys]]) -> None:
-        """Args: verifiers: by user and mechanism."""
+    def __init__(
+        self, verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str] = frozenset()
+    ) -> None:
+        """Args: verifiers: by user and mechanism. disabled: the users of these that cannot log in."""
         self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
+        self.disabled = disabled
         counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
         #: The iteration counts of the verifiers, each once, for `Authenticator`.
         self.iterations = tuple(sorted(counts)) or (SCRAM_ITERATIONS,)
@@ -63,7 +68,15 @@ class Users:
         """
         import scramp  # noqa: F401 - now, or all connections would wait for the import at the first login
 
-        return cls({user: dict(_read_user(user, table, file)) for user, table in parsed(file).items()})
+        verifiers, disabled = {}, set()
+        for user, table in parsed(file).items():
+            if isinstance(table, dict) and "disabled" in table:
+                if not isinstance(table["disabled"], bool):
+                    raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
+                if table.pop("disabled"):
+                    disabled.add(user)
+            verifiers[user] = dict(_read_user(user, table, file))
+        return cls(verifiers, frozenset(disabled))
 
     def __contains__(self, user: str) -> bool:
         """Tell whether there is such a user."""
@@ -77,9 +90,13 @@ class Users:
         """Return the verifiers of a user, by mechanism; empty, if there is no such user."""
         return self._verifiers.get(user, {})
 
+    def may_log_in(self, user: str) -> bool:
+        """Tell whether there is such a user, and it is not disabled."""
+        return user in self and user not in self.disabled
+
     def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        """Return the verifier of a user for a mechanism; None: there is none."""
-        return self.verifiers(user).get(mechanism)
+        """Return the verifier of a user for a mechanism; None: there is none, or the user is disabled."""
+        return None if user in self.disabled else self.verifiers(user).get(mechanism)
 
     def verify_plain(self, user: str, password: str) -> bool:
         """Check a user's password, by its SCRAM-SHA-256 verifier.
@@ -94,21 +111,32 @@ class Users:
         return hmac.compare_digest(stored, keys.stored_key) and known is not None
 
     def add(self, user: str, password: str, iterations: int = SCRAM_ITERATIONS) -> Self:
-        """Return these users and a further one, or one with another password.
+        """Return these users and a further one, or one with another password. A disabled user stays disabled.
 
         Args: iterations: of the verifiers, `MIN_ITERATIONS` to `MAX_ITERATIONS`.
         Raises: CommandError: SASLprep refuses the name or password, or it is empty.
         """
         name, secret = prepared(user, "user name"), prepared(password, "password")
         keys = {mechanism: verifier(mechanism, secret, iterations) for mechanism in MECHANISMS}
-        return type(self)({**self._verifiers, name: keys})
+        return type(self)({**self._verifiers, name: keys}, self.disabled)
 
     def remove(self, user: str) -> Self:
         """Return these users without one. Raises: CommandError: there is no such user."""
+        name = self._known(user)
+        left = {other: keys for other, keys in self._verifiers.items() if other != name}
+        return type(self)(left, self.disabled - {name})
+
+    def switch(self, user: str, *, disabled: bool) -> Self:
+        """Return these users with one that can log in, or cannot. Raises: CommandError: there is no such user."""
+        name = self._known(user)
+        return type(self)(self._verifiers, self.disabled | {name} if disabled else self.disabled - {name})
+
+    def _known(self, user: str) -> str:
+        """Return the name of a user as it is stored. Raises: CommandError: there is no such user."""
         name = prepared(user, "user name")
         if name not in self:
             raise CommandError(f"there is no user {name}")
-        return type(self)({other: keys for other, keys in self._verifiers.items() if other != name})
+        return name
 
     def save(self, file: Path) -> None:
         """Write the file atomically, readable by its owner only."""
@@ -116,7 +144,7 @@ class Users:
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp: mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write("".join(_lines(self._verifiers)))
+                stream.write("".join(_lines(self._verifiers, self.disabled)))
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, target)
@@ -143,6 +171,12 @@ def remove_user(file: Path, user: str) -> None:
     """
     with _folder_lock(file.absolute().parent):
         Users.load(file).remove(user).save(file)
+
+
+def switch_user(file: Path, user: str, *, disabled: bool) -> None:
+    """Disable a user of a file, or enable it again. Raises: as `remove_user`."""
+    with _folder_lock(file.absolute().parent):
+        Users.load(file).switch(user, disabled=disabled).save(file)
 
 
 @contextmanager
@@ -180,9 +214,11 @@ def verifier(mechanism: str, password: str, iterations: int) -> ScramKeys:
     return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
 
 
-def _lines(verifiers: Mapping[str, Mapping[str, ScramKeys]]) -> Iterator[str]:
-    yield "# Written by `amqpmesh user add`: verifiers, no passwords.\n"
+def _lines(verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str]) -> Iterator[str]:
+    yield "# Written by `amqpmesh user`: verifiers, no passwords.\n"
     for user, keys in sorted(verifiers.items()):
+        if user in disabled:
+            yield f"\n[{json.dumps(user, ensure_ascii=False)}]\ndisabled = true\n"
         for mechanism, entry in keys.items():
             # SASLprep leaves no control characters, so JSON's quoting is TOML's.
             yield f"\n[{json.dumps(user, ensure_ascii=False)}.{json.dumps(mechanism)}]\n"

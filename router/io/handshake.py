@@ -28,12 +28,15 @@ class Identity:
     subject: str | None = None
 
     @classmethod
-    def of(cls, stream: SecuredStream) -> Self:
-        """Return the identity of the peer of a stream after its handshake."""
+    def of(cls, stream: SecuredStream, name: str = "any") -> Self:
+        """Return the identity of the peer of a stream after its handshake.
+
+        Args: name: the kind of name in the certificate that is the user, as of `certificate_user`.
+        """
         told = stream.getpeercert()
         # An unverified certificate has a binary form, too.
         certificate = stream.getpeercert(binary_form=True) if told else None
-        return cls(certificate, certificate_user(told), certificate_subject(told))
+        return cls(certificate, certificate_user(told, name), certificate_subject(told))
 
 
 UNKNOWN: Final = Identity()
@@ -41,12 +44,19 @@ UNKNOWN: Final = Identity()
 
 
 async def secure(
-    stream: trio.abc.Stream, context: SSLContext, host: str, logins: Logins, *, mesh: bool = False, read: bytes = b""
+    stream: trio.abc.Stream,
+    context: SSLContext,
+    host: str,
+    logins: Logins,
+    *,
+    mesh: bool = False,
+    read: bytes = b"",
+    name: str = "any",
 ) -> tuple[SecuredStream, Identity] | None:
     """Start TLS on a stream, as the server.
 
     Args: host: the client's address. logins: logs a failed handshake. mesh: the peer must be a router of the mesh.
-        read: octets of the client's TLS that were read already.
+        read: octets of the client's TLS that were read already. name: as of `Identity.of`.
     Returns: None if the handshake failed or took too long, which was logged.
     """
     secured: SecuredStream
@@ -63,7 +73,7 @@ async def secure(
         except trio.BrokenResourceError as error:
             reason = reason_of(error, mesh=mesh)
         else:
-            return secured, Identity.of(secured)
+            return secured, Identity.of(secured, name)
     logins.not_secured(host, reason)
     with trio.move_on_after(LINGER):
         await close_gracefully(stream)

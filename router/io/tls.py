@@ -25,15 +25,30 @@ UNKNOWN_ISSUER = frozenset((18, 19, 20, 21))
 
 # The kinds of alternative names that identify a user. Other kinds do not: Python reads every otherName as the same text
 # "<unsupported>", and a directory name as a structure.
-_NAMING = ("DNS", "email", "URI", "IP Address")
+_NAMING: Mapping[str, str] = {"dns": "DNS", "email": "email", "uri": "URI", "ip": "IP Address"}
+
+VERSIONS: Mapping[str, ssl.TLSVersion] = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+"""The least versions of TLS, by the words of the configuration."""
 
 
-def server_context(certificate: Path, key: Path, trust: Path | None = None, client: str = "none") -> ssl.SSLContext:
+def server_context(
+    certificate: Path,
+    key: Path,
+    trust: Path | None = None,
+    client: str = "none",
+    *,
+    password: str = "",
+    minimum: str = "1.2",
+    ciphers: str | None = None,
+    revoked: Path | None = None,
+) -> ssl.SSLContext:
     """Return the context of a listener: TLS 1.2 or later.
 
-    Args: certificate: PEM, the server's own first, then the intermediate ones. key: PEM, not encrypted.
+    Args: certificate: PEM, the server's own first, then the intermediate ones. key: PEM.
         trust: PEM, the authorities whose clients are trusted; needed unless `client` is "none", else ignored.
-        client: a key of `CLIENT_CERTIFICATE`.
+        client: a key of `CLIENT_CERTIFICATE`. password: of the key; empty: the key is not encrypted.
+        minimum: a key of `VERSIONS`. ciphers: of TLS 1.2, as OpenSSL writes them; None: Python's choice.
+        revoked: PEM, a revocation list of each authority that signs clients' certificates; None: none is revoked.
     Raises: CommandError: an unknown `client`, or no `trust` where one is needed. OSError (`ssl.SSLError` is one): a
         file that cannot be read, or has the wrong content.
     Source: §5.2.
@@ -41,14 +56,19 @@ def server_context(certificate: Path, key: Path, trust: Path | None = None, clie
     if client not in CLIENT_CERTIFICATE:
         raise CommandError(f"client certificates are {', '.join(CLIENT_CERTIFICATE)}, not {client!r}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = VERSIONS[minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION  # a TLS 1.2 client could otherwise force endless handshakes
-    _load_own(context, certificate, key)
+    if ciphers is not None:
+        context.set_ciphers(ciphers)
+    _load_own(context, certificate, key, password)
     context.verify_mode = CLIENT_CERTIFICATE[client]
     if context.verify_mode is not ssl.CERT_NONE:
         if trust is None:
             raise CommandError("client certificates are asked for, and no authority is trusted to sign them")
         context.load_verify_locations(trust)
+        if revoked is not None:
+            context.load_verify_locations(revoked)
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context
 
 
@@ -99,21 +119,25 @@ def untrusted_reason(error: ssl.SSLCertVerificationError, *, mesh: bool) -> str:
     return f"{error.verify_message}{': it is not of the authority of this mesh' if strange else ''}"
 
 
-def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
+def certificate_user(certificate: Mapping[str, Any] | None, name: str = "any") -> str | None:
     """Return the user that a verified certificate names: its first alternative name, else its subject's common name.
 
     This is the user that SASL EXTERNAL authenticates.
 
     Args: certificate: what `getpeercert()` returned: None without a certificate, empty for one not verified.
+        name: the kind of name that is the user: `dns`, `email`, `uri`, `ip` or `common-name`; `any`: the first of
+            these.
     Returns: None if it names no user.
     """
     if not certificate:
         return None
-    alternatives = (value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMING)
-    names = (value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName")
-    return next(filter(None, (*alternatives, *names)), None)
+    kinds = _NAMING.values() if name == "any" else (_NAMING.get(name),)
+    found = [value for kind, value in certificate.get("subjectAltName", ()) if kind in kinds]
+    if name in ("any", "common-name"):
+        found += [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return next(filter(None, found), None)
 
 
-def _load_own(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+def _load_own(context: ssl.SSLContext, certificate: Path, key: Path, password: str = "") -> None:
     # An empty password: without one, OpenSSL would ask the terminal for the password of an encrypted key.
-    context.load_cert_chain(certificate, key, password="")
+    context.load_cert_chain(certificate, key, password=password)

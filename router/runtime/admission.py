@@ -220,7 +220,7 @@ class Admission:
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
             identity = UNKNOWN if arrival is None else arrival.terms.identity
             if isinstance(stream, TlsStream):
-                identity = Identity.of(stream)
+                identity = Identity.of(stream, credentials.user_name)
             record = credentials.accept(
                 self._core, listener.config, host, trio.current_time(), identity, negotiation=negotiation
             )

@@ -38,6 +38,8 @@ class Credentials:
     context: ssl.SSLContext | None
     """The context for both ways into TLS, first (amqps) and within the stream (amqp); None: there is no TLS."""
     users: Users | None
+    user_name: str = "any"
+    """The kind of name in a client's certificate that is the user, as of `certificate_user`."""
 
     @classmethod
     def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
@@ -53,10 +55,22 @@ class Credentials:
         tls = listener.tls
         if tls is None:
             return cls(None, users)
+        where = f"{where or listener.name}.tls"
+        password = "" if tls.key_password is None else _password(tls.key_password, f"{where}.key_password")
         try:
-            return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
+            context = server_context(
+                tls.certificate,
+                tls.key,
+                tls.trust,
+                tls.client,
+                password=password,
+                minimum=tls.minimum,
+                ciphers=tls.ciphers,
+                revoked=tls.revoked,
+            )
         except OSError as error:
-            raise _unusable_file(error, tls.certificate, f"{where or listener.name}.tls") from None
+            raise _unusable_file(error, tls.certificate, where) from None
+        return cls(context, users, tls.user)
 
     def accept(
         self,
@@ -134,7 +148,8 @@ def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContex
 
 
 _REASONS: Final[Mapping[str, str]] = {
-    "": "the certificate or its key is no PEM, is cut off, or is encrypted",
+    "": "the certificate or its key is no PEM, is cut off, or is encrypted with another password",
+    "NO_CIPHER_MATCH": "OpenSSL has none of the ciphers",
     "KEY_VALUES_MISMATCH": "the key is another certificate's",
 }
 """Explanations of OpenSSL's reasons."""

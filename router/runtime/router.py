@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.client.connections.in_process import InProcess
@@ -49,6 +50,7 @@ from amqpmesh.router.statistics.router_statistics import (
 
 if TYPE_CHECKING:
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.router.config.users import Users
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
     from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
@@ -266,9 +268,10 @@ class Router(LinkFactory):
             return settled
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
-        """Read users and certificates again, for new connections, and the policy, for all. Open connections stay,
-        except those that the policy does not permit any more, and those to routers of the mesh that are not trusted any
-        more.
+        """Read users and certificates again, for new connections, and the policy, for all.
+
+        Open connections stay, except those that the policy does not permit any more, those of users who may not log in
+        any more, and those to routers of the mesh that are not trusted any more.
 
         Args: config: the new configuration, to be compared with the current one.
         Returns: the keys that differ: they need a restart.
@@ -286,8 +289,9 @@ class Router(LinkFactory):
             self._membership.reload(core.mesh, trio.current_time())
         if policy is not None:
             core.set_policy(policy, trio.current_time())
-        self._driver.settle()
         self._credentials = accepting
+        end_logins(core.context, self._users)
+        self._driver.settle()
         for connector, credentials in zip(connectors, connecting, strict=True):
             connector.credentials = credentials
         return [] if config is None else differing(self.config, config)
@@ -334,6 +338,10 @@ class Router(LinkFactory):
 
     def _drive(self, core: Core) -> Driver:
         return Driver(core)
+
+    def _users(self, listener: ListenerConfig) -> Users | None:
+        credentials = self._credentials.get(listener)
+        return None if credentials is None else credentials.users
 
     def _policy(self) -> Policy | None:
         """Read the policy; None: there is none. Raises: ConfigError: the file is not valid."""
@@ -414,7 +422,9 @@ class Router(LinkFactory):
         identity = UNKNOWN
         if listener.endpoint.secure:
             assert credentials.context is not None, "the configuration demands a certificate for amqps"
-            secured = await secure(stream, credentials.context, host, core.logins, mesh=listener.is_mesh)
+            secured = await secure(
+                stream, credentials.context, host, core.logins, mesh=listener.is_mesh, name=credentials.user_name
+            )
             if secured is None:
                 return
             stream, identity = secured

@@ -253,7 +253,14 @@ class Transport(ABC):
         self._clear_unread()
         await self._until_written()  # our protocol header is the last octets without TLS
         self._is_held = True
-        secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
+        secured = await secure(
+            self._stream,
+            credentials.context,
+            record.host,
+            self._driver.core.logins,
+            read=read,
+            name=credentials.user_name,
+        )
         if secured is None:
             return False
         self._stream, identity = secured

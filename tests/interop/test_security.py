@@ -10,7 +10,7 @@ pytestmark = pytest.mark.interop
 TEXT = {"sections": [[0x77, ["string", "hello"]]]}
 
 both = pytest.mark.parametrize("family", ["proton", "rhea"])
-SCRAM = ["SCRAM-SHA-1", "SCRAM-SHA-256"]
+SCRAM = ["SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def secure(start_router, credentials, users):
         drain = 0.2
         [[listener]]
         url = "amqps://127.0.0.1:0"
-        sasl = ["SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "EXTERNAL"]
+        sasl = ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "EXTERNAL"]
         users = "{users}"
         [listener.tls]
         certificate = "{credentials.certificate}"

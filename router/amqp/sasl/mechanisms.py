@@ -18,7 +18,6 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import new as new_hash
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from amqpmesh.router.amqp.sasl.scram import HASHES, ScramError, ScramServer
@@ -80,7 +79,7 @@ class Authenticator(Protocol):
         """Return whether this is the user's password."""
 
     def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        """Return the user's verifier for `SCRAM-SHA-1` or `SCRAM-SHA-256`; None: there is none.
+        """Return the user's verifier for `SCRAM-SHA-1`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; None: there is none.
 
         Verifiers must have salts of `SALT_SIZE`, or known users can be told from unknown ones.
         """
@@ -250,7 +249,7 @@ def _plain_client(_mechanism: str, side: ClientSide) -> ClientConversation:
     yield Turn(b"\0" + user + b"\0" + password, satisfied=True)
 
 
-# SCRAM-SHA-1, SCRAM-SHA-256 (RFC 5802, RFC 7677)
+# SCRAM-SHA-1, SCRAM-SHA-256, SCRAM-SHA-512 (RFC 5802, RFC 7677)
 
 
 def decoy_iterations(user: str, counts: Sequence[int]) -> int:
@@ -261,10 +260,10 @@ def decoy_iterations(user: str, counts: Sequence[int]) -> int:
 
 def _decoy_keys(user: str, mechanism: str, counts: Sequence[int]) -> ScramKeys:
     """Make keys that fit no password, with a salt that is the same each time for this user."""
-    seed = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha512")
-    key = seed[SALT_SIZE:][: new_hash(HASHES[mechanism]).digest_size]
+    salt = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha256")
+    key = hmac.digest(_DECOY_SECRET, salt, HASHES[mechanism])
     iterations = decoy_iterations(user, counts)
-    return ScramKeys(salt=seed[:SALT_SIZE], iterations=iterations, stored_key=key, server_key=key)
+    return ScramKeys(salt=salt[:SALT_SIZE], iterations=iterations, stored_key=key, server_key=key)
 
 
 def _keys(side: ServerSide, mechanism: str, user: str) -> ScramKeys:
@@ -330,6 +329,7 @@ _SCRAM = Mechanism(_scram_server, _scram_client, speaks=True, usable=_has_passwo
 
 MECHANISMS: Mapping[str, Mechanism] = {
     "EXTERNAL": Mechanism(_external_server, _external_client, speaks=False, usable=lambda side: side.external),
+    "SCRAM-SHA-512": _SCRAM,
     "SCRAM-SHA-256": _SCRAM,
     "SCRAM-SHA-1": _SCRAM,
     "PLAIN": Mechanism(_plain_server, _plain_client, speaks=True, usable=_has_password),

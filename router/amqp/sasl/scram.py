@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.sasl.mechanisms import ScramKeys
 
-HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}
+HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash function of each mechanism, by its name in hashlib."""
 
 #: Keys with fewer iterations, or with fewer octets of salt, are refused by scramp.

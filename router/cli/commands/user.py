@@ -9,9 +9,9 @@ from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS,
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable, table
-from amqpmesh.router.config.users import Users, add_user, remove_user
+from amqpmesh.router.config.users import Users, add_user, remove_user, switch_user
 
-_HEADINGS = ("USER", "ITERATIONS", "MECHANISMS")
+_HEADINGS = ("USER", "STATE", "ITERATIONS", "MECHANISMS")
 _WIDE = 1_000  # columns: wide enough for all text, since users copy names from here
 
 
@@ -42,7 +42,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     listing = actions.add_parser(
         "list",
         help="list the users",
-        description="List the users, with their mechanisms and the lowest number of iterations of their verifiers.",
+        description="List the users: whether they can log in, the lowest number of iterations of their verifiers, and "
+        "their mechanisms.",
         epilog=EPILOG,
     )
     _add_file(listing)
@@ -50,13 +51,27 @@ def declare(command: argparse.ArgumentParser) -> None:
     remove = actions.add_parser(
         "remove",
         help="remove a user",
-        description="Remove a user. Send SIGHUP to a running router to apply the change. Open connections of the "
-        "user stay open.",
+        description="Remove a user. Send SIGHUP to a running router to apply the change: it closes the connections of "
+        "the user.",
         epilog=EPILOG,
     )
     remove.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
     _add_file(remove)
     remove.set_defaults(command=remove_one)
+    for action, does, disabled in (
+        ("disable", "refuse a user, and keep the password", True),
+        ("enable", "admit a disabled user again", False),
+    ):
+        switch = actions.add_parser(
+            action,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}. Send SIGHUP to a running router to apply the change"
+            f"{': it closes the connections of the user' if disabled else ''}.",
+            epilog=EPILOG,
+        )
+        switch.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
+        _add_file(switch)
+        switch.set_defaults(command=switch_one, disabled=disabled)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
@@ -76,7 +91,9 @@ def list_all(given: argparse.Namespace) -> int:
     rows = []
     for name in users:
         verifiers = users.verifiers(name)
-        rows.append((printable(name), min(each.iterations for each in verifiers.values()), ", ".join(verifiers)))
+        state = "disabled" if name in users.disabled else "enabled"
+        iterations = min(each.iterations for each in verifiers.values())
+        rows.append((printable(name), state, iterations, ", ".join(verifiers)))
     if rows:
         print("\n".join(table(_HEADINGS, rows, _WIDE, ())))
     return Exit.DONE
@@ -86,6 +103,13 @@ def remove_one(given: argparse.Namespace) -> int:
     """Remove a user. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     remove_user(given.file, given.name)
     print(f"user {given.name} is no longer in {given.file}", file=sys.stderr)
+    return Exit.DONE
+
+
+def switch_one(given: argparse.Namespace) -> int:
+    """Disable or enable a user. Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    switch_user(given.file, given.name, disabled=given.disabled)
+    print(f"user {given.name} is {'disabled' if given.disabled else 'enabled'} in {given.file}", file=sys.stderr)
     return Exit.DONE
 
 

@@ -43,7 +43,7 @@ def test_an_added_user_is_found_after_the_file_is_read_again(tmp_path: Path) -> 
     assert not users.verify_plain("carol", "secret")
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_scram_client_with_the_password_is_believed_and_no_other(mechanism: str) -> None:
     users = Users({}).add("alice", "secret")
 
@@ -66,7 +66,7 @@ def test_a_scram_client_with_the_password_is_believed_and_no_other(mechanism: st
 def test_verifiers_have_the_salt_and_iterations_that_an_unknown_user_is_shown() -> None:
     users = Users({}).add("alice", "secret")
     assert users.iterations == Users({}).iterations == (SCRAM_ITERATIONS,) == (65_536,)
-    for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+    for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         keys = users.scram_keys("alice", mechanism)
         assert keys is not None
         assert (len(keys.salt), keys.iterations) == (SALT_SIZE, SCRAM_ITERATIONS)

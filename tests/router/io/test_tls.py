@@ -198,6 +198,45 @@ def test_an_encrypted_key_is_an_error_and_no_question_on_the_terminal(files: Fil
         server_context(files.certificate, locked)
 
 
+def test_an_encrypted_key_is_read_with_its_password(files: Files, tmp_path: Path) -> None:
+    key = load_pem_private_key(files.key.read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    shake_hands(server_context(files.certificate, locked, password="secret"), client_context(files.trust))
+    with pytest.raises(ssl.SSLError):
+        server_context(files.certificate, locked, password="other")
+
+
+def test_a_listener_may_demand_tls_1_3(files: Files) -> None:
+    client = client_context(files.trust)
+    shake_hands(server_context(files.certificate, files.key, minimum="1.3"), client)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        shake_hands(server_context(files.certificate, files.key, minimum="1.3"), client)
+
+
+def test_a_listener_may_choose_its_ciphers(files: Files) -> None:
+    client = client_context(files.trust)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    one = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
+    server, _ = shake_hands(server_context(files.certificate, files.key, ciphers=one), client)
+    cipher = server.cipher()
+    assert cipher is not None
+    assert cipher[0] in one.split(":")
+    with pytest.raises(ssl.SSLError):
+        server_context(files.certificate, files.key, ciphers="NONE-OF-THESE")
+
+
+@pytest.mark.parametrize(
+    ("name", "user"),
+    [("any", "urn:ada"), ("uri", "urn:ada"), ("dns", "a"), ("email", None), ("ip", None), ("common-name", "ada")],
+)
+def test_an_operator_chooses_the_name_that_is_the_user(name: str, user: str | None) -> None:
+    alternatives = (("URI", "urn:ada"), ("DNS", "a"))
+    certificate = {"subject": ((("commonName", "ada"),),), "subjectAltName": alternatives}
+    assert certificate_user(certificate, name) == user
+
+
 @pytest.mark.parametrize(
     ("certificate", "user"),
     [
@@ -298,3 +337,42 @@ def test_a_certificate_of_a_mesh_keeps_to_the_standard_for_certificates(mesh: Me
     client = mesh.contexts(loose.public_bytes(Encoding.PEM), key)[1]
     with pytest.raises(ssl.SSLCertVerificationError, match="Authority Key Identifier"):
         shake_hands(mesh.router("A")[0], client)
+
+
+def revocation_list(authority: Authority, *serials: int, until: timedelta) -> bytes:
+    """Return a revocation list of an authority, PEM."""
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.parsed.subject)
+        .last_update(now - timedelta(days=2))
+        .next_update(now + until)
+    )
+    for serial in serials:
+        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - timedelta(days=1))
+        builder = builder.add_revoked_certificate(revoked.build())
+    return builder.sign(authority.key, None).public_bytes(Encoding.PEM)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_revoked_client_is_refused_and_others_are_not(mesh: Mesh, tmp_path: Path, version: ssl.TLSVersion) -> None:
+    file = tmp_path / "revoked.pem"
+    certificate, key, trust = (mesh.folder / name for name in ("router.pem", "router.key", "ca.pem"))
+    mesh.router("B")
+    serial = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
+
+    def shake() -> None:
+        server = server_context(certificate, key, trust, "required", revoked=file)
+        client = client_context(trust, certificate, key)
+        client.check_hostname = False
+        client.maximum_version = version
+        shake_hands(server, client)
+
+    file.write_bytes(revocation_list(mesh.authority, serial + 1, until=timedelta(days=1)))
+    shake()
+    file.write_bytes(revocation_list(mesh.authority, serial, until=timedelta(days=1)))
+    with pytest.raises(ssl.SSLError):
+        shake()
+    file.write_bytes(revocation_list(mesh.authority, until=timedelta(days=-1)))
+    with pytest.raises(ssl.SSLError):
+        shake()  # the list is out of date, so nobody can tell

@@ -160,8 +160,8 @@ async def test_a_peer_that_a_redirect_names_does_not_get_the_password_in_clear(
         else:
             await until(lambda: told(near).failures)
             assert told(near).reason == (
-                "not let in: none of SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, PLAIN is used only "
-                "under TLS with a verified certificate"
+                "not let in: none of SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, "
+                "PLAIN is used only under TLS with a verified certificate"
             )
 
 

@@ -92,7 +92,7 @@ def test_each_refusal_is_told_in_words_and_by_its_name(code: SaslCode) -> None:
     assert client.reason.endswith(f" ({code.name.lower().replace('_', '-')})")
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_nobody_can_tell_an_unknown_user_from_a_wrong_password(mechanism: str) -> None:
     servers = [SaslServer([mechanism], Users()) for _ in range(2)]
     unknown = exchange(servers[0], SaslClient([mechanism], "bob", "lovelace"))

@@ -25,7 +25,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     Work,
 )
 
-SCRAM = ("SCRAM-SHA-1", "SCRAM-SHA-256")
+SCRAM = ("SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass
@@ -208,7 +208,7 @@ RFC_EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256"])
 def test_scram_says_what_the_rfc_says(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client_nonce, server_nonce, salt, client_first, server_first, client_final, server_final = RFC_EXAMPLES[mechanism]
 
@@ -309,7 +309,9 @@ def test_scram_refuses_a_malformed_first_message(mechanism: str, response: bytes
 def test_scram_refuses_a_malformed_final_message(mechanism: str, response: bytes) -> None:
     conversation = server(mechanism)
     nonce = conversation.send(b"n,,n=ada,r=abc").split(b",")[0][2:]
-    size = hashlib.new({"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}[mechanism]).digest_size
+    size = hashlib.new(
+        {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism]
+    ).digest_size
     with pytest.raises(MechanismError):
         conversation.send(response.replace(b"{r}", nonce).replace(b"{p}", base64.b64encode(bytes(size))))
 

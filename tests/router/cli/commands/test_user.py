@@ -96,12 +96,13 @@ def test_users_are_listed_and_removed(file: Path, tmp_path: Path, capsys: pytest
     given = ["--file", str(file), "--password-file", str(tmp_path / "password")]
     assert main(["user", "add", "bob", *given]) == 0
     assert main(["user", "add", "alice", *given, "--iterations", "4096"]) == 0
+    assert main(["user", "disable", "bob", "--file", str(file)]) == 0
     capsys.readouterr()
     assert main(["user", "list", "--file", str(file)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "USER   ITERATIONS  MECHANISMS",
-        "alice       4,096  SCRAM-SHA-256, SCRAM-SHA-1",
-        "bob        65,536  SCRAM-SHA-256, SCRAM-SHA-1",
+        "USER   STATE     ITERATIONS  MECHANISMS",
+        "alice  enabled        4,096  SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1",
+        "bob    disabled      65,536  SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1",
     ]
     assert main(["user", "remove", "bob", "--file", str(file)]) == 0
     assert list(Users.load(file)) == ["alice"]
@@ -113,7 +114,25 @@ def test_users_are_listed_and_removed(file: Path, tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("action", [["list"], ["remove", "alice"]])
+def test_a_disabled_user_keeps_its_password_and_may_come_back(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(monkeypatch, b"secret\n")
+    assert main(["user", "add", "alice", "--file", str(file)]) == 0
+    assert main(["user", "disable", "alice", "--file", str(file)]) == 0
+    users = Users.load(file)
+    assert not users.verify_plain("alice", "secret")
+    assert users.scram_keys("alice", "SCRAM-SHA-256") is None
+    stdin(monkeypatch, b"changed\n")
+    assert main(["user", "add", "alice", "--file", str(file)]) == 0
+    assert not Users.load(file).verify_plain("alice", "changed"), "a new password does not enable a user"
+    assert main(["user", "enable", "alice", "--file", str(file)]) == 0
+    assert Users.load(file).verify_plain("alice", "changed")
+    assert main(["user", "enable", "bob", "--file", str(file)]) == 2
+    assert "there is no user bob" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["list"], ["remove", "alice"], ["disable", "alice"]])
 def test_a_file_that_is_not_there_is_named(file: Path, action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["user", *action, "--file", str(file)]) == 2
     assert capsys.readouterr().err == f"amqpmesh: {file}: file: No such file or directory\n"

@@ -1,0 +1,55 @@
+"""Settings of a listener's TLS, as they reach its connections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from amqpmesh import ConfigError, ListenerConfig, PasswordConfig, Router, TlsConfig, connect
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
+
+
+async def test_an_encrypted_key_a_least_version_and_the_name_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    ours, theirs = authority.issue_cert("localhost"), authority.issue_cert("ada@example.org", common_name="ada")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for leaf, name in ((ours, "router"), (theirs, "ada")):
+        (tmp_path / f"{name}.pem").write_bytes(leaf.cert_chain_pems[0].bytes())
+        leaf.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+    key = load_pem_private_key(ours.private_key_pem.bytes(), None)
+    (tmp_path / "router.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    )
+    tls = TlsConfig(
+        certificate=tmp_path / "router.pem",
+        key=tmp_path / "router.key",
+        key_password=PasswordConfig(env="KEY_PASSWORD"),
+        trust=tmp_path / "ca.pem",
+        client="required",
+        minimum="1.3",
+        user="common-name",
+    )
+    listener = ListenerConfig(url="amqps://127.0.0.1:0", sasl=("EXTERNAL",), tls=tls)
+    with pytest.raises(ConfigError, match="KEY_PASSWORD is not set"):
+        async with Router(id="A", listeners=[listener]):
+            pass
+    monkeypatch.setenv("KEY_PASSWORD", "secret")
+    files = {"trust": tmp_path / "ca.pem", "certificate": tmp_path / "ada.pem", "key": tmp_path / "ada.key"}
+    async with Router(id="A", listeners=[listener]) as router:
+        url = router.listeners[0].url.replace("127.0.0.1", "localhost")
+        async with connect(url, **files) as client, client.receiver("q"):
+            (seen,) = router.statistics().connections
+            assert seen.user == "ada"
+            assert seen.tls == "TLSv1.3"
