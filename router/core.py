@@ -82,7 +82,7 @@ class Core:
         self.remote_nodes = RemoteNodes(context, self.containers, self.on_demand)
         self.lookup = Lookup(context, self.remote_nodes)
         self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
-        context.handle = self._handlers.handle
+        context.handle = lambda record, event: self._handlers.handle(record, event)
         context.resolve = self.lookup.resolve
         context.resolve_copy = self.lookup.of_copy
         context.on_connection_lost = self._handlers.connection_lost
@@ -274,7 +274,7 @@ class Core:
             if kernel.dirty:
                 context.catch_up()
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
-            context.handle(record, event)
+            self._handlers.handle(record, event)
             if context.legs_seen:
                 flow_state.work -= context.legs_seen
                 if isinstance(event, events.DispositionReceived) and event.deliveries:
