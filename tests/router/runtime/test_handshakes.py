@@ -139,20 +139,24 @@ async def test_many_silent_clients_are_cut_off_in_turn(
 ) -> None:
     monkeypatch.setattr(handshakes, "HANDSHAKE_TIME_OUT", 0.5)
     monkeypatch.setattr(handshakes, "TURNS", 2)
-    turn = 0
+    turns = 0
     failed: Counter[int] = Counter()
-    fail = handshakes.Handshake.fail
+    fail, fail_overdue = handshakes.Handshake.fail, handshakes.Handshakes._fail_overdue
 
     def counted(handshake: handshakes.Handshake, reason: str) -> None:
-        failed[turn] += 1
+        failed[turns] += 1
         fail(handshake, reason)
 
+    def turn(every: handshakes.Handshakes) -> None:
+        nonlocal turns
+        turns += 1
+        fail_overdue(every)
+
     monkeypatch.setattr(handshakes.Handshake, "fail", counted)
+    monkeypatch.setattr(handshakes.Handshakes, "_fail_overdue", turn)
     async with Router(listeners=[listener]) as router:
         silent = [await connect(router) for _ in range(20)]
-        while failed.total() < len(silent):
-            turn += 1
-            await trio.sleep(0)
+        await until(lambda: failed.total() == len(silent))
         for each in silent:
             await each.stream.aclose()
     assert max(failed.values()) == 2
