@@ -197,6 +197,7 @@ class Admission:
 
             mesh = listener.config.is_mesh
             self._served.add(handshakes.begin(stream, credentials.context, host, go_on, mesh=mesh))
+            self._driver.settle()  # the timer of the handshake may be the next
         except Exception as error:
             self._fail(listener, stream, host, error)
 
