@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: The most octets that are written for a delivery: some 5 ms of work. The router decides about a larger one.
-_MOST_WRITTEN: Final = 8 * 2**20
+#: The most octets that are written for a delivery: some 10 ms of work. The router decides about a larger one, and takes
+#: longer for it. Each output has a bound of its own (`backlog`).
+_MOST_WRITTEN: Final = 32 * 2**20
 #: Legs that are written in the time of one delivery.
 _LEGS_A_DELIVERY: Final = 4
 

@@ -86,7 +86,7 @@ def test_four_legs_are_as_much_work_as_a_delivery() -> None:
 
 def test_the_octets_that_are_written_at_once_are_limited() -> None:
     payload = b"\x00\x53\x75\xb0" + (2**18).to_bytes(4, "big") + bytes(2**18)
-    for consumers, taken in ((31, True), (32, False)):
+    for consumers, taken in ((127, True), (128, False)):
         router = _router(consumers, room=2**19)
         router.sink.backlog = 2**30
         data = transfer(0, b"t", payload)
