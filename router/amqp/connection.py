@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.channels import Channels
-from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT, ConnectionSettings
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings, encoded_open
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope, framing_error
 from amqpmesh.router.amqp.events import (
     Authenticated,
@@ -28,6 +28,7 @@ from amqpmesh.router.amqp.frames import (
     SASL_FRAME,
     Frame,
     FrameReader,
+    amqp_frame,
     protocol_header,
 )
 from amqpmesh.router.amqp.incoming_frames import kernel_events, receive_frame
@@ -45,7 +46,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     Performative,
     encode_performative,
 )
-from amqpmesh.router.amqp.states import CLOSING, CONNECTION, ConnectionState, Step
+from amqpmesh.router.amqp.states import CLOSING, CONNECTION, SENDING, ConnectionState, Step
 from amqpmesh.router.amqp.timeouts import Due, Liveness
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Connection:
     @property
     def can_send(self) -> bool:
         """Frames other than `open` may be sent (figure 2.24)."""
-        return self.state in (S.OPENED, S.CLOSE_RCVD, S.OPEN_SENT, S.OPEN_PIPE)
+        return self.state in SENDING
 
     @property
     def user(self) -> str | None:
@@ -143,24 +144,14 @@ class Connection:
 
         Raises: CommandError: it was sent already, or does not fit into the peer's frames.
         """
-        settings = self.settings
         if self.state is S.START and not self._opening:
             self._opening = True
             return
         after = self._step(Step.SENT_OPEN)
-        self.write(
-            0,
-            Open(
-                container_id=settings.container_id,
-                hostname=self.hostname,
-                max_frame_size=settings.max_frame_size,
-                channel_max=self.channels.incoming_max,
-                idle_time_out=self._liveness.announced_ms,
-                offered_capabilities=tuple(settings.offered_capabilities),
-                desired_capabilities=tuple(settings.desired_capabilities),
-                properties={PRODUCT: OURS, **(settings.properties or {})},
-            ),
-        )
+        body = encoded_open(self.settings, self.hostname, compact=self.flow_state.compact)
+        if len(body) > self._room:
+            raise self._refusal("open", body)
+        self._append(0, body)
         self._set_state(after)
 
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
@@ -233,7 +224,8 @@ class Connection:
         The iterator ends early if `flow_state.waits_for` is to be written first.
         """
         events: Iterable[Event]
-        if not (self.finished or self._is_deaf):
+        has_stopped = not data  # `relay` did, at the next frame
+        if data and not (self.finished or self._is_deaf):
             self._reader.feed(data)
         while True:
             while self._events:
@@ -250,12 +242,13 @@ class Connection:
                 else:
                     flow_state = self.flow_state
                     is_pending = flow_state.pending_disposition is not None
-                    if is_pending or (flow_state.is_open and self._reader.relay(flow_state)):
+                    if is_pending or (flow_state.is_open and not has_stopped and self._reader.relay(flow_state)):
                         self._liveness.received_at = now
                         is_next = flow_state.pending_disposition is None and flow_state.work > 0
                         yield from kernel_events(flow_state)
                         if not is_next:  # the next frame did not stop the kernel: it may be relayed, too
                             continue
+                    has_stopped = False
                     if flow_state.waits_for is not None:
                         return
                     frame = self._reader.next_frame()
@@ -339,18 +332,25 @@ class Connection:
         Raises: CommandError: the frame is too large for the peer; nothing was written.
         """
         body = encode_performative(performative, compact=self.flow_state.compact)
-        limit = self.remote_max_frame_size - HEADER_SIZE
-        if len(body) > limit:
+        if len(body) > self._room:
             if not isinstance(performative, Detach | End | Close):
-                raise CommandError(
-                    f"{type(performative).__name__.lower()} of {len(body) + HEADER_SIZE} octets, "
-                    f"the peer takes {self.remote_max_frame_size}"
-                )
+                raise self._refusal(type(performative).__name__.lower(), body)
             body = encode_performative(short_farewell(performative))
-        size = HEADER_SIZE + len(body)
-        out = self.out
-        out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
-        self.flow_state.wake()
+        self._append(channel, body)
+
+    @property
+    def _room(self) -> int:
+        """The octets of the largest body that the peer takes in a frame."""
+        return self.flow_state.remote_max_frame_size - HEADER_SIZE
+
+    def _refusal(self, name: str, body: bytes) -> CommandError:
+        size = len(body) + HEADER_SIZE
+        return CommandError(f"{name} of {size} octets, the peer takes {self.remote_max_frame_size}")
+
+    def _append(self, channel: int, body: bytes) -> None:
+        flow_state = self.flow_state
+        flow_state.out += amqp_frame(channel, body)
+        flow_state.wake()
 
     def report(self, events: Iterable[Event]) -> None:
         """Queue events that happened outside of `receive`, for the next `receive` or `handle_timer`."""
@@ -460,7 +460,7 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------- helpers
 
     def _new_session(self, window: int | None = None) -> Session:
-        first = not self.channels.sessions
+        first = not (self.channels.incoming or self.channels.outgoing)
         session = Session(self, self.channels.window_share(self.settings) if window is None else window)
         flow_state = session.flow_state
         flow_state.in_full = self.in_full

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
+from amqpmesh.router.amqp.standard.performatives import Open, encode_performative
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 #: The property of our `open` that names this software (§2.7.1).
 PRODUCT: Final = Symbol("product")
 OURS: Final = "amqpmesh"
+
+#: The longest time that an `open` can name, in milliseconds.
+_MAX_MILLISECONDS: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +57,34 @@ class ConnectionSettings:
     #: The first transfer-id and the first delivery-id of each session.
     initial_outgoing_id: int = 0
     initial_delivery_id: int = 0
+
+    @property
+    def announced_ms(self) -> int | None:
+        """The idle time-out to announce, milliseconds: half of ours, to allow for late frames (§2.4.5)."""
+        if self.idle_time_out is None:
+            return None
+        return min(max(1, int(self.idle_time_out * 500)), _MAX_MILLISECONDS)
+
+
+def encoded_open(settings: ConnectionSettings, hostname: str | None, *, compact: bool) -> bytes:
+    """Return our `open` (§2.7.1). Args: hostname: the peer's. compact: as of `encode_performative`."""
+    encode = _encoded_once if settings.properties is None else _encoded_open
+    return encode(settings, hostname, compact)
+
+
+def _encoded_open(settings: ConnectionSettings, hostname: str | None, compact: bool) -> bytes:
+    opened = Open(
+        container_id=settings.container_id,
+        hostname=hostname,
+        max_frame_size=settings.max_frame_size,
+        channel_max=settings.channel_max,
+        idle_time_out=settings.announced_ms,
+        offered_capabilities=tuple(settings.offered_capabilities),
+        desired_capabilities=tuple(settings.desired_capabilities),
+        properties={PRODUCT: OURS, **(settings.properties or {})},
+    )
+    return encode_performative(opened, compact=compact)
+
+
+#: All connections of a listener say the same. Properties, which only a client has, cannot be compared in a cache.
+_encoded_once = lru_cache(maxsize=256)(_encoded_open)

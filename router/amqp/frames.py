@@ -1,5 +1,6 @@
 """Protocol headers and frames, read from a byte stream (§2.2, §2.3)."""
 
+from struct import Struct
 from typing import Final, NamedTuple
 
 from amqpmesh.router import kernel
@@ -28,6 +29,15 @@ EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 def protocol_header(protocol_id: int) -> bytes:
     """Return the protocol header of version 1.0.0: id 0 is AMQP, 2 TLS, 3 SASL (§2.2, §5.2, §5.3)."""
     return b"AMQP" + bytes((protocol_id, 1, 0, 0))
+
+
+#: The size, the data offset, the type and the channel (§2.3.1).
+_HEADER: Final = Struct(">IBBH")
+
+
+def amqp_frame(channel: int, body: bytes) -> bytes:
+    """Return an AMQP frame."""
+    return _HEADER.pack(HEADER_SIZE + len(body), 2, AMQP_FRAME, channel) + body
 
 
 class Frame(NamedTuple):
@@ -108,12 +118,9 @@ class FrameReader:
     def _begun_size(self, rest: memoryview, data: bytes | bytearray | memoryview) -> int:
         """Return the size of the frame that begins with `rest` and goes on with `data`; 0: it is unknown or illegal."""
         head = b"".join((rest[:HEADER_SIZE], memoryview(data)[: max(0, HEADER_SIZE - len(rest))]))
-        if len(head) < HEADER_SIZE or head.startswith(b"AMQP"):  # a protocol header has no size field
+        if head.startswith(b"AMQP"):  # a protocol header has no size field
             return 0
-        try:
-            return _frame_size(head, 0, self.max_frame_size)
-        except ProtocolError:
-            return 0
+        return max(0, kernel.frame_size(head, 0, self.max_frame_size))
 
     def _leave_behind(self, data: bytes | bytearray | memoryview, at: int) -> None:
         if at < len(data):
@@ -157,13 +164,14 @@ class FrameReader:
     def relay(self, wire: kernel.KernelConnection) -> bool:
         """Relay frames, up to the first that needs a decision. Returns: whether any was relayed."""
         relayed = False
-        while True:
+        while self._at < len(self._data):
             data, began = self._data, self._at
             at = kernel.relay_frames(wire, data, began, len(data))
             relayed = relayed or at != began
             self._mark_read(at)
             if data is self._data or wire.pending_disposition is not None or wire.work <= 0:
-                return relayed
+                break
+        return relayed
 
     def relay_next(self, data: bytes | bytearray, wire: kernel.KernelConnection) -> bool:
         """Take the next bytes of the stream, and relay frames as `relay` does. Only bytes that are left are kept."""
@@ -183,8 +191,10 @@ class FrameReader:
         """
         buffer = self._data
         at = self._at
-        size = self._next_size()
-        if not size:
+        size = kernel.frame_size(buffer, at, self.max_frame_size)
+        if size < 0:
+            raise _refusal(buffer, at, self.max_frame_size)
+        if not size or size > len(buffer) - at:
             return None
         kind = buffer[at + 5]
         channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
@@ -194,18 +204,8 @@ class FrameReader:
     @property
     def needs_more(self) -> bool:
         """More bytes must come before a frame can be returned, or an error raised."""
-        try:
-            return self._at == len(self._data) or not self._next_size()
-        except ProtocolError:
-            return False
-
-    def _next_size(self) -> int:
-        """Return the size of the next frame; 0 until the whole frame has come. Raises: as `next_frame`."""
-        available = len(self._data) - self._at
-        if available < HEADER_SIZE:
-            return 0
-        size = _frame_size(self._data, self._at, self.max_frame_size)
-        return size if size <= available else 0
+        size = kernel.frame_size(self._data, self._at, self.max_frame_size)
+        return size == 0 or size > len(self._data) - self._at
 
     def take_rest(self) -> bytes:
         """Take out the unread octets: they belong to another layer (TLS)."""
@@ -216,15 +216,13 @@ class FrameReader:
         return rest
 
 
-def _frame_size(buffer: bytes, at: int, most: int) -> int:
-    """Return the size of the frame whose header begins at `at`. Raises: ProtocolError, as `FrameReader.next_frame`."""
+def _refusal(buffer: bytes, at: int, most: int) -> ProtocolError:
+    """Return the error for the illegal frame header at `at`."""
     size = int.from_bytes(buffer[at : at + 4], "big")
     body_at = buffer[at + 4] * 4
     kind = buffer[at + 5]
     if size < HEADER_SIZE or not HEADER_SIZE <= body_at <= size:
-        raise framing_error(f"frame of size {size} with data offset {body_at // 4}")
+        return framing_error(f"frame of size {size} with data offset {body_at // 4}")
     if size > most:
-        raise framing_error(f"frame of {size} bytes, {most} are agreed")
-    if kind not in (AMQP_FRAME, SASL_FRAME):
-        raise framing_error(f"frame of unknown type {kind}")
-    return size
+        return framing_error(f"frame of {size} bytes, {most} are agreed")
+    return framing_error(f"frame of unknown type {kind}")

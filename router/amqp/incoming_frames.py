@@ -100,7 +100,7 @@ def receive_frame(connection: Connection, frame: Frame) -> Iterable[Event]:
             if disposition is not None:
                 return _session(connection, channel).receive_disposition(disposition)
     max_values = connection.settings.max_values
-    if is_overfull(body, max_values):
+    if len(body) > max_values and is_overfull(body, max_values):  # each value has at least one octet
         abridged, payload_at = decode_abridged(body, max_values)
         return _receive_overfull(connection, channel, abridged, body[payload_at:])
     performative, payload_at = decode_performative(body)

@@ -393,9 +393,9 @@ class Session:
         if isinstance(link, Receiver):
             assert attach.initial_delivery_count is not None
             link.begin_count(attach.initial_delivery_count)
-            flow_state.snd_settle_mode = attach.snd_settle_mode.value
+            flow_state.snd_settle_mode = int(attach.snd_settle_mode)
         else:
-            flow_state.second = attach.rcv_settle_mode.value == 1
+            flow_state.second = int(attach.rcv_settle_mode) == 1
             flow_state.max_message_size = attach.max_message_size or 0
         if link.state in _DEAF:
             return ()

@@ -102,6 +102,9 @@ CONNECTION: Mapping[ConnectionState, Mapping[Step, ConnectionState]] = {   # fig
 #: Our `close` is written: of the peer's frames only `open` and `close` matter (§2.4.6).
 CLOSING = frozenset({C.CLOSE_SENT, C.DISCARDING, C.CLOSE_PIPE, C.OC_PIPE})
 
+#: Frames other than `open` may be sent (figure 2.24).
+SENDING = frozenset({C.OPENED, C.CLOSE_RCVD, C.OPEN_SENT, C.OPEN_PIPE})
+
 S = SessionState
 SESSION: Mapping[SessionState, Mapping[Step, SessionState]] = {            # figure 2.30
     S.UNMAPPED:   {Step.SENT_BEGIN: S.BEGIN_SENT, Step.RECEIVED_BEGIN: S.BEGIN_RCVD},

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 
-#: The longest time that an `open` can name, in milliseconds.
-_MAX_MILLISECONDS = 2**32 - 1
-
 
 class Due(Enum):
     """The action that is due at a time."""
@@ -47,13 +44,6 @@ class Liveness:
         self._deadline: float | None = now + settings.open_time_out
         #: The rest of that wait while it is held, seconds.
         self._left = 0.0
-
-    @property
-    def announced_ms(self) -> int | None:
-        """The idle time-out to announce, milliseconds: half of ours, to allow for late frames (§2.4.5)."""
-        if self.idle_time_out is None:
-            return None
-        return min(max(1, int(self.idle_time_out * 500)), _MAX_MILLISECONDS)
 
     def opened(self, remote_idle_time_out_ms: int) -> None:
         """Start the idle time-outs: both `open` are exchanged. Args: remote_idle_time_out_ms: the peer's; 0: none."""

@@ -44,7 +44,7 @@ from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.field_lists import FieldList, ListField
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
-from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
+from amqpmesh.router.kernel.frame_reading import frame_size, read_flow, skim_disposition, skim_transfer
 from amqpmesh.router.kernel.frame_writing import (
     OUTGOING_WINDOW,
     write_disposition,
@@ -180,6 +180,7 @@ __all__ = [
     "expand",
     "expand_link",
     "forget",
+    "frame_size",
     "grant_solo",
     "is_terminal",
     "onward",

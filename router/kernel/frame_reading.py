@@ -18,6 +18,18 @@ _DISPOSITION_CODE: Final = 0x15
 _FLOW_CODE: Final = 0x13
 
 
+def frame_size(data: bytes, at: int, most: int) -> int:
+    """Return the size of the frame at `at` (§2.3.1); 0: its header is not complete; -1: its header is illegal.
+
+    Args: most: octets of the largest frame that is accepted.
+    """
+    if len(data) - at < 8:
+        return 0
+    size = uint32(data, at)
+    body_at = data[at + 4] * 4
+    return -1 if body_at < 8 or size < body_at or size > most or data[at + 5] > 1 else size
+
+
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
     """Read the `transfer` that begins at `at`. Returns: it, and the begin of its payload; None: the decoder must.
 

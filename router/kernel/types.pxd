@@ -701,6 +701,8 @@ cdef class FlowFrame:
     cdef public long next_incoming_id, incoming_window, next_outgoing_id, outgoing_window, handle, delivery_count, link_credit
     cdef public bint drain, echo
 
+@cython.locals(size=long, body_at=long)
+cpdef long frame_size(bytes data, Py_ssize_t at, long most) except? -1
 cdef Py_ssize_t _fields_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(count=long, field=long, value=long, after=Py_ssize_t)
 cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1

@@ -138,10 +138,11 @@ class Registry(Generic[T]):
 
     def __init__(self, *classes: type[T]) -> None:
         self.classes = [cls for cls in classes if cls is not Extension]
+        declared = [field_codecs.DECLARED[cls] for cls in self.classes]
+        #: The composites, by numeric descriptor.
+        self.lists = {one.code: one.list for one in declared if isinstance(one, Composite)}
         otherwise = field_codecs.read_extension if Extension in classes else self._refuse
-        self.read: Reader = field_codecs.descriptor_reader(
-            [field_codecs.DECLARED[cls] for cls in self.classes], otherwise
-        )
+        self.read: Reader = field_codecs.descriptor_reader(declared, otherwise)
 
     def _refuse(self, data: Buffer, offset: int, depth: int) -> NoReturn:
         descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
@@ -192,7 +193,8 @@ def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int 
     try:
         if data[offset] != 0x00:
             raise decode_error(f"format code 0x{data[offset]:02x} is not a described type")
-        return registry.read(data, offset + 1, 0)
+        composite = registry.lists.get(data[offset + 2]) if data[offset + 1] == 0x53 else None
+        return registry.read(data, offset + 1, 0) if composite is None else composite.read(data, offset + 3, 0)
     except MALFORMED as error:
         raise malformed(error) from error
 
