@@ -11,11 +11,12 @@ from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
 from amqpmesh.router.config.limits import UINT_MAX
+from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
+    from amqpmesh.router.config.file import ConnectorConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
 REDIRECT: Final = Symbol("amqpmesh:redirect")
@@ -40,6 +41,9 @@ of a client would leave as two frames, and the second one would carry a few octe
 
 PLAIN: Final = "PLAIN"
 
+NOBODY: Final = Users({})
+"""The users of a listener that has none."""
+
 PASSWORDS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
 """The mechanisms that need a password, the most preferred first."""
 
@@ -56,8 +60,14 @@ def endpoint(
     hostname: str | None = None,
 ) -> Connection:
     """Return a connection endpoint of this router. Args: hostname: of the peer, for our `open`."""
+    of_listener = isinstance(limits, ListenerConfig)
+    settings = _shared(container_id, limits) if of_listener else _settings(container_id, limits)
+    return Connection(settings, negotiation, now, hostname=hostname)
+
+
+def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> ConnectionSettings:
     frame_size = limits.max_frame_size
-    settings = ConnectionSettings(
+    return ConnectionSettings(
         container_id=container_id,
         max_frame_size=min(frame_size + HEADROOM, UINT_MAX) if limits.is_mesh else frame_size,
         channel_max=limits.channel_max,
@@ -72,23 +82,25 @@ def endpoint(
         max_values=limits.max_values,
         offered_capabilities=CAPABILITIES,
     )
-    return Connection(_shared(settings), negotiation, now, hostname=hostname)
 
 
-@lru_cache(maxsize=256)
-def _shared(settings: ConnectionSettings) -> ConnectionSettings:
-    """Return the first settings that were equal: all connections of a listener hold one object."""
-    return settings
+#: All connections of a listener hold one object.
+_shared: Final = lru_cache(maxsize=256)(_settings)
 
 
 def server_sasl(
     listener: ListenerConfig, *, secured: bool, certificate_user: str | None, users: Users | None
 ) -> SaslServer | None:
     """Return the SASL exchange that a listener offers; None: it offers none."""
-    mechanisms = listener.mechanisms(secured=secured)
+    mechanisms = _mechanisms(listener, secured)
     if not mechanisms:
         return None
-    return SaslServer(mechanisms, users or Users({}), external_user=certificate_user, defers=True)
+    return SaslServer(mechanisms, users or NOBODY, external_user=certificate_user, defers=True)
+
+
+@lru_cache(maxsize=256)
+def _mechanisms(listener: ListenerConfig, secured: bool) -> tuple[str, ...]:
+    return listener.mechanisms(secured=secured)
 
 
 def agreed(mechanism: str | None, user: str | None) -> Negotiation:
@@ -98,7 +110,7 @@ def agreed(mechanism: str | None, user: str | None) -> Negotiation:
     """
     if mechanism is None:
         return Negotiation(server=True)
-    sasl = SaslServer((mechanism,), Users({}))
+    sasl = SaslServer((mechanism,), NOBODY)
     sasl.ended_elsewhere(mechanism, user)
     return Negotiation(server=True, sasl=sasl)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
 from amqpmesh.router.amqp.errors import ConfigError
 
@@ -65,10 +65,27 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+#: The hash of a table, among its attributes.
+_HASH: Final = "__hash"
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
 def table(cls: type[C]) -> type[C]:
-    """Make a frozen dataclass with keyword arguments only."""
-    return dataclass(frozen=True, kw_only=True)(cls)
+    """Make a frozen dataclass with keyword arguments only, which is hashed once: it is the key of many look-ups."""
+    made: Any = dataclass(frozen=True, kw_only=True)(cls)
+    by_fields = made.__hash__
+
+    def hashed(self: C) -> int:
+        known: int | None = vars(self).get(_HASH)
+        if known is None:
+            known = vars(self)[_HASH] = by_fields(self)
+        return known
+
+    def state(self: C) -> dict[str, Any]:  # another process has another hash of the same text
+        return {name: value for name, value in vars(self).items() if name != _HASH}
+
+    made.__hash__, made.__getstate__ = hashed, state
+    return made  # type: ignore[no-any-return]  # the class itself
 
 
 class Table:
