@@ -6,7 +6,9 @@ Only the command line calls `configure`.
 
 import json
 import logging
+import os
 import re
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -75,7 +77,10 @@ class EventLog:
             said = LogEvent(event, {**self._bound, **fields})
             caught = None if exception is None else (type(exception), exception, exception.__traceback__)
             # `Logger.log` would look for its caller, which is always this file.
-            record = logger.makeRecord(logger.name, level, __file__, 0, said, (), caught, "_log")
+            if logging.getLogRecordFactory() is logging.LogRecord:
+                record: logging.LogRecord = _EventRecord(logger.name, level, said, caught)
+            else:  # the program's own
+                record = logger.makeRecord(logger.name, level, __file__, 0, said, (), caught, "_log")
             setattr(record, _FIELDS, said.fields)
             logger.handle(record)
 
@@ -91,6 +96,23 @@ class LogEvent:
 
     def __str__(self) -> str:
         return _line(self.event, self.fields)
+
+
+_SAME = vars(logging.LogRecord("", 0, __file__, 0, "", (), None, "_log"))
+
+
+class _EventRecord(logging.LogRecord):
+    """A record whose file, line, function and process are known: to find them again takes most of its time."""
+
+    def __init__(self, name: str, level: int, said: LogEvent, caught: object) -> None:
+        vars(self).update(_SAME)
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        self.msg, self.exc_info = said, caught  # type: ignore[assignment]  # as in `Logger.log`
+        self.created = time.time()
+        self.msecs = int((self.created - int(self.created)) * 1000) + 0.0
+        self.relativeCreated = (self.created - _SAME["created"]) * 1000 + _SAME["relativeCreated"]
+        self.thread, self.threadName = threading.get_ident(), threading.current_thread().name
+        self.process = os.getpid()
 
 
 def _line(event: str, fields: Mapping[str, object]) -> str:
