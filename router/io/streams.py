@@ -110,13 +110,15 @@ class DirectStream(trio.abc.Stream):
 class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
     """A stream over a connected socket."""
 
+    #: A task has waited for the socket: Trio knows it.
+    _is_known = False
+
     def __init__(self, connected: socket.socket) -> None:
         """Args: connected: the socket; it belongs to the stream from now on."""
         connected.setblocking(False)
-        with suppress(OSError):  # the peer is gone already; the first read reports it
+        with suppress(OSError):  # the peer is gone already: the first read reports it; or it is a Unix socket
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if connected.family in (socket.AF_INET, socket.AF_INET6):
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
 
     def limit_buffers(self) -> None:
@@ -134,15 +136,13 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
 
     def round_trip(self) -> float | None:
         """Return the shortest round trip so far, in seconds; None: the system does not say."""
-        if self._socket.family == socket.AF_UNIX:
-            return 0.0
-        if TCP_INFO is None:
-            return None
-        with suppress(OSError):  # the peer is gone already
-            told = self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
-            if len(told) >= MIN_RTT.stop:
-                return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
-        return None
+        try:
+            told = b"" if TCP_INFO is None else self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+        except OSError:  # the peer is gone already, or it is a Unix socket
+            told = b""
+        if len(told) >= MIN_RTT.stop:
+            return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
+        return 0.0 if self._socket.family == socket.AF_UNIX else None
 
     @property
     def is_acknowledged(self) -> bool:
@@ -188,11 +188,13 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
     async def wait_readable(self) -> None:
         """See `DirectStream`."""
         self._check_open()
+        self._is_known = True
         await trio.lowlevel.wait_readable(self._socket)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until the system accepts octets. Raises: as `receive_nowait`."""
         self._check_open()
+        self._is_known = True
         await trio.lowlevel.wait_writable(self._socket)
 
     def end_writing(self) -> bool:
@@ -220,7 +222,8 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
     def close(self) -> None:
         """See `DirectStream`."""
         if self._socket.fileno() != -1:
-            trio.lowlevel.notify_closing(self._socket)
+            if self._is_known:
+                trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
     def _check_open(self) -> None:

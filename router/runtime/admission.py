@@ -155,10 +155,10 @@ class Admission:
     def _has_room(self, listener: Listener) -> bool:
         # A client that is delayed after wrong passwords does not count towards the limits.
         delayed = self._driver.passwords.delayed
-        accepted = sum(each.connections for each in self._listeners) - delayed.total()
+        accepted = sum([each.connections for each in self._listeners]) - sum(delayed.values())
         # Other workers of this router may connect, however many clients there are.
         is_full = accepted >= self._core.context.config.connections and not listener.config.endpoint.is_unix
-        return not is_full and listener.connections - delayed[listener.name] < listener.config.connections
+        return not is_full and listener.connections - delayed.get(listener.name, 0) < listener.config.connections
 
     @staticmethod
     def _count(listener: Listener) -> None:

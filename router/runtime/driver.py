@@ -160,7 +160,9 @@ class Driver:
             self._has_chores.set()
         if self._alarm_is_stale:
             self._alarm_is_stale = False
-            self._alarm.deadline = self._next_timer()
+            at = self._next_timer()
+            if at < self._alarm.deadline:  # an alarm that comes too early does no harm
+                self._alarm.deadline = at
         if self._watches:
             for event, condition in self._watches.items():
                 if condition():

@@ -121,8 +121,10 @@ class Transport(ABC):
     def _tcp(self) -> TcpStream | None:
         """The socket below; None: there is none."""
         stream = self._stream
-        tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
-        return tcp if isinstance(tcp, TcpStream) else None
+        if isinstance(stream, TcpStream):
+            return stream
+        below = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else None
+        return below if isinstance(below, TcpStream) else None
 
     # -------------------------------------------------------------------------------------- for those that know streams
 
@@ -297,7 +299,7 @@ class Transport(ABC):
             record.engine.flow_state.narrow = limits.narrow_window + math.ceil(trip * LINE_RATE / limits.max_frame_size)
 
     def _record_tls(self) -> None:
-        if isinstance(self._stream, TlsStream | trio.SSLStream):
+        if not isinstance(self._stream, TcpStream) and isinstance(self._stream, TlsStream | trio.SSLStream):
             self._record.tls = self._stream.version()
             self._record.cipher, *_ = self._stream.cipher() or (None,)
 
