@@ -63,17 +63,21 @@ def _finish_touched(context: Context) -> None:
         for each in outgoing:
             _update_branch(context, each)
         for node in addresses:
+            if _is_unused(context, node):
+                context.forget_timer(node)
+                continue
             check_node(context.memory, node, draining=context.draining)
             if node.has_pool:
                 _grant(context, node.pool.grants(context.now))
                 stay_quiet(node)
             if node.draining or node.lenders:
                 _answer_drains(context, node)
-            for share in sorted(node.borrowers, key=_left_at):
-                # Several ingresses may wait until all consumers here can take a multicast: the one that sent last
-                # comes last.
-                if share.ingress.is_multicast and (share.look(context.now) or share.ingress.waiting.size):
-                    context.touch(share.ingress)
+            if node.borrowers:
+                for share in sorted(node.borrowers, key=_left_at):
+                    # Several ingresses may wait until all consumers here can take a multicast: the one that sent last
+                    # comes last.
+                    if share.ingress.is_multicast and (share.look(context.now) or share.ingress.waiting.size):
+                        context.touch(share.ingress)
             context.set_timer(node, node.next_timer())
             if _drop_if_idle(context, node):
                 context.forget_timer(node)
@@ -119,6 +123,18 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
         outgoing.node.pool.set_usable(source, usable, context.now, withdrawn=withdrawn)
         if not usable and flow_state.link_credit:
             outgoing.stall()
+
+
+def _is_unused(context: Context, node: Node) -> bool:
+    """Forget a node of this router alone whose last link has gone, before it is asked for anything. Returns: whether it
+    was forgotten.
+    """
+    return (
+        node.is_idle
+        and node.remote is None
+        and not (node.is_internal or node.draining or context.memory.withheld)
+        and context.nodes.drop_if_idle(node)
+    )
 
 
 def _drop_if_idle(context: Context, node: Node) -> bool:

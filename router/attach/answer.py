@@ -302,7 +302,9 @@ class Attaching:
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 # Symbols that are no outcomes are left out (§3.5.3, outcomes).
-                outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES),
+                outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES)
+                if source.outcomes
+                else (),
             ),
             target=attach.target,
             snd_settle_mode=SenderSettleMode.MIXED,

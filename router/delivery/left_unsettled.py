@@ -27,6 +27,14 @@ def add_ended(context: Context, link: IncomingLink | OutgoingLink) -> None:
         context.keep_count(link)
 
 
+def end_deliveries(context: Context, link: IncomingLink | OutgoingLink) -> None:
+    """End the deliveries of a link that has ended: in steps, unless it has none."""
+    if _has_left(link):
+        context.chores.do(end_all(context, [link]))
+    else:
+        _forget_link(context, link)
+
+
 def end_all(context: Context, links: Links) -> Steps[None]:
     """End the deliveries of links that have ended."""
     rounds = context.ended_links.rounds

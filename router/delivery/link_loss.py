@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.dismantling import dismantle_session
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.delivery.left_unsettled import add_ended, end_all, end_backlog
+from amqpmesh.router.delivery.left_unsettled import add_ended, end_all, end_backlog, end_deliveries
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
 from amqpmesh.router.delivery.settlement import receiver_gone, route_again, undelivered
@@ -133,7 +133,7 @@ def close_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """End a link and its deliveries, each with the outcome that is true of it."""
     end_link(link.endpoint.flow_state)
     _let_go(context, link)
-    context.chores.do(end_all(context, [link]))
+    end_deliveries(context, link)
 
 
 def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:

@@ -37,6 +37,7 @@ class LinkNames:
         key = link.key
         if key is None:
             return
+        link.key = None
         left = without_item(self.having(key), link)
         if left:
             self._links[key] = left
