@@ -18,12 +18,15 @@ import trio
 from amqpmesh.router.io.environment import environment, stopwatch_seconds
 from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.driver import TURNS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from amqpmesh.router.runtime.driver import Driver
+
+log = event_log.EventLog("amqpmesh.io")
 
 #: Linux only. None on other systems: each connection has its own tasks there.
 EPOLL: Any = getattr(select, "epoll", None)
@@ -225,8 +228,7 @@ class Poller:
                         self._serve(descriptor, until)
                     left = settle(TOGETHER)
                     if ending:
-                        for _ in range(min(TURNS, len(ending))):
-                            ending.popleft().conclude()
+                        self._conclude()
                         left = settle(TOGETHER)
                     if busy:
                         now = stopwatch()
@@ -268,5 +270,19 @@ class Poller:
     def _serve(self, descriptor: int, until: float) -> None:
         # It may have been removed since, and its number reused: then the new one finds nothing to do.
         polled = self._polled.get(descriptor)
-        if polled is not None and polled.serve(until) and descriptor in self._polled:
-            self._busy[descriptor] = None
+        try:
+            if polled is not None and polled.serve(until) and descriptor in self._polled:
+                self._busy[descriptor] = None
+        except Exception as error:
+            # If this task ended, the router would serve nobody any more.
+            log.error("internal error", exception=error)
+            if self._polled.get(descriptor) is polled:
+                self.change(descriptor, OVER)
+
+    def _conclude(self) -> None:
+        """Conclude some of the connections that end."""
+        for _ in range(min(TURNS, len(self._ending))):
+            try:
+                self._ending.popleft().conclude()
+            except Exception as error:  # as in `_serve`
+                log.error("internal error", exception=error)

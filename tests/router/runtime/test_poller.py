@@ -12,11 +12,13 @@ import trio.testing
 
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.performatives import Open, Transfer
+from amqpmesh.router.amqp.standard.performatives import Attach, Open, Transfer
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.streams import READ_SIZE, TcpStream
+from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import polled, poller
+from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.polled import SMALL_READS, PolledTransport
 from amqpmesh.router.runtime.router import Router
@@ -299,3 +301,26 @@ async def test_where_the_system_has_nothing_left_it_is_tried_again(monkeypatch: 
         await second.attach(Role.SENDER, "a")
         await second.close()
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("step", ["serve", "conclude"])
+async def test_a_fault_in_one_connection_leaves_the_others_served(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Router(listeners=[LOOPBACK], drain=0.1) as router:
+        faulty, other = await connect(router), await connect(router)
+        for each in (faulty, other):
+            await each.attach(Role.RECEIVER, "q")
+        with monkeypatch.context() as broken:
+            broken.setattr(AcceptedTransport, step, fail)
+            await faulty.stream.aclose()
+            with trio.fail_after(10):
+                while not any(event_of(each) == "internal error" for each in caplog.records):
+                    await trio.sleep(0.001)
+        await other.write(attached(Role.SENDER, "q", handle=1))
+        assert (await other.expect(Attach)).handle == 1
+        await other.close()
+
+
+def fail(*_: object) -> bool:
+    raise RuntimeError("a fault")
