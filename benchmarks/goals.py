@@ -81,6 +81,9 @@ def _all() -> Iterator[Goal]:
     for name, limit in (("p50", 15), ("p99", 60)):
         take = beyond("latency", "5,000/s", f"{name}_us")
         yield Goal(f"{name} at 5,000/s, beyond the forwarder's", limit, "us", take)
+    yield Goal(
+        "CPU, receiver with credit 1, of the forwarder's", 1.5, "", against("patterns", "one pair, credit 1", "cpu_us")
+    )
     for shape in ("64 KiB", "1 MiB"):
         for mode in ("settled", "unsettled"):
             case = f"{shape} {mode}"

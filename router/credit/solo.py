@@ -1,4 +1,4 @@
-"""The hand-over of a pool with one sink and one source to the kernel, and back.
+"""The hand-over of a pool with one sink and few sources to the kernel, and back.
 
 The kernel grants the sink credit by the rules of `Pool.grants`, as long as the pool is *calm*: nobody drains, no credit
 was taken back, nothing waits, and the sink is not idle. The pool is the reference. It gives the kernel its numbers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def is_calm(pool: Pool, sink: CreditSink, usable: int) -> bool:
     """Return whether the kernel may grant the credit of a pool to its only sink.
 
-    Args: usable: deliveries that the only source can take now.
+    Args: usable: deliveries that the sources can take now.
     """
     return not (
         len(pool._waiters.sinks) != 1

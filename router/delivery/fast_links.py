@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution, eligible
 from amqpmesh.router import kernel
-from amqpmesh.router.delivery.dispatch import room
+from amqpmesh.router.delivery.dispatch import FEW, room
 from amqpmesh.router.model.lane import LaneKind
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.node import Node
-
-#: The most receivers of a node whose fast route is decided after each change. A node with more waits for one more
-#: delivery.
-FEW: Final = 64
 
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 

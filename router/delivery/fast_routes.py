@@ -10,7 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
-from amqpmesh.router.delivery.fast_links import FEW, set_credit, set_links, set_shares, set_slack
+from amqpmesh.router.delivery.dispatch import FEW
+from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -104,7 +105,7 @@ def _decide(context: Context, entry: Node) -> None:
 def stay_quiet(node: Node) -> None:
     """Tell the kernel how many deliveries each sink of a node may get before its pool must be told.
 
-    A calm pool with one sender and one receiver need not be told: the kernel gets its numbers.
+    A calm pool with one sender and few receivers need not be told: the kernel gets its numbers.
     """
     pool = node.pool
     for each in pool.watched:

@@ -72,7 +72,7 @@ class FastRoute:
         self.room = 0
         #: The shares of an ingress that leads to several nodes. Each has a route of its own, which has the links.
         self.shares: list[FastShare] | None = None
-        #: The credit of a node with one sender and one receiver, which the kernel may divide; None: the router does.
+        #: The credit of a node with one sender and few receivers, which the kernel may divide; None: the router does.
         self.solo: SoloPool | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.borrowed = -1

@@ -51,12 +51,13 @@ def _hold_back(
         or solo.sender is not link
         or solo.held is not None
         or len(router.held_back) >= _HELD_AT_ONCE
-        or solo.receiver.link_credit > 0
         or size >= _COPIED
         or frame.message_format > 0
-        or (solo.receiver.max_message_size and size > solo.receiver.max_message_size)
     ):
         return False
+    for out in solo.receivers:
+        if out.link_credit > 0 or (out.max_message_size and size > out.max_message_size):
+            return False
     whole = solo.account
     while whole.whole is not None:
         whole = whole.whole
@@ -93,7 +94,7 @@ def _credit_came(router: KernelRouter, link: KernelLink) -> None:
     """Send what was held back for a receiver that has got credit, and have its credit divided among the senders."""
     route = link.fast_route
     solo = route.solo if route is not None else None
-    if solo is None or solo.held is None or solo.receiver is not link or _send_held(router, solo):
+    if solo is None or solo.held is None or not link.sender or _send_held(router, solo, link):
         _credit_changed(router, link, route)
     else:
         router.needs_update = True
@@ -112,9 +113,9 @@ def _names_held(router: KernelRouter, session: KernelSession) -> bool:
     return False
 
 
-def _send_held(router: KernelRouter, solo: SoloPool) -> bool:
-    """Send the delivery that is held back: its receiver has got credit. Returns: False: it is left to the router."""
-    link, out = solo.sender, solo.receiver
+def _send_held(router: KernelRouter, solo: SoloPool, out: KernelLink) -> bool:
+    """Send the delivery that is held back to a receiver that has got credit. Returns: False: the router must."""
+    link = solo.sender
     target = out.session
     if not solo.calm or not _is_ready(out):
         return False

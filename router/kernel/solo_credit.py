@@ -1,4 +1,4 @@
-"""Credit of pools with one sender and one receiver, granted without a turn of the router (§2.6.7)."""
+"""Credit of pools with one sender and few receivers, granted without a turn of the router (§2.6.7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _credit_changed(router: KernelRouter, link: KernelLink, route: FastRoute | None) -> None:
     """Have credit granted after the batch, since a link of a route has used or got some: here, or by the router."""
     solo = route.solo if route is not None else None
-    if solo is None or not solo.calm or (solo.sender is not link and solo.receiver is not link):
+    if solo is None or not solo.calm or (solo.sender is not link and not link.sender):
         router.needs_update = True
     elif not solo.due:
         solo.due = True
@@ -31,7 +31,8 @@ def _grant_solo(router: KernelRouter, is_end: bool) -> None:
     for solo in router.solo_pools:
         solo.due = False
         router.mark_dirty(solo.sender)
-        router.mark_dirty(solo.receiver)
+        for out in solo.receivers:
+            router.mark_dirty(out)
         if not is_end or not solo.calm or not grant_solo(solo, router.now):
             router.needs_update = True
     router.solo_pools.clear()
@@ -43,23 +44,23 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
     Returns: False: the router has to grant, because time or something else but these numbers decides. Nothing that the
         router would do is done then.
     """
-    link, out = solo.sender, solo.receiver
-    session, target = link.session, out.session
-    wire = target.wire
-    demand = out.link_credit
+    link = solo.sender
+    session = link.session
+    demand = 0
+    for at in range(len(solo.receivers)):
+        out = solo.receivers[at]
+        if _is_hindered(out):
+            return False
+        since = solo.receivers_dry[at]
+        if out.link_credit and since >= 0 and now - since >= solo.credit_wait:
+            return False
+        demand += out.link_credit
     granted = link.link_credit
     waiting = 0 if solo.held is None else 1
     free = demand + 1 - granted - waiting
     if (
         free < 0
         or (waiting and demand)
-        or out.max_outstanding - out.outstanding < demand
-        or target.remote_incoming_window <= 0
-        or wire.sending
-        or len(wire.out) > wire.backlog
-        or out.leg is not None
-        or target.channel == -1
-        or (demand and solo.receiver_dry >= 0 and now - solo.receiver_dry >= solo.credit_wait)
         or (not granted and solo.sender_dry >= 0 and now - solo.sender_dry >= solo.credit_wait)
     ):
         return False
@@ -121,8 +122,26 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
         solo.sender_dry = -1.0
     elif solo.sender_dry < 0:
         solo.sender_dry = link.last_at
-    if demand:
-        solo.receiver_dry = -1.0
-    elif solo.receiver_dry < 0:
-        solo.receiver_dry = out.last_at
+    for at in range(len(solo.receivers)):
+        out = solo.receivers[at]
+        if out.link_credit:
+            solo.receivers_dry[at] = -1.0
+        else:
+            since = solo.receivers_dry[at]
+            if since < 0:
+                solo.receivers_dry[at] = out.last_at
     return True
+
+
+def _is_hindered(out: KernelLink) -> bool:
+    """Return whether something else than a receiver's credit limits what it can take."""
+    session = out.session
+    wire = session.wire
+    return (
+        out.max_outstanding - out.outstanding < out.link_credit
+        or session.remote_incoming_window <= 0
+        or wire.sending > 0
+        or len(wire.out) > wire.backlog
+        or out.leg is not None
+        or session.channel == -1
+    )

@@ -1,4 +1,4 @@
-"""The state of a pool with one sender and one receiver, whose credit the kernel divides."""
+"""The state of a pool with one sender and few receivers, whose credit the kernel grants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SoloPool:
-    """The credit of a pool with one sink and one source, while nothing unusual happens there.
+    """The credit of a pool with one sink and few sources, while nothing unusual happens there.
 
     The router's pool (`Pool`) is the reference: it gives this state its numbers and takes them back. While `calm` is
     true, the numbers here are the newer ones, and the kernel grants credit by them, as `Pool.grants` would.
@@ -37,21 +37,21 @@ class SoloPool:
         "placed_at",
         "plenty",
         "raised",
-        "receiver",
-        "receiver_dry",
+        "receivers",
+        "receivers_dry",
         "sender",
         "sender_dry",
         "starve_time",
         "used_at",
     )
 
-    def __init__(self, sender: KernelLink, receiver: KernelLink, account: Budget) -> None:
+    def __init__(self, sender: KernelLink, receivers: list[KernelLink], account: Budget) -> None:
         """Args: account: of the octets that are held back."""
-        #: The incoming link, and the outgoing one. The unused credit of the sink is the incoming link's.
+        #: The incoming link, and all outgoing ones. The unused credit of the sink is the incoming link's.
         self.sender = sender
-        self.receiver = receiver
+        self.receivers = receivers
         self.calm = False
-        #: The delivery that is held back until the receiver gives credit; None: none is. It came at `held_at`, seconds.
+        #: The delivery that is held back until a receiver gives credit; None: none is. It came at `held_at`, seconds.
         self.held: Delivery | None = None
         #: `held_info`: the fields of its header, for its record.
         self.held_payload = b""
@@ -63,10 +63,10 @@ class SoloPool:
         self.flow_due = False
         #: Credit that the kernel has granted since the router's pool was last told.
         self.raised = 0
-        #: Since when the sender and the receiver have had no credit after a batch, seconds; negative: they have some.
+        #: Since when the sender and each receiver have had no credit after a batch, seconds; negative: they have some.
         #: The router grants, and records the wait, if one of them gets credit after `credit_wait`, seconds, or more.
         self.sender_dry = -1.0
-        self.receiver_dry = -1.0
+        self.receivers_dry = [-1.0] * len(receivers)
         self.credit_wait = inf
         # What `CreditSink` and `Pool` have by the same names. `low`: the sink waits for more.
         self.max_credit = 0

@@ -384,11 +384,12 @@ cdef class TreeHistory:
 
 @cython.final
 cdef class SoloPool:
-    cdef public KernelLink sender, receiver
+    cdef public KernelLink sender
+    cdef public list receivers, receivers_dry
     cdef public Delivery held
     cdef public bytes held_payload
     cdef public Budget account
-    cdef public double held_at, sender_dry, receiver_dry, credit_wait
+    cdef public double held_at, sender_dry, credit_wait
     cdef public long held_info
     cdef public bint calm, due, flow_due, low, plenty
     cdef public long max_credit, many_granted, low_at, raised
@@ -396,22 +397,24 @@ cdef class SoloPool:
 
 @cython.locals(solo=SoloPool)
 cdef bint _credit_changed(KernelRouter router, KernelLink link, FastRoute route) except -1
-@cython.locals(solo=SoloPool)
+@cython.locals(solo=SoloPool, out=KernelLink)
 cdef bint _grant_solo(KernelRouter router, bint is_end) except -1
-@cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, target=KernelSession, wire=KernelConnection, demand=long,
+@cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, at=Py_ssize_t, since=double, demand=long,
                granted=long, waiting=long, free=long, before=long, low_at=long, share=long, half=long, raised=long, slack=long, limit=long,
                low=bint, plenty=bint, used_at=double, placed_at=double)
 cpdef bint grant_solo(SoloPool solo, double now) except -1
-@cython.locals(solo=SoloPool, size=long, whole=Budget, delivery=Delivery, p="const unsigned char *")
+@cython.locals(session=KernelSession, wire=KernelConnection)
+cdef bint _is_hindered(KernelLink out) except -1
+@cython.locals(solo=SoloPool, out=KernelLink, size=long, whole=Budget, delivery=Delivery, p="const unsigned char *")
 cdef bint _hold_back(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
                      Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(route=FastRoute, solo=SoloPool)
 cdef bint _credit_came(KernelRouter router, KernelLink link) except -1
 @cython.locals(delivery=Delivery, frame=DispositionFrame)
 cdef bint _names_held(KernelRouter router, KernelSession session) except -1
-@cython.locals(link=KernelLink, out=KernelLink, target=KernelSession, payload=bytes, delivery=Delivery, settled=bint, number=long, frame=TransferFrame, wire=KernelConnection, size=long,
+@cython.locals(link=KernelLink, target=KernelSession, payload=bytes, delivery=Delivery, settled=bint, number=long, frame=TransferFrame, wire=KernelConnection, size=long,
                delivery_id=long, fast=FastDelivery)
-cdef bint _send_held(KernelRouter router, SoloPool solo) except -1
+cdef bint _send_held(KernelRouter router, SoloPool solo, KernelLink out) except -1
 @cython.locals(delivery=Delivery)
 cpdef Delivery take_held(KernelRouter router, SoloPool solo)
 cpdef void write_grant(SoloPool solo) except *

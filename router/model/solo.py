@@ -1,8 +1,8 @@
-"""Credit of a node with one sender and one receiver, which the kernel grants along its fast route."""
+"""Credit of a node with one sender and few receivers, which the kernel grants along its fast route."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
 from amqpmesh.router.credit.pool import Pool
@@ -13,23 +13,28 @@ from amqpmesh.router.small_set import first
 if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
+#: The most receivers whose credit the kernel looks at after a batch.
+FEW: Final = 8
+
 
 def set_solo(route: kernel.FastRoute, node: Node, credit_wait: float) -> None:
-    """Let the kernel grant credit along the route of a node, if the node has one sender and one receiver.
+    """Let the kernel grant credit along the route of a node, if the node has one sender and few receivers.
 
     Args: credit_wait: seconds, from which a wait for credit is recorded.
     """
-    if len(node.incoming) != 1 or len(node.outgoing) != 1 or node.borrowers:
+    if len(node.incoming) != 1 or not 1 <= len(node.outgoing) <= FEW or node.borrowers:
         return
-    incoming, outgoing = first(node.incoming), first(node.outgoing)
-    if incoming.connection.own or outgoing.connection.own:
-        return  # the router's own answers and requests have a memory of their own
-    if incoming.lane is None and outgoing.lane is None and not incoming.endpoint.forgiven:
-        account = incoming.connection.account
-        route.solo = kernel.SoloPool(incoming.endpoint.flow_state, outgoing.endpoint.flow_state, account)
-        give_settings(node.pool, route.solo)
-        route.solo.credit_wait = credit_wait
-        give_solo(node)
+    incoming = first(node.incoming)
+    # The router's own answers and requests have a memory of their own.
+    if incoming.connection.own or incoming.lane is not None or incoming.endpoint.forgiven:
+        return
+    if any(each.connection.own or each.lane is not None or each.retired for each in node.outgoing):
+        return
+    receivers = [each.endpoint.flow_state for each in node.outgoing]
+    solo = route.solo = kernel.SoloPool(incoming.endpoint.flow_state, receivers, incoming.connection.account)
+    give_settings(node.pool, solo)
+    solo.credit_wait = credit_wait
+    give_solo(node)
 
 
 def give_solo(node: Node) -> None:
@@ -48,12 +53,10 @@ def give_solo(node: Node) -> None:
         and link.link_credit == sink.granted
         and link.delivery_count == sink.delivery_count
         and link.granted_limit == sink.limit
-        and is_calm(pool, sink, solo.receiver.link_credit)
+        and is_calm(pool, sink, sum(each.link_credit for each in solo.receivers))
     ):
-        outgoing = solo.receiver.record
-        assert isinstance(outgoing, OutgoingLink)
-        solo.sender_dry = -1.0 if incoming.zero_credit_since is None else incoming.zero_credit_since
-        solo.receiver_dry = -1.0 if outgoing.zero_credit_since is None else outgoing.zero_credit_since
+        solo.sender_dry = _in_kernel(incoming.zero_credit_since)
+        solo.receivers_dry = [_in_kernel(_outgoing(each).zero_credit_since) for each in solo.receivers]
         give(pool, sink, solo)
 
 
@@ -63,14 +66,25 @@ def take_solo(incoming: IncomingLink, solo: kernel.SoloPool, count: int) -> None
     assert isinstance(pool, Pool)
     if solo.raised:
         incoming.endpoint.note_limit()
-    out = solo.receiver
-    outgoing = out.record
-    assert isinstance(outgoing, OutgoingLink)
     incoming.zero_credit_since = _dry_since(link, solo.sender_dry)
-    outgoing.zero_credit_since = _dry_since(out, solo.receiver_dry)
     take(pool, incoming.credit_sink, solo, count, link.last_at)
-    assert outgoing.credit_source is not None
-    pool.set_usable(outgoing.credit_source, outgoing.usable, link.last_at)
+    for out, dry in zip(solo.receivers, solo.receivers_dry, strict=True):
+        outgoing = _outgoing(out)
+        outgoing.zero_credit_since = _dry_since(out, dry)
+        assert outgoing.credit_source is not None
+        pool.set_usable(outgoing.credit_source, outgoing.usable, link.last_at)
+
+
+def _outgoing(link: kernel.KernelLink) -> OutgoingLink:
+    """Return the router's record of a receiver."""
+    outgoing = link.record
+    assert isinstance(outgoing, OutgoingLink)
+    return outgoing
+
+
+def _in_kernel(since: float | None) -> float:
+    """Return a time as the kernel has it: negative if there is none."""
+    return -1.0 if since is None else since
 
 
 def _dry_since(link: kernel.KernelLink, since: float) -> float | None:

@@ -58,11 +58,14 @@ def test_a_receiver_that_comes_later_gets_deliveries_of_the_same_route(events: E
     assert [len(early.arrivals), len(late.arrivals)] == [2, 1]
 
 
-@pytest.mark.parametrize("credit", [2, 5, 10, 50])
-def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(events: Events, credit: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("credit", [1, 2, 5, 50])
+def test_one_sender_and_few_receivers_need_no_turn_of_the_pool_for_each_round(
+    events: Events, credit: int, count: int
+) -> None:
     network = Network()
     consumer, producer = network.client(), network.client()
-    receiver = consumer.receiver("q", credit=credit)
+    receivers = [consumer.receiver("q", credit=credit) for _ in range(count)]
     link = producer.sender("q")
     producer.send(link, message())
     sent, turns = 1, 0
@@ -74,10 +77,11 @@ def test_one_sender_and_one_receiver_need_no_turn_of_the_pool_for_each_round(eve
         return grants(pool, now)
 
     with patch.object(Pool, "grants", counted):
-        for _ in range(50):
-            receiver.flow(credit)
+        for _ in range(20):
+            for receiver in receivers:
+                receiver.flow(credit)
             network.run()
-            for _ in range(credit):
+            for _ in range(credit * count):
                 producer.send(link, message())
                 sent += 1
         assert turns <= 5

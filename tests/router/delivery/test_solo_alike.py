@@ -47,6 +47,21 @@ class SoloDice(Dice):
         return "detach", self.random.randrange(4), self.random.choice(self.HANDLES), self.random.random() < 0.5
 
 
+class FewDice(SoloDice):
+    """The random choices of a history of addresses with one sender and one or two receivers each."""
+
+    def world(self, *, at_once: bool) -> dict[str, Any]:
+        """Return the settings of routers and links. Args: at_once: see `Wired`."""
+        return {**super().world(at_once=at_once), "consumers": [(2, 2), (3, 2), (2, 3), (3, 3)]}
+
+    def _credit(self) -> tuple[Any, ...]:
+        name, _, *rest = super()._credit()
+        return name, self.random.randint(2, 3), *rest
+
+    def _attach(self) -> tuple[Any, ...]:
+        return "attach", self.random.randrange(4), self.random.choice(self.HANDLES)
+
+
 class SoloBench(Bench):
     """A bench that looks at the statistics in the end alone: they have deliveries received that are held back."""
 
@@ -72,7 +87,17 @@ def test_one_sender_and_one_receiver_get_the_same_frames_on_the_fast_path(seed: 
     check(world, dice.steps(60, at_once=False), mesh=False, bench=SoloBench)
 
 
-def test_the_histories_hold_deliveries_back_and_receive_some_of_them_as_others() -> None:
+@pytest.mark.parametrize("odd", [0.0, 0.1])
+@pytest.mark.parametrize("seed", range(20))
+def test_so_do_one_sender_and_few_receivers(seed: int, odd: float) -> None:
+    dice = FewDice(seed, odd)
+    check(dice.world(at_once=False), dice.steps(60, at_once=False), mesh=False, bench=SoloBench)
+
+
+@pytest.mark.parametrize("histories", [SoloDice, FewDice])
+def test_the_histories_hold_deliveries_back_and_receive_some_of_them_as_others(
+    histories: type[SoloDice],
+) -> None:
     received = 0
 
     def counted(context: Any, event: TransferReceived, came_at: float | None = None) -> None:
@@ -82,8 +107,8 @@ def test_the_histories_hold_deliveries_back_and_receive_some_of_them_as_others()
 
     transfer_received = arrival.transfer_received
     with patch.object(arrival, "transfer_received", counted):
-        for seed in range(5):
-            dice = SoloDice(seed, 0.05)
+        for seed in range(8):
+            dice = histories(seed, 0.05)
             check(dice.world(at_once=False), dice.steps(60, at_once=False), mesh=False, bench=SoloBench)
     assert received > 4
 

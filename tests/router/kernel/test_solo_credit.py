@@ -54,7 +54,7 @@ class _Sides:
         session.wire.backlog = 1000
         self.out = KernelLink(session, True, None, {})
         self.out.max_outstanding = 10**6
-        self.solo = SoloPool(self.incoming, self.out, Budget(10**6))
+        self.solo = SoloPool(self.incoming, [self.out], Budget(10**6))
         give_settings(self.pool, self.solo)
         self.count = 0
         self.alone = 0
