@@ -6,7 +6,11 @@ const crypto = require('node:crypto');
 const xor = (a, b) => Buffer.from(a.map((octet, i) => octet ^ b[i]));
 
 function scramClient(mechanism, user, password) {
-    const hash = {'SCRAM-SHA-1': 'sha1', 'SCRAM-SHA-256': 'sha256'}[mechanism];
+    const [hash, length] = {
+        'SCRAM-SHA-1': ['sha1', 20],
+        'SCRAM-SHA-256': ['sha256', 32],
+        'SCRAM-SHA-512': ['sha512', 64],
+    }[mechanism];
     const hmac = (key, text) => crypto.createHmac(hash, key).update(text).digest();
     const nonce = crypto.randomBytes(18).toString('base64');
     const name = user.replace(/=/g, '=3D').replace(/,/g, '=2C');
@@ -17,7 +21,6 @@ function scramClient(mechanism, user, password) {
         const fields = Object.fromEntries(challenge.split(',').map(part => [part[0], part.slice(2)]));
         if (!fields.r.startsWith(nonce)) throw new Error('the server changed our nonce');
         const salt = Buffer.from(fields.s, 'base64');
-        const length = hash === 'sha1' ? 20 : 32;
         const salted = crypto.pbkdf2Sync(password.normalize('NFKC'), salt, Number(fields.i), length, hash);
         const clientKey = hmac(salted, 'Client Key');
         const stored = crypto.createHash(hash).update(clientKey).digest();
