@@ -163,6 +163,8 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
     relay.attempts = 1
     relay.counter = multicast.counter
     relay.header_info = multicast.header_info
+    if multicast.key:
+        relay.key = multicast.key
     received.relay = relay
     if multicast.answered:
         relay.answered = True
