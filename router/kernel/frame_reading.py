@@ -127,11 +127,12 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
             at += 1
         else:
             return -1
-        # Some peers write the whole list: the state is null, the flags behind it are false.
+        # Some peers write the whole list: the state is null, the flags behind it are false; batchable, a hint, may be
+        # true.
         if at + count - 7 != payload_at:
             return -1
         for field in range(7, count):
-            if data[at] != 0x40 and (data[at] != 0x42 or field < 8):
+            if data[at] != 0x40 and (data[at] != 0x42 or field < 8) and (data[at] != 0x41 or field != 10):
                 return -1
             at += 1
     return payload_at if at == payload_at else -1
