@@ -13,7 +13,7 @@ from amqpmesh.router.delivery.lifetime import recount
 from amqpmesh.router.delivery.link_loss import detach_if_done, fail_links
 from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
-from amqpmesh.router.delivery.settlement import end_excluded
+from amqpmesh.router.delivery.settlement import end_excluded, settle_kept
 from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 def finish_batch(context: Context) -> None:
     """Send queued deliveries and divide credit, until no node is touched any more."""
+    if context.kernel.put_off:
+        _send_again(context)
     if context.kernel.dirty:
         context.catch_up()
     if context.kernel.held_back:
@@ -44,6 +46,20 @@ def finish_batch(context: Context) -> None:
         _finish_touched(context)
     if context.closed:
         reopen(context)
+
+
+def _send_again(context: Context) -> None:
+    """Send messages again that their receivers have not accepted, behind those that wait for the same receivers."""
+    if context.kernel.dirty:
+        context.catch_up()
+    if context.failed_links:
+        fail_links(context)
+    for node in tuple(context.touched):
+        if node.waiting.size and node.fast_route is not None and node.fast_route.keeper is not None:
+            dispatch(context, node)
+    if context.closed:
+        reopen(context)
+    settle_kept(context)
 
 
 def _finish_touched(context: Context) -> None:

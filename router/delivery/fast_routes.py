@@ -13,8 +13,10 @@ from amqpmesh.router import kernel
 from amqpmesh.router.delivery.dispatch import FEW
 from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
+from amqpmesh.router.delivery.redelivery import keeper_of
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import LocalNode
 from amqpmesh.router.model.solo import give_solo, set_solo
 from amqpmesh.router.small_set import first
 
@@ -82,13 +84,20 @@ def _decide(context: Context, entry: Node) -> None:
     route.shares = None
     route.solo = None
     config = entry.config
-    if config.redeliver or config.absolute_expiry or entry.remote is not None:
+    if config.absolute_expiry or entry.remote is not None:
         return
+    if not config.redeliver:
+        route.keeper = None
+    elif not _may_keep(context, entry):
+        return
+    elif route.keeper is None:
+        route.keeper = keeper_of(context, entry)
     if entry.is_multicast:
         decided = set_multicast(context, route, entry)
     elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
-        if decided:
+        # A message that is sent again uses credit of no sender.
+        if decided and route.keeper is None:
             set_solo(route, entry, inf if context.recording is None else context.recording.credit_wait)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         return
@@ -100,6 +109,11 @@ def _decide(context: Context, entry: Node) -> None:
         decided = set_shares(context, route, entry)
     if decided:
         route.generation = context.kernel.generation
+
+
+def _may_keep(context: Context, entry: Node) -> bool:
+    """Return whether the kernel can send messages again that come to an address which redelivers."""
+    return isinstance(entry, LocalNode) and not entry.shares and not entry.is_multicast and context.recording is None
 
 
 def stay_quiet(node: Node) -> None:
@@ -125,3 +139,5 @@ def expanded(relay: kernel.Relay) -> None:
     # The legs of a multicast may leave from two nodes: from the one that it came to, and from the one of the consumers
     # here.
     relay.node = node if node is not None and node.is_multicast else outgoing.node
+    if relay.kept is not None:
+        outgoing.node.returning += 1

@@ -6,6 +6,7 @@ invalid, and is offered to no other receiver (§3.4.3).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
@@ -19,10 +20,12 @@ from amqpmesh.router.delivery.sending import uncount_or_abort
 from amqpmesh.router.kernel import (
     ACCEPTED,
     EXTENSION,
+    LONG_STATE,
     MODIFIED,
     REJECTED,
     UNDELIVERABLE_STATE,
     Chunk,
+    Keeper,
     Relay,
     dispose,
     read_head,
@@ -93,6 +96,41 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     relay.key = None
     requeue(context, relay, node)
     return None
+
+
+def keeper_of(context: Context, node: Node) -> Keeper:
+    """Return the rules of an address, for the messages that the kernel keeps and sends again."""
+    config, account = node.config, node.account
+    return Keeper(
+        account,
+        config.redeliver_max,
+        config.attempts,
+        lambda: context.memory.is_over(account),
+        _simple_attempt,
+        lambda outcome: bool(_failed_alone(outcome)),
+    )
+
+
+def _simple_attempt(data: bytes, outcome: bytes) -> bytes | None:
+    """Return a message for its next attempt; None: the router has to decide, by its outcome, ttl or priority."""
+    failed = _failed_alone(outcome)
+    head = None if failed is None else read_head(data, complete=True)
+    if failed is None or head is None or head.irregular or head.ttl >= 0 or head.priority != 4:
+        return None
+    return message_head.redelivered(data, failed=failed, modified=None)
+
+
+def _failed_alone(outcome: bytes) -> bool | None:
+    """Return whether an outcome says that the attempt failed; None: it says more."""
+    return _read_outcome(outcome) if len(outcome) <= LONG_STATE else None
+
+
+@lru_cache(maxsize=64)
+def _read_outcome(outcome: bytes) -> bool | None:
+    if state_kind(outcome) != MODIFIED:
+        return False
+    said = decode_composite(Modified, bounded(outcome))[0]
+    return None if said.undeliverable_here or said.message_annotations else bool(said.delivery_failed)
 
 
 def _next_attempt(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:

@@ -45,6 +45,7 @@ from amqpmesh.router.kernel import (
     forget,
     is_terminal,
     outcome_step,
+    settle_put_off,
     state_kind,
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -106,6 +107,13 @@ def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes 
     if step & TELL_SENDER and not leg.copy:
         answer(context, leg)
     close_if_done(context, leg.relay)
+
+
+def settle_kept(context: Context) -> None:
+    """Apply the outcomes of messages that may be sent again: most of them the kernel sends again itself."""
+    for delivery, state, settled in settle_put_off(context.kernel):
+        if delivery.leg is not None:
+            _receiver_said(context, delivery.leg, delivery, state, settled)
 
 
 def _sender_said(context: Context, relay: Relay, delivery: Delivery, state: bytes | None, settled: bool) -> None:

@@ -40,6 +40,7 @@ from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_
 from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
+from amqpmesh.router.kernel.fast_settlement import settle_put_off
 from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.field_lists import FieldList, ListField
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
@@ -65,6 +66,7 @@ from amqpmesh.router.kernel.head_sections import (
 )
 from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, take_held
 from amqpmesh.router.kernel.hop_recorder import Recorder
+from amqpmesh.router.kernel.kept_messages import Keeper
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
@@ -151,6 +153,7 @@ __all__ = [
     "FlowFrame",
     "Head",
     "Incomplete",
+    "Keeper",
     "KernelConnection",
     "KernelLink",
     "KernelRouter",
@@ -197,6 +200,7 @@ __all__ = [
     "send_transfer",
     "serial_add",
     "serial_distance",
+    "settle_put_off",
     "skim_disposition",
     "skim_transfer",
     "skip",

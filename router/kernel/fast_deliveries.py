@@ -14,6 +14,7 @@ from amqpmesh.router.kernel.relays import Leg, Relay
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
+    from amqpmesh.router.kernel.kept_messages import KeptMessage
     from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
@@ -114,6 +115,20 @@ def _new_fast_delivery(
     return fast
 
 
+def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
+    """Settle the outgoing delivery, unless it is settled."""
+    link = fast.outgoing
+    if not fast.outgoing_settled:
+        fast.outgoing_settled = True
+        link.session.outgoing.remove(fast.outgoing_id)
+        if link.lane and not fast.outgoing_tag:
+            del link.lane_to_lane[fast.incoming_tag]
+        if link.outstanding >= link.max_outstanding:
+            router.mark_dirty(link)
+            router.needs_update = True
+        link.outstanding -= 1
+
+
 def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     """Make a relay of a fast delivery that needs a decision. Returns: its incoming delivery and its outgoing one."""
     incoming, outgoing = fast.incoming, fast.outgoing
@@ -157,8 +172,16 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
         if outgoing.lane and not fast.outgoing_tag:
             del outgoing.lane_to_lane[fast.incoming_tag]
     router = incoming.session.wire.router
-    if router is not None and router.on_expand is not None:
-        router.on_expand(relay)
+    if router is not None:
+        kept: KeptMessage | None = router.kept.pop(fast, None) if router.kept else None
+        if kept is not None:
+            relay.kept = bytearray(kept.payload)
+            relay.attempts = kept.attempts
+            relay.failed = kept.failed
+            if kept.outcome is not None:
+                outgoing.outstanding += 1  # as before it was put off
+        if router.on_expand is not None:
+            router.on_expand(relay)
     return received, sent
 
 

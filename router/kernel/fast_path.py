@@ -11,6 +11,7 @@ from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
+from amqpmesh.router.kernel.fast_redelivery import _keep, _may_keep
 from amqpmesh.router.kernel.fast_route import _ALL, _fits, _is_full, _lane_stays, _link_for_large, _ready_link
 from amqpmesh.router.kernel.fast_shares import _count_shared, _share_for
 from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
@@ -158,6 +159,9 @@ def _relay_transfer(
         if size > route.room:
             return False
     large = frame.more or size > route.room
+    keeper = route.keeper if frame.settled != 1 else None
+    if keeper is not None and (large or not _may_keep(router, keeper, link, frame, size)):
+        return False
     share: FastShare | None = None
     if route.shares is not None:
         if large:
@@ -291,16 +295,7 @@ def _relay_transfer(
     if not settled:
         if link.anonymous:
             tag += router.final_address
-        fast = _new_fast_delivery(
-            link,
-            frame.delivery_id,
-            incoming_tag,
-            second,
-            router.now,
-            out,
-            delivery_id,
-            tag,
-        )
+        fast = _new_fast_delivery(link, frame.delivery_id, incoming_tag, second, router.now, out, delivery_id, tag)
         if frame.message_format > 0:
             fast.message_format = frame.message_format
         fast.number = number
@@ -310,6 +305,8 @@ def _relay_transfer(
         fast.counter = counter
         if hops:
             out.lane_to_lane[incoming_tag] = fast
+        if keeper is not None:
+            _keep(router, keeper, fast, data[payload_at:end])
         out.outstanding += 1
         router.relays += 1
         if router.relays > router.most_relays:

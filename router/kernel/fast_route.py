@@ -8,6 +8,7 @@ from amqpmesh.router.kernel.head_sections import _PASS_THEIRS
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
+    from amqpmesh.router.kernel.kept_messages import Keeper
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.solo_pool import SoloPool
@@ -40,6 +41,7 @@ class FastRoute:
         "generation",
         "history",
         "hops",
+        "keeper",
         "left_out",
         "links",
         "lists_all",
@@ -74,6 +76,8 @@ class FastRoute:
         self.shares: list[FastShare] | None = None
         #: The credit of a node with one sender and few receivers, which the kernel may divide; None: the router does.
         self.solo: SoloPool | None = None
+        #: The rules of an address that redelivers.
+        self.keeper: Keeper | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.

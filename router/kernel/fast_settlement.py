@@ -13,11 +13,14 @@ from amqpmesh.router.kernel.encoded_states import (
     is_terminal,
     state_kind,
 )
-from amqpmesh.router.kernel.fast_deliveries import _record
+from amqpmesh.router.kernel.fast_deliveries import _record, _settle_outgoing, expand
+from amqpmesh.router.kernel.fast_redelivery import _drop_kept, _put_off, _send_again
+from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.outcome_steps import _SETTLE_RECEIVER, _SETTLE_SENDER, _TELL_RECEIVER, outcome_step
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
+    from amqpmesh.router.kernel.kept_messages import Keeper, KeptMessage
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 
@@ -37,6 +40,13 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
             outgoing.count_outcome(state)
         _end_orphan(router, fast, settled)
         return True
+    if router.kept and fast in router.kept:
+        kept: KeptMessage = router.kept[fast]
+        if kept.outcome is not None or state_kind(state) != _ACCEPTED:
+            if outgoing.ended:
+                return _send_again(router, fast, state, settled)
+            return _put_off(router, fast, state, settled)
+        _drop_kept(router, fast)
     if incoming.selective and state_kind(state) != _ACCEPTED:
         return False
     if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED and state != FAILED_STATE:
@@ -101,23 +111,11 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
         router.needs_update = True
 
 
-def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
-    """Settle the outgoing delivery, unless it is settled."""
-    link = fast.outgoing
-    if not fast.outgoing_settled:
-        fast.outgoing_settled = True
-        link.session.outgoing.remove(fast.outgoing_id)
-        if link.lane and not fast.outgoing_tag:
-            del link.lane_to_lane[fast.incoming_tag]
-        if link.outstanding >= link.max_outstanding:
-            router.mark_dirty(link)
-            router.needs_update = True
-        link.outstanding -= 1
-
-
-def _drop_incoming(fast: FastDelivery) -> None:
+def _drop_incoming(router: KernelRouter, fast: FastDelivery) -> None:
     """Forget the incoming delivery: its sender is gone, and its receiver is not."""
     link = fast.incoming
+    if router.kept:
+        _drop_kept(router, fast)
     if fast.incoming_id != -1:
         if link.session.incoming.find(fast.incoming_id) is fast:
             link.session.incoming.remove(fast.incoming_id)
@@ -131,10 +129,43 @@ def _end_orphan(router: KernelRouter, fast: FastDelivery, settled: bool) -> None
 
     Args: settled: the receiver has settled it.
     """
-    _drop_incoming(fast)
+    _drop_incoming(router, fast)
     if not fast.outgoing_settled:
         _settle_outgoing(router, fast)
         if not (settled or fast.outgoing.ended):
             # Without a state: no sender has stated one.
             fast.outgoing.session.dispose(False, fast.outgoing_id, True, None)
     router.relays -= 1
+
+
+def settle_put_off(router: KernelRouter) -> list[tuple[Delivery, bytes, bool]]:
+    """Send messages again whose outcomes were put off.
+
+    Once the router has to decide about one, it decides about all later ones of the same address: none overtakes it.
+    Returns: the deliveries, outcomes and settlements about which the router has to decide.
+    """
+    put_off, router.put_off = router.put_off, []
+    blocked: Keeper | None = None
+    undecided: list[tuple[Delivery, bytes, bool]] = []
+    for entry in put_off:
+        fast: FastDelivery = entry[0]
+        kept: KeptMessage = entry[1]
+        assert kept.outcome is not None
+        live = fast.outgoing.session.outgoing.find(fast.outgoing_id)
+        if live is fast and fast in router.kept:
+            if kept.keeper is not blocked and _send_again(router, fast, kept.outcome, kept.settled):
+                continue
+            blocked = kept.keeper
+        if live is fast:
+            if fast not in router.kept and _pass_outcome_up(router, fast, kept.outcome, kept.settled):
+                continue  # the sender is gone
+            delivery = expand(fast)[1]
+        elif isinstance(live, Delivery):  # it was expanded meanwhile
+            delivery = live
+        else:
+            continue
+        delivery.remote_state = kept.outcome
+        if kept.settled:
+            delivery.remote_settled = True
+        undecided.append((delivery, kept.outcome, kept.settled))
+    return undecided

@@ -129,7 +129,7 @@ def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> 
         return False  # its hop record names links whose descriptions may have to be recorded again
     if sent:
         return _pass_outcome_up(router, fast, fast.outgoing.fallback_outcome, True)
-    _drop_incoming(fast)
+    _drop_incoming(router, fast)
     if fast.outcome is not None:
         _end_orphan(router, fast, False)
     return True

@@ -9,12 +9,12 @@ from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.fast_deliveries import _record
 from amqpmesh.router.kernel.fast_multicast import _new_leg, _new_multicast
 from amqpmesh.router.kernel.fast_route import _FRAME_HEAD, _is_free
-from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
-    _count_first_sent,
     _count_first_transfer,
+    _count_leg,
+    _write_leg,
 )
 from amqpmesh.router.kernel.violations import Violation
 
@@ -109,9 +109,11 @@ def _relay_to_all(
         if router.relays > router.most_relays:
             router.most_relays = router.relays
     payload = data[payload_at:end]
+    message_format = max(frame.message_format, 0)
     for each in route.links:
         out: KernelLink = each
-        delivery_id = _write_leg(out, frame, settled, 0 if out.lane and not second else -1, key, payload)
+        mode = 0 if out.lane and not second else -1
+        delivery_id = _write_leg(out, message_format, settled, mode, key, payload)
         sent_at = -1.0
         if recorder is not None and recorded:
             sent_at = recorder.time()
@@ -200,52 +202,3 @@ def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, s
                 _wait_for_output(router, session.wire, wire, True)
             return False
     return True
-
-
-def _write_leg(out: KernelLink, frame: TransferFrame, settled: bool, mode: int, key: bytes, payload: bytes) -> int:
-    """Write a whole delivery to a link that is ready.
-
-    Args: frame: the incoming one. mode: the rcv-settle-mode; -1: the link's. key: the tag, if the link is a lane.
-    Returns: the delivery-id.
-    """
-    target = out.session
-    sink = target.wire
-    size = len(payload)
-    tag = b""
-    if out.lane:
-        tag = key
-    else:
-        out.last_tag += 1
-    delivery_id = target.next_delivery_id
-    if target.in_full or frame.message_format > 0:
-        router = sink.router
-        assert router is not None
-        leaving = router.outgoing_frame
-        leaving.handle = out.handle
-        leaving.delivery_id = delivery_id
-        leaving.delivery_tag = tag or b"%x" % out.last_tag
-        leaving.message_format = frame.message_format if frame.message_format > 0 else 0
-        leaving.settled = 1 if settled else -1
-        leaving.more = False
-        leaving.rcv_settle_mode = mode
-        write_transfer(sink.out, target.channel, leaving, payload, sink.remote_max_frame_size, target.in_full)
-    else:
-        _write_whole(
-            sink.out, target.channel, out.handle, delivery_id, tag, 0, out.last_tag, settled, mode, payload, 0, size
-        )
-    _count_first_sent(target, out, settled)
-    out.octets += size
-    if not target.woken:
-        target.stir()
-    return delivery_id
-
-
-def _count_leg(router: KernelRouter, out: KernelLink) -> None:
-    """Note that a delivery has left by a link."""
-    out.last_at = router.now
-    if not out.link_credit:
-        router.needs_update = True
-    if not out.dirty:
-        router.mark_dirty(out)
-        if out.session.wire.sending:  # its peer does not read: the waiting output must be counted
-            router.needs_update = True

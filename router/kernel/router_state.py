@@ -11,7 +11,9 @@ from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, Tra
 from amqpmesh.router.kernel.head_sections import HeaderFields
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.hop_recorder import Recorder
+    from amqpmesh.router.kernel.kept_messages import KeptMessage
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
     from amqpmesh.router.kernel.solo_pool import SoloPool
@@ -38,6 +40,7 @@ class KernelRouter:
         "header",
         "held_back",
         "incoming_frame",
+        "kept",
         "key_count",
         "key_page",
         "key_prefix",
@@ -48,6 +51,7 @@ class KernelRouter:
         "now",
         "on_expand",
         "outgoing_frame",
+        "put_off",
         "recorder",
         "relays",
         "rewritten",
@@ -74,6 +78,11 @@ class KernelRouter:
         self.generation = 1
         #: The number of changes by which an address may lead to another node than before (`AnonymousRoutes`).
         self.epoch = 1
+        #: The messages of fast deliveries that may be sent again.
+        self.kept: dict[FastDelivery, KeptMessage] = {}
+        #: Those of them whose receivers have not accepted them: they are sent again once the batch is read, since the
+        #: credit for that often comes behind the outcomes (`settle_put_off`).
+        self.put_off: list[tuple[FastDelivery, KeptMessage]] = []
         #: Links that changed since their records were last updated (`KernelLink.dirty`).
         self.dirty: list[KernelLink] = []
         #: The records of the links are to be updated now: credit is to be granted again, or is used up.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.fast_deliveries import _expanded, _is_ended
 from amqpmesh.router.kernel.frame_fields import TransferFrame
-from amqpmesh.router.kernel.frame_writing import write_transfer
+from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
@@ -14,6 +14,7 @@ from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
@@ -267,6 +268,54 @@ def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -
     link.deliveries += 1
     if settled:
         link.presettled += 1
+
+
+def _write_leg(out: KernelLink, message_format: int, settled: bool, mode: int, key: bytes, payload: bytes) -> int:
+    """Write a whole delivery to a link that is ready.
+
+    Args: mode: the rcv-settle-mode; -1: the link's. key: the tag, if the link is a lane. Returns: the delivery-id.
+    """
+    target = out.session
+    sink = target.wire
+    size = len(payload)
+    tag = b""
+    if out.lane:
+        tag = key
+    else:
+        out.last_tag += 1
+    delivery_id = target.next_delivery_id
+    if target.in_full or message_format > 0:
+        router = sink.router
+        assert router is not None
+        leaving = router.outgoing_frame
+        leaving.handle = out.handle
+        leaving.delivery_id = delivery_id
+        leaving.delivery_tag = tag or b"%x" % out.last_tag
+        leaving.message_format = message_format
+        leaving.settled = 1 if settled else -1
+        leaving.more = False
+        leaving.rcv_settle_mode = mode
+        write_transfer(sink.out, target.channel, leaving, payload, sink.remote_max_frame_size, target.in_full)
+    else:
+        _write_whole(
+            sink.out, target.channel, out.handle, delivery_id, tag, 0, out.last_tag, settled, mode, payload, 0, size
+        )
+    _count_first_sent(target, out, settled)
+    out.octets += size
+    if not target.woken:
+        target.stir()
+    return delivery_id
+
+
+def _count_leg(router: KernelRouter, out: KernelLink) -> None:
+    """Note that a delivery has left by a link."""
+    out.last_at = router.now
+    if not out.link_credit:
+        router.needs_update = True
+    if not out.dirty:
+        router.mark_dirty(out)
+        if out.session.wire.sending:  # its peer does not read: the waiting output must be counted
+            router.needs_update = True
 
 
 def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:

@@ -209,7 +209,8 @@ cdef class KernelRouter:
     cdef public double now, small_at
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page, unit
-    cdef public list dirty, solo_pools, held_back
+    cdef public list dirty, solo_pools, held_back, put_off
+    cdef public dict kept
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
@@ -372,6 +373,7 @@ cdef class FastRoute:
     cdef public bint wanted, lists_all
     cdef public SoloPool solo
     cdef public TreeHistory history
+    cdef public Keeper keeper
 
 cdef class TreeHistory:
     cdef public str parent
@@ -381,6 +383,31 @@ cdef class TreeHistory:
     cpdef bint expects(self, str parent, bytes tag) except -1
     @cython.locals(began=bytes)
     cpdef bint note(self, bytes tag) except -1
+
+@cython.final
+cdef class Keeper:
+    cdef public Budget account
+    cdef public long largest, attempts
+    cdef public object is_over, next_attempt, is_failure
+
+@cython.final
+cdef class KeptMessage:
+    cdef public Keeper keeper
+    cdef public bytes payload, outcome
+    cdef public long attempts
+    cdef public bint failed, settled
+
+cdef bint _may_keep(KernelRouter router, Keeper keeper, KernelLink link, TransferFrame frame, long size) except -1
+cdef bint _keep(KernelRouter router, Keeper keeper, FastDelivery fast, bytes payload) except -1
+@cython.locals(kept=KeptMessage)
+cdef bint _drop_kept(KernelRouter router, FastDelivery fast) except -1
+@cython.locals(kept=KeptMessage, kind=long, out=KernelLink)
+cdef bint _put_off(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
+@cython.locals(fast=FastDelivery, kept=KeptMessage, delivery=Delivery, live=object, entry=tuple, blocked=Keeper, undecided=list, put_off=list)
+cpdef list settle_put_off(KernelRouter router)
+@cython.locals(kept=KeptMessage, keeper=Keeper, incoming=KernelLink, outgoing=KernelLink, route=FastRoute, out=KernelLink, payload=bytes,
+               kind=long, size=long, delivery_id=long, again=FastDelivery)
+cdef bint _send_again(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 
 @cython.final
 cdef class SoloPool:
@@ -537,7 +564,7 @@ cdef void _end_if_done(KernelRouter router, FastMulticast multicast) except *
 cdef void _record_legs(KernelRouter router, FastMulticast multicast) except *
 @cython.locals(size=Py_ssize_t, recorder=Recorder, settled=bint, second=bint, recorded=bint, incoming_tag=bytes, counter=long,
                header_info=long, multicast=FastMulticast, leg=FastLeg, payload=bytes, out=KernelLink, each=object,
-               delivery_id=long, sent_at=double, key=bytes)
+               delivery_id=long, sent_at=double, key=bytes, message_format=long, mode=long)
 cdef bint _relay_to_all(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
                         Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(history=TreeHistory)
@@ -546,7 +573,7 @@ cdef bint _is_of_tree(KernelSession session, FastRoute route, bytes tag) except 
 cdef bint _all_ready(KernelRouter router, KernelSession session, FastRoute route, long size, bytes tag) except -1
 @cython.locals(target=KernelSession, sink=KernelConnection, router=KernelRouter, size=long, delivery_id=long, leaving=TransferFrame,
                tag=bytes)
-cdef long _write_leg(KernelLink out, TransferFrame frame, bint settled, long mode, bytes key, bytes payload) except? -1
+cdef long _write_leg(KernelLink out, long message_format, bint settled, long mode, bytes key, bytes payload) except? -1
 cdef bint _count_leg(KernelRouter router, KernelLink out) except -1
 @cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef long _id_of(object entry, bint sent) except? -2
@@ -572,7 +599,7 @@ cpdef bint sweep(Sweep task) except -1
 cdef bint _is_ended(object entry, bint sent) except -1
 cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1
 @cython.locals(link=KernelLink)
-cdef void _drop_incoming(FastDelivery fast) except *
+cdef void _drop_incoming(KernelRouter router, FastDelivery fast) except *
 cdef void _end_orphan(KernelRouter router, FastDelivery fast, bint settled) except *
 @cython.locals(delivery=Delivery)
 cdef bint _makes_room(KernelSession session, object entry) except -1
@@ -589,7 +616,7 @@ cdef class ReceivedBatch:
 @cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(route=FastRoute, share=FastShare, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
+@cython.locals(route=FastRoute, share=FastShare, keeper=Keeper, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, header_info=long,
                p="const unsigned char *")
@@ -663,7 +690,7 @@ cpdef long apply_flow(KernelSession session, KernelLink link, FlowFrame frame, l
 @cython.locals(link=KernelLink)
 cdef bint _relay_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
 cpdef long outcome_step(bint second, bint settled, bint known) noexcept
-@cython.locals(incoming=KernelLink, outgoing=KernelLink, step=long)
+@cython.locals(incoming=KernelLink, outgoing=KernelLink, step=long, kept=KeptMessage)
 cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)

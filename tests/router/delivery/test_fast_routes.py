@@ -258,14 +258,6 @@ def test_after_the_mesh_has_changed_it_is_decided_anew_how_deliveries_leave(even
 # --------------------------------------------------------------------------------------------------- what is decided
 
 
-def test_the_router_decides_about_each_message_that_may_be_sent_again(events: Events) -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True))
-    consumer, producer, link = pair(network)
-    assert decided(events, lambda: send(producer, link, *[message()] * 3)) == 3
-    assert len(consumer.take()) == 3
-    network.leave()
-
-
 def test_while_somebody_browses_each_delivery_is_decided(events: Events) -> None:
     network = Network()
     consumer, producer, link = pair(network)

@@ -286,6 +286,13 @@ def test_every_state_is_read_by_one_of_the_two(name: str) -> None:
     assert skimmed_disposition(data) in (None, decoded)
 
 
+@pytest.mark.parametrize("batchable", [False, True])
+def test_a_transfer_that_is_batchable_is_read_as_any_other(batchable: bool) -> None:
+    transfer = Transfer(handle=1, delivery_id=2, delivery_tag=b"t", batchable=batchable)
+    data = encode_performative(transfer)
+    assert skimmed_transfer(data) == (values(transfer_frame(transfer)), len(data))
+
+
 def test_the_decoder_reads_what_the_skimmer_hands_on() -> None:
     transfer = Transfer(
         handle=1, delivery_id=2, delivery_tag=b"t", rcv_settle_mode=ReceiverSettleMode.SECOND, state=Accepted()

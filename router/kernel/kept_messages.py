@@ -1,0 +1,54 @@
+"""Messages that are kept while they may be sent again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.kernel.budget import Budget
+
+
+class Keeper:
+    """The rules of an address that redelivers, for the messages that the kernel keeps.
+
+    Args: account: the octets of kept messages count there. largest: octets of a kept message. attempts: the most of a
+        message. is_over: tells whether the account gets no more memory. next_attempt: returns a message for its next
+        attempt after an outcome; None: the router must decide. is_failure: tells whether an outcome says that the
+        attempt failed.
+    """
+
+    __slots__ = ("account", "attempts", "is_failure", "is_over", "largest", "next_attempt")
+
+    def __init__(
+        self,
+        account: Budget,
+        largest: int,
+        attempts: int,
+        is_over: Callable[[], bool],
+        next_attempt: Callable[[bytes, bytes], bytes | None],
+        is_failure: Callable[[bytes], bool],
+    ) -> None:
+        self.account = account
+        self.largest = largest
+        self.attempts = attempts
+        self.is_over = is_over
+        self.next_attempt = next_attempt
+        self.is_failure = is_failure
+
+
+class KeptMessage:
+    """A message that was sent unsettled, and is sent again if its receiver does not accept it."""
+
+    __slots__ = ("attempts", "failed", "keeper", "outcome", "payload", "settled")
+
+    def __init__(self, keeper: Keeper, payload: bytes) -> None:
+        self.keeper = keeper
+        self.payload = payload
+        #: The attempts so far; one of them has failed.
+        self.attempts = 1
+        self.failed = False
+        #: The outcome of this attempt, while it is put off; and whether the receiver has settled.
+        self.outcome: bytes | None = None
+        self.settled = False
