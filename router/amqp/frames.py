@@ -147,14 +147,14 @@ class FrameReader:
         delay.
         """
         available = self._data[self._at : self._at + HEADER_SIZE]
+        if len(available) == HEADER_SIZE and available.startswith(b"AMQP"):
+            self._mark_read(self._at + HEADER_SIZE)
+            return available
         for length in range(1, min(len(available), 4) + 1):
             if not b"AMQP".startswith(available[:length]):
                 self._mark_read(self._at + length)
                 return available[:length]
-        if len(available) < HEADER_SIZE:
-            return None
-        self._mark_read(self._at + HEADER_SIZE)
-        return available
+        return None
 
     @property
     def is_empty(self) -> bool:

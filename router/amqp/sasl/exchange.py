@@ -8,7 +8,7 @@ be checked or hashed: the caller does the work, then calls `resume`.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, Generic, Never, TypeAlias, TypeVar
 
 from amqpmesh.router.amqp.codec.composite import Registry, choices, composite, decode_composite, encode_composite
@@ -168,6 +168,11 @@ def _refuse_message(_said: bytes) -> Never:
     raise MechanismError("no mechanism is chosen")
 
 
+@lru_cache(maxsize=256)
+def _encoded_offer(mechanisms: tuple[str, ...]) -> bytes:
+    return encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, mechanisms))))
+
+
 class SaslServer(_Exchange[ClientFrame]):
     """The server's side of one exchange.
 
@@ -207,7 +212,7 @@ class SaslServer(_Exchange[ClientFrame]):
     def start(self) -> list[bytes]:
         """Begin after the protocol headers. Returns: the frame bodies to send first (§5.3.2)."""
         self._expected = (SaslInit,)
-        return [encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, self._offered))))]
+        return [_encoded_offer(self._offered)]
 
     def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the body of a SASL frame. Returns: the frame bodies to answer with; none if there is `work` now.
