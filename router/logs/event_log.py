@@ -98,6 +98,7 @@ class LogEvent:
         return _line(self.event, self.fields)
 
 
+# A record's attributes; those that differ from record to record are set in each.
 _SAME = vars(logging.LogRecord("", 0, __file__, 0, "", (), None, "_log"))
 
 
