@@ -84,7 +84,7 @@ class Two:
 def test_the_open_goes_out_at_once_and_both_ends_know_each_other(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     two = Two()
-    assert two.out.peer == Peer(container_id="B", connector="there", mechanism="ANONYMOUS")
+    assert two.out.peer == Peer(container_id="B", connector="there", mechanism="ANONYMOUS", host=two.out.host)
     assert (two.come.peer.container_id, two.come.peer.listener, two.come.peer.connector) == ("A", "here", "")
     assert two.come.peer.hostname == "b.example"
     assert (two.out.role, two.come.role) == ("container", "normal")
@@ -128,7 +128,7 @@ def test_a_silent_peer_is_closed_when_the_connectors_idle_time_out_has_passed() 
     assert "idle time-out" in str(two.out.closed.error)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN"])
 def test_a_user_is_shown_by_what_the_peer_offers(mechanism: str) -> None:
     listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=(mechanism,), users="users.toml", insecure=True)  # type: ignore[arg-type]  # a text
     two = Two(USER, listener, password="secret", users=Users({}).add("alice", "secret"), secured=True)
@@ -140,7 +140,7 @@ def test_a_password_goes_to_no_network_in_clear() -> None:
     listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("PLAIN",), users="users.toml", insecure=True)  # type: ignore[arg-type]  # a text
     two = Two(USER, listener, password="secret", users=Users({}).add("alice", "secret"))
     assert two.out.engine.finished
-    assert two.out.engine.negotiation.refusal == "none of SCRAM-SHA-256, SCRAM-SHA-1 is offered"
+    assert two.out.engine.negotiation.refusal == "none of SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1 is offered"
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["in clear", "TLS"])
@@ -152,8 +152,8 @@ def test_where_a_redirect_leads_a_password_goes_only_under_tls_not_even_on_loopb
         assert (two.come.peer.user, two.come.peer.mechanism) == ("alice", "PLAIN")
     else:
         assert two.out.engine.negotiation.refusal == (
-            "none of SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, PLAIN is used only under TLS with "
-            "a verified certificate"
+            "none of SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, PLAIN is used only "
+            "under TLS with a verified certificate"
         )
     told = Two(USER, listener, password="secret", users=users, host="127.0.0.1")
     assert told.come.peer.mechanism == "PLAIN"

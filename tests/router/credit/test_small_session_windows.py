@@ -1,4 +1,4 @@
-"""The window of a connection's first session: wide while deliveries are small and leave at once (§2.5.6)."""
+"""The window of a connection's first session: wide while frames leave at once, up to 4 MiB of them (§2.5.6)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LARGE = message("x" * 5000)
 def _scene(**limits: int) -> tuple[Network, Client, Client, Sender]:
     """Return a producer, a consumer of "q" that takes everything, and the producer's link."""
     network = Network()
-    network.listener = replace(network.listener, session_window=8, max_frame_size=16_384, **limits)
-    consumer, producer = network.client(max_frame_size=16_384, window=10_000), network.client()
+    network.listener = replace(network.listener, session_window=8, max_frame_size=2**20, **limits)
+    consumer, producer = network.client(max_frame_size=2**20, window=10_000), network.client(max_frame_size=2**20)
     consumer.receiver("q", credit=100_000)
     return network, producer, consumer, producer.sender("q")
 
@@ -52,16 +52,25 @@ def test_a_limit_that_is_no_more_changes_nothing(limits: dict[str, int]) -> None
         assert _window(link.session) <= 8
 
 
-def test_large_messages_do_not_widen_it() -> None:
+def test_frames_of_which_it_holds_4_mib_do_not_widen_it() -> None:
     network, producer, consumer, link = _scene()
-    for _ in range(100):
-        _pass(network, consumer, producer, link, 1, LARGE)
+    large = message("x" * 500_000)  # eight of them have nearly 4 MiB
+    for _ in range(40):
+        _pass(network, consumer, producer, link, 1, large)
         assert _window(link.session) <= 8
     # Nor do small ones with large ones between them.
     for _ in range(30):
         _pass(network, consumer, producer, link, 7, message())
-        _pass(network, consumer, producer, link, 1, LARGE)
+        _pass(network, consumer, producer, link, 1, large)
         assert _window(link.session) <= 8
+
+
+def test_it_is_no_wider_than_4_mib_of_its_frames() -> None:
+    network, producer, consumer, link = _scene(small_window=10_000)
+    for _ in range(400):
+        _pass(network, consumer, producer, link, 1, message("x" * 50_000))
+        assert _window(link.session) * 50_000 <= 4 * 2**20
+    assert _window(link.session) > 8
 
 
 def test_only_the_first_session_of_a_connection_has_it() -> None:
