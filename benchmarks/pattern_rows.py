@@ -100,6 +100,10 @@ def _one_router() -> Iterator[Row]:
     four = "connections=4"
     yield Row("four receivers of one address", "send A address=all", f"receive A address=all {four}", four)
     yield Row("four senders to one receiver", f"send A address=all {four}", "receive A address=all", four)
+    yield Row(
+        "four senders to one receiver, credit 10", f"send A address=all {four}", "receive A address=all credit=10",
+        "credit=10",
+    )  # fmt: skip
     for settled, kind in (("", "unsettled"), (" settled=1", "pre-settled")):
         sending, receiving = f"send A address={FAN}{settled}", f"receive A address={FAN}{settled}"
         for count in (2, 4, 20, 200):
@@ -136,6 +140,10 @@ def _meshes() -> Iterator[Row]:
     """Clients at several routers in a line."""
     yield Row("receiver two hops away", "send A address=far", "receive C address=far", routers="ABC", hops=3)
     yield Row("receiver three hops away", "send A address=far", "receive D address=far", routers="ABCD", hops=4)
+    yield Row(
+        "receiver at the next router, credit 10", "send A address=far", "receive B address=far credit=10", "credit=10",
+        routers="AB", hops=2,
+    )  # fmt: skip
     spread = [f"receive {router} address=spread" for router in "ABC"]
     for places, routers in (("BC", "ABC"), ("ABC", "ABC"), ("AB", "AB")):
         yield Row(
@@ -153,10 +161,15 @@ def _meshes() -> Iterator[Row]:
         "receivers at A, B, C of unequal speed", "send A address=spread",
         f"{spread[0]} {SLOW} + {spread[1]} + {spread[2]} credit=50", "connections=3", routers="ABC", hops=2,
     )  # fmt: skip
+    for settled, kind in (("", ""), (" settled=1", ", pre-settled")):
+        yield Row(
+            f"multicast over three routers{kind}", f"send A address={FAN}{settled}",
+            " + ".join(f"receive {router} address={FAN}{settled}" for router in "ABC"), f"connections=3{settled}", 3, 3,
+            routers="ABC", hops=2, lossy=bool(settled),
+        )  # fmt: skip
     yield Row(
-        "multicast over three routers", f"send A address={FAN}",
-        " + ".join(f"receive {router} address={FAN}" for router in "ABC"), "connections=3", 3, 3,
-        routers="ABC", hops=2,
+        "multicast to 4 at one of two routers", f"send A address={FAN}", f"receive A address={FAN} connections=4",
+        "connections=4", 4, 4, routers="AB",
     )  # fmt: skip
 
 
