@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.tenants import OPERATOR
@@ -22,32 +23,30 @@ def findings(policy: Policy) -> Iterator[str]:
             other = first.setdefault(match, tenant)
             if other is not tenant:
                 yield f'tenant "{tenant.name}": match[{position}] never applies: tenant "{other.name}" has it before'
-    lines: dict[tuple[str, str, str], list[Group]] = {}
-    for group in policy.groups:
+    #: The number of the first group that has a line, by tenant, action, pattern, and the group's conditions.
+    lines: dict[tuple[object, ...], int] = {}
+    for number, group in enumerate(policy.groups):
         if not (group.send or group.receive or group.may or group.manage):
             yield f'{group.key} "{group.name}" permits nothing'
         if group.manage and group.tenant:
             yield f'{group.key}.manage permits nothing: only the tenant "{OPERATOR}" has the management node'
         for action, patterns in (("send", group.send), ("receive", group.receive)):
             for position, pattern in enumerate(patterns):
-                having = lines.setdefault((group.tenant, action, pattern), [])
-                other_group = next((each for each in having if _is_wider(each, group)), None)
-                if other_group is None:
-                    having.append(group)
+                line = group.tenant, action, pattern
+                wider = [lines[key] for conditions in _wider(group) if (key := (*line, *conditions)) in lines]
+                if not wider:
+                    lines[(*line, group.users, group.certificates, group.networks)] = number
                 else:
+                    other_group = policy.groups[min(wider)]
                     yield (
                         f"{group.key}.{action}[{position}] adds nothing: "
                         f'{other_group.key} "{other_group.name}" permits it to the same peers'
                     )
 
 
-def _is_wider(one: Group, other: Group) -> bool:
-    """Return whether the conditions of one group hold for each peer of the other, as far as their texts show."""
-    return all(
-        not wide or wide == narrow
-        for wide, narrow in (
-            (one.users, other.users),
-            (one.certificates, other.certificates),
-            (one.networks, other.networks),
-        )
-    )
+def _wider(group: Group) -> Iterator[tuple[object, ...]]:
+    """Return conditions that hold for each peer of a group, as far as their texts show: its own, and fewer of them.
+
+    They are looked up, not compared with those of each other group: a policy has up to ten thousand.
+    """
+    return product(*({(), each} for each in (group.users, group.certificates, group.networks)))
