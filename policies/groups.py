@@ -86,4 +86,5 @@ def _emptiness(pattern: str) -> str | None:
 
 
 def _reservation(pattern: str) -> str | None:
-    return "is a router's own address, which no pattern gives: see manage" if is_reserved(pattern) else None
+    fixed = variables.with_placeholders(pattern)  # the `$` of a variable is none of the address
+    return "is a router's own address, which no pattern gives: see manage" if is_reserved(fixed) else None

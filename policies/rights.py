@@ -50,7 +50,8 @@ class Rights:
         for group in groups:
             for right in group.may:
                 self._may.setdefault(right, Grant(group.name, f"{group.key}.may", right))
-            for managed in group.manage:
+            # Only the operator's tenant has the management node.
+            for managed in () if group.tenant else group.manage:
                 self._manage.setdefault(managed, Grant(group.name, f"{group.key}.manage", managed))
 
     def send(self, address: str) -> Grant | None:

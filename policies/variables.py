@@ -28,11 +28,17 @@ def fault(pattern: str) -> str | None:
     return "has a ${ without its }" if "${" in _VARIABLE.sub("", pattern) else None
 
 
+def with_placeholders(pattern: str) -> str:
+    """Return a pattern with a letter in place of each variable."""
+    return _VARIABLE.sub("x", pattern)
+
+
 def filled(pattern: str, values: Mapping[str, str]) -> str | None:
     """Return a pattern with the values of its variables.
 
     Returns: None: the pattern gives this peer nothing. A variable has no value, or one that is empty or too long, or
-        that contains NUL, a separator that the pattern has, too, or a token that would be `*` or `#`.
+        that contains NUL, a separator that the pattern has, too, or a token that would be `*` or `#`, by itself or
+        together with what is next to the variable.
     """
     fixed = _VARIABLE.sub("", pattern)
     forbidden = {each for each in _SEPARATORS if each in fixed} | {"\0"}
@@ -40,6 +46,11 @@ def filled(pattern: str, values: Mapping[str, str]) -> str | None:
         value = values.get(name, "")
         if not value or len(value) > LONGEST or not forbidden.isdisjoint(value):
             return None
-        if not {"*", "#"}.isdisjoint(re.split(r"[/.]", value)):
+        if _wildcards(value):
             return None
-    return _VARIABLE.sub(lambda found: values[found[1]], pattern)
+    result = _VARIABLE.sub(lambda found: values[found[1]], pattern)
+    return result if _wildcards(result) == _wildcards(with_placeholders(pattern)) else None
+
+
+def _wildcards(pattern: str) -> int:
+    return sum(token in ("*", "#") for token in re.split(r"[/.]", pattern))

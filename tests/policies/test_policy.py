@@ -43,6 +43,9 @@ def test_a_star_in_the_pattern_of_a_name_stands_for_any_characters(pattern: str,
         ("replies/${user}/#", "a\0b", None),
         ("replies/${user}/#", "x" * 256, None),
         ("${user}", "${tenant}", "${tenant}"),
+        ("${user}/#", "alice", "alice/#"),
+        ("a/${user}#", "boss/", None),  # else the value makes a wildcard of the `#` next to it
+        ("a/*${user}", ".boss", None),
     ],
 )
 def test_a_value_in_a_pattern_stands_for_itself(pattern: str, user: str, expected: str | None) -> None:
@@ -53,7 +56,14 @@ def test_a_peer_without_a_user_has_no_pattern_with_a_user() -> None:
     assert rights(Group(name="g", key="group[0]", send=("to/${user}", "all"))).send("to/") is None
 
 
-@pytest.mark.parametrize("pattern", ["", "$management", "amqp$x", "a/${user", "a/${host}", "a/${}"])
+@pytest.mark.parametrize("pattern", ["${user}/#", "${tenant}.q", "amqp${user}", "a${user}"])
+def test_a_pattern_may_begin_with_a_variable(pattern: str) -> None:
+    assert pattern_fault(pattern) is None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "$management", "$${user}", "amqp$x", "amqp$${user}", "a/${user", "a/${host}", "a/${}"]
+)
 def test_such_a_pattern_is_refused(pattern: str) -> None:
     assert pattern_fault(pattern) is not None
 
@@ -201,3 +211,33 @@ def test_lines_without_effect_are_found() -> None:
         'group[3] "none" permits nothing',
     ]
     assert not list(findings(Policy([], [Group(name="g", key="group[0]", send=("x",))])))
+
+
+def test_only_groups_of_the_operators_tenant_have_rights_at_the_management_node() -> None:
+    def manage(tenant: str) -> object:
+        group = Group(name="g", key="group[0]", tenant=tenant, manage=frozenset({Manage.WRITE}))
+        return Rights(Policy([], [group]), (group,), {}).manage(Manage.READ)
+
+    assert manage("") is not None
+    assert manage("shop") is None
+
+
+def test_the_first_group_that_has_a_line_is_named_and_each_group_is_compared_with_few() -> None:
+    def group(number: int, *users: str) -> Group:
+        return Group(name=f"g{number}", key=f"group[{number}]", users=tuple(map(NamePattern, users)), send=("x",))
+
+    compared = 0
+
+    class Counting(NamePattern):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+        __hash__ = NamePattern.__hash__
+
+    few = [group(0, "u"), group(1), group(2, "u")]
+    assert [each.split(":")[1].split('"')[0].strip() for each in findings(Policy([], few))] == ["group[0]"]
+    many = [Group(name=str(each), key="k", users=(Counting(str(each)),), send=("x",)) for each in range(300)]
+    assert not list(findings(Policy([], many)))
+    assert compared < 3000, "each group is not compared with each other"
