@@ -63,7 +63,7 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
         admitted = policy.admit(record.peer)
         if admitted is None or admitted.peer.tenant != record.peer.tenant:
             refuse_connection(context, record, "its tenant has changed")
-        elif admitted.rights is not record.rights:
+        else:  # a peer that has asked for something since then has its new rights, but its links were not judged
             record.rights = admitted.rights
             yield from _apply_to_links(context, record, admitted.rights)
         yield
@@ -74,7 +74,7 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) 
     for link in links:
         if record.rights is not rights or record.lost:
             return
-        lacking = None if link.endpoint.flow_state.ended else _lack(link, rights)
+        lacking = None if link.endpoint.flow_state.ended else _lack(context, link, rights)
         if lacking is not None:
             context.denied += 1
             context.log.info(
@@ -89,22 +89,23 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) 
         yield
 
 
-def _lack(link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
+def _lack(context: Context, link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
     """Return the right that a link needs and its peer does not have, for the log; None: there is none."""
-    sends = isinstance(link, IncomingLink)
     needed = set()
     if isinstance(link, OutgoingLink) and link.copy:
         needed.add(May.COPY)
     if isinstance(link.node, DynamicNode):
         if link.node.maker is link.connection:
             needed.add(May.DYNAMIC)
-    elif link.node is None:
-        needed.add(May.ANONYMOUS)
-        if isinstance(link, IncomingLink) and link.container is not None:
-            needed.add(May.CONTAINER)
     else:
-        name, container = split(link.node.name)
-        lacking = lack(rights, name, container, sends=sends)
-        if lacking is not None:
-            return lacking
+        address = link.node.name if link.node is not None else link.to if isinstance(link, IncomingLink) else None
+        if address is not None:
+            name, container = split(address)
+            lacking = lack(context, rights, name, container, sends=isinstance(link, IncomingLink))
+            if lacking is not None:
+                return lacking
+        else:
+            needed.add(May.ANONYMOUS)
+            if isinstance(link, IncomingLink) and link.container is not None:
+                needed.add(May.CONTAINER)
     return next((right for right in May if right in needed and rights.may(right) is None), None)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.groups import Manage, May
-from amqpmesh.router.address_syntax import DYNAMIC, without_secret
+from amqpmesh.router.access.needs import is_of_dynamic_node, needed
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.model.refusal import RefusedError
@@ -77,24 +76,25 @@ def check_address(context: Context, record: ConnectionRecord, name: str, contain
     Raises: RefusedError: the peer may not.
     """
     rights = _rights(context, record)
-    lacking = None if rights is None else lack(rights, name, container, sends=sends)
+    lacking = None if rights is None else lack(context, rights, name, container, sends=sends)
     if lacking is not None:
         assert rights is not None
         _deny(context, rights, lacking)
 
 
-def lack(rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
+def lack(
+    context: Context, rights: Rights, name: str, container: str | None, *, sends: bool
+) -> str | None:
     """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
-    if name.startswith(f"{DYNAMIC}/"):
-        return None  # its 128 random bits are the permission; who may receive from it is decided elsewhere
-    if is_reserved(name):
-        return None if rights.manage(Manage.READ) is not None else "manage: read"
-    if container is not None and rights.may(May.CONTAINER) is None:
-        return May.CONTAINER
-    if not name:
-        return None if rights.may(May.ANONYMOUS) is not None else May.ANONYMOUS
-    granted = rights.send(name) if sends else rights.receive(name)
-    return None if granted is not None else f"{'send to' if sends else 'receive from'} {without_secret(name)}"
+    # Only the name of a dynamic node needs the look at the mesh.
+    is_ours = not is_of_dynamic_node(name) or _is_ours(context, container)
+    needs = needed(rights, name, container, sends=sends, is_ours=is_ours)
+    return next((right for right, grant in needs if grant is None), None)
+
+
+def _is_ours(context: Context, container: str | None) -> bool:
+    """Tell whether a container is none, or a router of the mesh, within reach or not."""
+    return container is None or container in context.config.names or bool(context.routes.routers_of(container))
 
 
 def may_change(record: ConnectionRecord) -> bool:

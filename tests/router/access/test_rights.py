@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.policies.policy import Policy
+from amqpmesh.router.access.rights import check_address
 from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.file import AddressConfig, ElsewhereConfig
 from amqpmesh.router.config.policy_file import parse_policy
 from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
@@ -189,6 +190,54 @@ def test_links_that_lose_their_right_are_detached_and_others_stay() -> None:
     world.run()
     assert all(each.is_attached for each in kept)
     world.leave()
+
+
+@pytest.mark.parametrize("way", ["attach", "message"])
+def test_a_peer_that_asks_for_something_just_after_a_change_still_loses_its_links(way: str) -> None:
+    world = network('send = ["a", "b"]\nreceive = ["b"]\nmay = ["anonymous"]')
+    client = world.client()
+    lost, anonymous = [client.sender("b"), client.receiver("b")], client.sender(None)
+    (judged,) = [each for each in client.record.incoming if each.node is None]
+    world.core.set_policy(group('send = ["a"]\nmay = ["anonymous"]'), world.now)
+    if way == "attach":
+        check_address(world.core.context, client.record, "a", None, sends=True)
+    else:
+        world.core.context.resolve(judged, "a")
+    world.run()
+    assert anonymous.is_attached
+    assert [refusal(client, each) for each in lost] == [UNAUTHORIZED] * 2
+
+
+def test_a_link_to_a_node_of_another_router_needs_no_right_to_be_anonymous_after_a_change() -> None:
+    world = World("AB", [("A", "B")])
+    rights = 'may = ["dynamic", "container"]\nmanage = ["read"]'
+    for each in "AB":
+        world[each].core.set_policy(group(rights), world[each].now)
+    world["B"].core.context.nodes.make_own(MANAGEMENT)
+    replies = world["B"].client().receiver(None, source=Source(dynamic=True))
+    assert replies.remote is not None
+    assert isinstance(replies.remote.source, Source)
+    client = world["A"].client()
+    links = [client.sender(replies.remote.source.address), client.sender(f"{MANAGEMENT}@B")]
+    assert [refusal(client, each) for each in links] == [None, None]
+    world["A"].core.set_policy(group(rights), world["A"].now)
+    world.run()
+    assert [refusal(client, each) for each in links] == [None, None]
+    world["A"].core.set_policy(group('may = ["dynamic", "container"]'), world["A"].now)
+    world.run()
+    assert [refusal(client, each) for each in links] == [None, UNAUTHORIZED]
+
+
+@pytest.mark.parametrize(("rights", "expected"), [('may = ["anonymous"]', 1), ('may = ["container", "anonymous"]', 0)])
+def test_an_invented_name_of_a_dynamic_node_reaches_no_container_outside_the_mesh(rights: str, expected: int) -> None:
+    world = Network(elsewhere=ElsewhereConfig(domains=("*",)))
+    world.core.set_policy(group(rights), world.now)
+    client = world.client()
+    sender = client.sender("$dynamic/x@10.0.0.1")
+    client.send(client.sender(None), message(to="$dynamic/y@10.0.0.1"))
+    assert world.core.context.denied == 2 * expected
+    assert (world.core.context.nodes.find("", "$dynamic/x@10.0.0.1") is None) == bool(expected)
+    assert (refusal(client, sender) == UNAUTHORIZED) == bool(expected)
 
 
 def test_a_delivery_in_flight_is_not_lost_when_its_sender_loses_the_right() -> None:

@@ -1,0 +1,46 @@
+"""The rights that an address needs, each with the line of the policy that gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.groups import Manage, May
+from amqpmesh.router.address_syntax import DYNAMIC, without_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.policies.rights import Grant, Rights
+
+
+def is_of_dynamic_node(name: str) -> bool:
+    """Tell whether a name is of a dynamic node (§3.5.3)."""
+    return name.startswith(f"{DYNAMIC}/")
+
+
+def needed(
+    rights: Rights, name: str, container: str | None, *, sends: bool, is_ours: bool
+) -> Iterator[tuple[str, Grant | None]]:
+    """Return the rights that a peer needs to use an address, each with its line; None: the peer does not have it.
+
+    Args: name, container: of the address, after aliases. An empty name: it stands for all nodes of the container.
+        is_ours: the container is none, or a router of the mesh.
+    """
+    wanted = f"{'send to' if sends else 'receive from'} {without_secret(name)}"
+    if is_of_dynamic_node(name):
+        # Its 128 random bits are the permission at a router; its maker decides which peers may receive from it. Another
+        # container is not to be reached by an invented name.
+        if not is_ours:
+            yield May.CONTAINER, rights.may(May.CONTAINER)
+    elif is_reserved(name):
+        yield "manage: read", rights.manage(Manage.READ)
+        if not sends:
+            yield wanted, None
+    else:
+        if container is not None:
+            yield May.CONTAINER, rights.may(May.CONTAINER)
+        if name:
+            yield wanted, rights.send(name) if sends else rights.receive(name)
+        else:
+            yield May.ANONYMOUS, rights.may(May.ANONYMOUS)
