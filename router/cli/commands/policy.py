@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from amqpmesh.policies.access import Peer, is_reserved
+from amqpmesh.policies.access import Peer
 from amqpmesh.policies.findings import findings
 from amqpmesh.policies.groups import Manage, May
 from amqpmesh.policies.rights import Grant, Rights
 from amqpmesh.policies.tenants import OPERATOR
-from amqpmesh.router.address_syntax import split
+from amqpmesh.router.access.needs import needed
+from amqpmesh.router.address_syntax import refusal, split
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable
 from amqpmesh.router.config.policy_file import load_policy
@@ -78,6 +79,10 @@ def test(given: argparse.Namespace) -> int:
     if (given.send or given.receive) and not given.address:
         print("amqpmesh policy test: --send and --receive need --address", file=sys.stderr)
         return Exit.USAGE
+    fault = _address_fault(given)
+    if fault is not None:
+        print(f"amqpmesh policy test: --address {fault}", file=sys.stderr)
+        return Exit.USAGE
     peer = Peer(
         container_id="",
         user=given.user,
@@ -93,29 +98,44 @@ def test(given: argparse.Namespace) -> int:
     print(printable(f"tenant: {admitted.peer.tenant or OPERATOR}"))
     print(printable(f"groups: {', '.join(admitted.rights.groups) or 'none'}"))
     denied = False
-    for asked, grant in _answers(given, admitted.rights):
-        denied = denied or grant is None
-        print(printable(f"{asked}: {'no: no line permits it' if grant is None else f'yes, by {grant}'}"))
+    for asked, reason in _answers(given, admitted.rights):
+        denied = denied or reason is None
+        print(printable(f"{asked}: {'no: no line permits it' if reason is None else f'yes, {reason}'}"))
     return Exit.NO if denied else Exit.DONE
 
 
-def _answers(given: argparse.Namespace, rights: Rights) -> Iterator[tuple[str, Grant | None]]:
-    """Return what was asked, each with the line that permits it."""
+def _address_fault(given: argparse.Namespace) -> str | None:
+    """Return the reason why a router serves no such link, whatever the policy is; None: there is none."""
+    if not given.address:
+        return None
+    if given.receive and not split(given.address)[0]:
+        return "is a whole container, which can be sent to, and not received from"
+    return refusal(given.address)
+
+
+def _answers(given: argparse.Namespace, rights: Rights) -> Iterator[tuple[str, str | None]]:
+    """Return what was asked, each with the reason why it is permitted; None: it is not."""
     if given.address:
         name, container = split(given.address)
-        for wanted, action, granted in (
-            (given.send, "send to", rights.send),
-            (given.receive, "receive from", rights.receive),
-        ):
+        for wanted, action, sends in ((given.send, "send to", True), (given.receive, "receive from", False)):
             if wanted:
-                # The router's own addresses are a matter of `manage`.
-                grant = rights.manage(Manage.READ) if is_reserved(name) else granted(name)
-                yield f"{action} {name}", grant
-                if container is not None:
-                    yield f"at the container {container}", rights.may(May.CONTAINER)
+                yield from _of_address(f"{action} {name}", needed(rights, name, container, sends=sends, is_ours=True))
     for right in May:
         if getattr(given, right):
-            yield right, rights.may(right)
+            yield right, _by(rights.may(right))
     for managed in Manage:
         if getattr(given, f"manage_{managed}"):
-            yield f"manage: {managed}", rights.manage(managed)
+            yield f"manage: {managed}", _by(rights.manage(managed))
+
+
+def _of_address(asked: str, needs: Iterator[tuple[str, Grant | None]]) -> Iterator[tuple[str, str | None]]:
+    """Return an answer for each right that an address needs."""
+    found = list(needs)
+    if not found:
+        yield asked, "its secret name is the permission"
+    for right, grant in found:
+        yield right if right == asked else f"{asked}: {right}", _by(grant)
+
+
+def _by(grant: Grant | None) -> str | None:
+    return None if grant is None else f"by {grant}"
