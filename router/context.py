@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.config.listener import ListenerConfig
+    from amqpmesh.router.config.users import Users
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.telemetry.recording import Recording
@@ -101,6 +103,8 @@ class Context:
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
         self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
+        #: The users of a listener, once they were read again; None: it has none, or they were not.
+        self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None
         #: Whether another worker shall serve the connection of an attach; then the event is not handled here.
         self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
         #: Handle an event again that could not be handled when it came.

@@ -7,6 +7,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.access.change import check_login
 from amqpmesh.router.access.rights import admit
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
@@ -126,7 +127,7 @@ class Handlers:
         if record.listener is not None and record.listener.redirect is not None:
             self._redirect(record, record.listener.redirect.place)
             return
-        if not admit(self._context, record):
+        if not (check_login(self._context, record) and admit(self._context, record)):
             return
         if record.role == "mesh":
             engine.flow_state.container = intern(event.open.container_id)

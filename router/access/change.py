@@ -38,19 +38,31 @@ def end_logins(context: Context, users_of: Callable[[ListenerConfig], Users | No
 
     Args: users_of: the users of a listener now; None: it has none.
     """
+    context.users_of = users_of
     if context.connections:
-        context.chores.put_off(_end_logins(context, users_of))
+        context.chores.put_off(_end_logins(context))
 
 
-def _end_logins(context: Context, users_of: Callable[[ListenerConfig], Users | None]) -> Steps[None]:
+def _end_logins(context: Context) -> Steps[None]:
     for record in list(context.connections):
-        peer, listener = record.peer, record.listener
-        if record.lost or listener is None or peer.user is None or peer.mechanism not in PASSWORD_MECHANISMS:
-            continue
-        users = users_of(listener)
-        if users is not None and not users.may_log_in(peer.user):
-            refuse_connection(context, record, "the user may not log in any more")
+        if not record.lost:
+            check_login(context, record)
         yield
+
+
+def check_login(context: Context, record: ConnectionRecord) -> bool:
+    """Close the connection of a user who may not log in by a password any more. Returns: whether the user may.
+
+    A peer may wait with its `open` for a while after its login; the users may have been read again in between.
+    """
+    peer, listener = record.peer, record.listener
+    if listener is None or peer.user is None or peer.mechanism not in PASSWORD_MECHANISMS:
+        return True
+    users = context.users_of(listener)
+    if users is None or users.may_log_in(peer.user):
+        return True
+    refuse_connection(context, record, "the user may not log in any more")
+    return False
 
 
 def _apply(context: Context, policy: Policy) -> Steps[None]:

@@ -82,9 +82,7 @@ def check_address(context: Context, record: ConnectionRecord, name: str, contain
         _deny(context, rights, lacking)
 
 
-def lack(
-    context: Context, rights: Rights, name: str, container: str | None, *, sends: bool
-) -> str | None:
+def lack(context: Context, rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
     """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
     # Only the name of a dynamic node needs the look at the mesh.
     is_ours = not is_of_dynamic_node(name) or _is_ours(context, container)
