@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
@@ -66,13 +67,18 @@ def _any(patterns: tuple[NamePattern, ...], name: str | None) -> bool:
 
 
 def _is_within(networks: tuple[Network, ...], host: str) -> bool:
+    address = _address(host)
+    return address is not None and any(address in each for each in networks)
+
+
+@lru_cache(maxsize=16)  # all groups ask for the same host, one after the other
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False  # a stream without an address
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in each for each in networks)
+        return None  # a stream without an address
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def pattern_fault(pattern: str) -> str | None:

@@ -95,11 +95,15 @@ def _is_ours(context: Context, container: str | None) -> bool:
     return container is None or container in context.config.names or bool(context.routes.routers_of(container))
 
 
-def may_change(record: ConnectionRecord) -> bool:
+def may_change(context: Context, record: ConnectionRecord) -> bool:
     """Tell whether a peer may change what the management node can change: its listener, or a group, permits it."""
     if record.listener is not None and record.listener.manage:
         return True
-    return record.rights is not None and record.rights.manage(Manage.WRITE) is not None
+    try:
+        rights = _rights(context, record)
+    except RefusedError:
+        return False
+    return rights is not None and rights.manage(Manage.WRITE) is not None
 
 
 def _rights(context: Context, record: ConnectionRecord) -> Rights | None:

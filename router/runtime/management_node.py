@@ -131,7 +131,7 @@ class ManagementNode(LinkFactory):
         driver = self._driver
         assert driver is not None
         asking = brought_by(driver.core.context.nodes, service.ADDRESS, tag)
-        if asking is None or not may_change(asking):
+        if asking is None or not may_change(driver.core.context, asking):
             return None
         who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.policies.policy import Policy
-from amqpmesh.router.access.rights import check_address
+from amqpmesh.router.access.rights import check_address, may_change
 from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
@@ -206,6 +206,16 @@ def test_a_peer_that_asks_for_something_just_after_a_change_still_loses_its_link
     world.run()
     assert anonymous.is_attached
     assert [refusal(client, each) for each in lost] == [UNAUTHORIZED] * 2
+
+
+def test_a_right_to_make_changes_is_gone_at_once() -> None:
+    world = network('manage = ["write"]')
+    client = world.client()
+    assert may_change(world.core.context, client.record)
+    world.core.set_policy(group('manage = ["read"]'), world.now)
+    assert not may_change(world.core.context, client.record)
+    world.core.set_policy(policy(TENANTS), world.now)
+    assert not may_change(world.core.context, client.record)
 
 
 def test_a_link_to_a_node_of_another_router_needs_no_right_to_be_anonymous_after_a_change() -> None:
