@@ -5,9 +5,11 @@ from typing import TypeVar
 
 import trio
 
-from amqpmesh.router.access.rights import may_change
+from amqpmesh.router.access.needs import is_of_dynamic_node
+from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
@@ -17,7 +19,8 @@ from amqpmesh.router.incremental import Steps
 from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service
-from amqpmesh.router.model.connections import brought_by
+from amqpmesh.router.model.connections import ConnectionRecord, brought_by
+from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.statistics.router_statistics import Costly, Statistics
 
@@ -111,8 +114,12 @@ class ManagementNode(LinkFactory):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
+            asking = self._asking(delivery.tag)
+            if not self._may_have_answer(asking, delivery.message.reply_to):
+                delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
+                return
             statistics = await self._statistics(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
-            response = await self._in_turns(service.respond(delivery.message, statistics, self._changes(delivery.tag)))
+            response = await self._in_turns(service.respond(delivery.message, statistics, self._changes(asking)))
             delivery.accept()
             with trio.move_on_after(REPLY_TIME):
                 await delivery.reply(response)
@@ -126,11 +133,33 @@ class ManagementNode(LinkFactory):
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 
-    def _changes(self, tag: bytes) -> service.Change | None:
-        """Return a function that makes changes for the sender of this delivery; None: the sender may make none."""
+    def _asking(self, tag: bytes) -> ConnectionRecord | None:
+        """Return the connection of the sender of a request; None: it is settled, or came from another router."""
+        assert self._driver is not None
+        return brought_by(self._driver.core.context.nodes, service.ADDRESS, tag)
+
+    def _may_have_answer(self, asking: ConnectionRecord | None, address: str) -> bool:
+        """Tell whether the answer may go to an address: the sender of the request must be allowed to send there.
+
+        If the sender is not known, and there is a policy, answers go to dynamic nodes only.
+        """
+        assert self._driver is not None
+        core = self._driver.core
+        if core.context.policy is None:
+            return True
+        try:
+            place = core.lookup.place(address)
+            if asking is None:
+                return is_of_dynamic_node(place.name)
+            check_address(core.context, asking, place.name, place.container, sends=True)
+        except RefusedError:
+            return False
+        return True
+
+    def _changes(self, asking: ConnectionRecord | None) -> service.Change | None:
+        """Return a function that makes changes for the sender of a request; None: the sender may make none."""
         driver = self._driver
         assert driver is not None
-        asking = brought_by(driver.core.context.nodes, service.ADDRESS, tag)
         if asking is None or not may_change(driver.core.context, asking):
             return None
         who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}

@@ -4,6 +4,7 @@ import gc
 import logging
 from contextlib import AsyncExitStack
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Detach
 from amqpmesh.router.client.links.incoming import Incoming
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
-from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.file import AddressConfig, PolicyConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.management import service
@@ -394,3 +395,29 @@ async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(
             with trio.fail_after(60):
                 async with joined(nursery, router) as client, client.requester(ADDRESS) as requests:
                     assert rows(await requests.request(LINKS))
+
+
+@pytest.mark.parametrize(("rights", "permitted"), [("", False), ('send = ["q"]', True)])
+async def test_an_answer_goes_only_where_the_sender_of_the_request_may_send(
+    nursery: trio.Nursery, tmp_path: Path, rights: str, *, permitted: bool, autojump_clock: MockClock
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(f'[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = ["read"]\n{rights}')
+    asked = Message(application_properties={"operation": "READ", "identity": "router/A"}, reply_to="q")
+    async with (
+        Router(id="A", policy=PolicyConfig(file=file)) as router,
+        router.receiver("q") as receiver,
+        joined(nursery, router) as client,
+        client.sender(ADDRESS) as sender,
+    ):
+        if permitted:
+            await sender.send(asked)
+            (await receiver.receive()).accept()
+        else:
+            with pytest.raises(RejectedError, match="not permitted"):
+                await sender.send(asked)
+            with trio.move_on_after(10.0) as waited:
+                await receiver.receive()
+            assert waited.cancelled_caught
+        async with client.requester(ADDRESS) as requests:
+            assert (await requests.request(LINKS)).application_properties["statusCode"] == 200
