@@ -243,12 +243,12 @@ def test_the_first_group_that_has_a_line_is_named_and_each_group_is_compared_wit
     assert compared < 3000, "each group is not compared with each other"
 
 
-def test_the_address_of_a_host_is_read_once_for_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_original_a_host_is_read_once_for_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     network = (ipaddress.ip_network("10.0.0.0/8"),)
     policy = Policy([], [Group(name=str(each), key=str(each), networks=network) for each in range(100)])
     read = []
-    address_of = ipaddress.ip_address
-    monkeypatch.setattr(ipaddress, "ip_address", lambda host: read.append(host) or address_of(host))
+    original = ipaddress.ip_address
+    monkeypatch.setattr(ipaddress, "ip_address", lambda host: read.append(host) or original(host))
     admitted = policy.admit(Peer(container_id="c", host="10.77.66.55"))
     assert admitted is not None
     assert len(admitted.rights.groups) == 100
