@@ -28,14 +28,14 @@ class Match:
     user: NamePattern | None = None
     """Of the user that was proved."""
     certificate: NamePattern | None = None
-    """Of the subject of the client certificate, as OpenSSL writes it: `CN=alice,O=Example`."""
+    """Of the subject of the client certificate, as RFC 4514 writes it: `CN=alice,O=Example`."""
 
     def fits(self, peer: Peer) -> bool:
         """Tell whether a peer comes in this way. What the peer does not show matches no pattern, not even `*`."""
         return all(
             pattern is None or (shown is not None and pattern.matches(shown))
             for pattern, shown in (
-                (self.listener, peer.listener),
+                (self.listener, peer.listener or None),
                 (self.hostname, peer.hostname),
                 (self.user, peer.user),
                 (self.certificate, peer.certificate_subject),

@@ -253,3 +253,9 @@ def test_the_original_a_host_is_read_once_for_all_groups(monkeypatch: pytest.Mon
     assert admitted is not None
     assert len(admitted.rights.groups) == 100
     assert len(read) <= 1
+
+
+@pytest.mark.parametrize("shown", ["listener", "hostname", "user", "certificate"])
+def test_what_a_peer_does_not_show_matches_no_value(shown: str) -> None:
+    match = Match(**{shown: NamePattern("*")})
+    assert not match.fits(Peer(container_id="c"))
