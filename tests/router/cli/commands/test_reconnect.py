@@ -71,9 +71,9 @@ def test_later_messages_are_received_over_another_connection(served: Served, way
     assert [*first.values(), *later.values()] == [Accepted()] * 5
 
 
-@pytest.mark.parametrize(("credit", "came"), [("1", 6), ("100", 6 + 5 + 4 + 3)])
+@pytest.mark.parametrize(("credit", "most"), [("1", 6), ("100", 6 + 5 + 4 + 3)])
 def test_no_more_is_taken_than_is_wanted_over_however_many_connections(
-    served: Served, way: Way, command: Command, credit: str, came: int, monkeypatch: pytest.MonkeyPatch
+    served: Served, way: Way, command: Command, credit: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first three connections are lost while a message is written, and with it what else was on its way."""
     write = Output.write
@@ -94,7 +94,8 @@ def test_no_more_is_taken_than_is_wanted_over_however_many_connections(
     assert (summary["received"], summary["accepted"], summary["in_doubt"]) == (6, 3, 3)
     assert len(said.out.splitlines()) == 6
     served.until(lambda: sum(outcome == Accepted() for outcome in outcomes.values()) == 3)
-    assert served.router.statistics().router.deliveries_out == came
+    # A connection may be lost before the router has sent all that was wanted by it.
+    assert 6 <= served.router.statistics().router.deliveries_out <= most
 
 
 def test_it_waits_for_a_peer_that_comes_later(serve: Serve, command: Command) -> None:
