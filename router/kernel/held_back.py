@@ -8,11 +8,10 @@ from amqpmesh.router.kernel.backpressure import _COPIED
 from amqpmesh.router.kernel.budget import OVERHEAD
 from amqpmesh.router.kernel.fast_deliveries import _new_fast_delivery, _record
 from amqpmesh.router.kernel.fast_route import _is_ready
-from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.solo_credit import _credit_changed
-from amqpmesh.router.kernel.transfer_accounting import _count_first_sent, _first_transfer
+from amqpmesh.router.kernel.transfer_accounting import _first_transfer, _write_leg
 from amqpmesh.router.kernel.violations import Violation
 
 if TYPE_CHECKING:
@@ -116,31 +115,13 @@ def _names_held(router: KernelRouter, session: KernelSession) -> bool:
 def _send_held(router: KernelRouter, solo: SoloPool, out: KernelLink) -> bool:
     """Send the delivery that is held back to a receiver that has got credit. Returns: False: the router must."""
     link = solo.sender
-    target = out.session
     if not solo.calm or not _is_ready(out):
         return False
     payload = solo.held_payload
     size = len(payload)
     delivery = take_held(router, solo)
     settled = delivery.settled
-    out.last_tag += 1
-    number = out.last_tag
-    delivery_id = target.next_delivery_id
-    wire = target.wire
-    if target.in_full:
-        frame = router.outgoing_frame
-        frame.handle = out.handle
-        frame.delivery_id = delivery_id
-        frame.delivery_tag = b"%x" % number
-        frame.message_format = 0
-        frame.settled = 1 if settled else -1
-        frame.more = False
-        frame.rcv_settle_mode = -1
-        write_transfer(wire.out, target.channel, frame, payload, wire.remote_max_frame_size, True)
-    else:
-        _write_whole(wire.out, target.channel, out.handle, delivery_id, b"", 0, number, settled, -1, payload, 0, size)
-    _count_first_sent(target, out, settled)
-    out.octets += size
+    delivery_id = _write_leg(out, 0, settled, -1, b"", payload)
     out.last_at = router.now
     link.relayed += 1
     recorder = router.recorder
@@ -157,7 +138,7 @@ def _send_held(router: KernelRouter, solo: SoloPool, out: KernelLink) -> bool:
         fast = _new_fast_delivery(
             link, delivery.delivery_id, delivery.tag, delivery.second, solo.held_at, out, delivery_id, b""
         )
-        fast.number = number
+        fast.number = out.last_tag
         fast.sent_at = sent_at
         fast.size = size
         fast.header_info = solo.held_info
@@ -165,8 +146,6 @@ def _send_held(router: KernelRouter, solo: SoloPool, out: KernelLink) -> bool:
         out.outstanding += 1
         router.relays += 1
     link.session.release(1)
-    if not target.woken:
-        target.stir()
     return True
 
 
