@@ -9,12 +9,13 @@ from unittest.mock import patch
 import pytest
 
 from amqpmesh.router.amqp.events import CreditChanged, Event, TransferReceived
+from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.kernel import HELD_AT_ONCE
 from amqpmesh.router.management.snapshot import snapshot
 from tests.support.data.recordings import Records
-from tests.support.worlds.network import Network, message
+from tests.support.worlds.network import Client, Network, message
 from tests.support.worlds.side_by_side import relaying
 
 Events = Counter[type[Event]]
@@ -129,7 +130,8 @@ def test_a_receiver_that_takes_one_at_a_time_needs_no_decision(
     network.leave()
 
 
-def test_statistics_show_a_delivery_that_is_held_back_as_one_that_waits() -> None:
+def _held_back() -> tuple[Network, Client, Client, Sender, Receiver]:
+    """Return a producer and a consumer of "q", each with its link: the last of three deliveries is held back."""
     network = Network()
     consumer, producer = network.client(), network.client()
     receiver = consumer.receiver("q", credit=1)
@@ -140,6 +142,11 @@ def test_statistics_show_a_delivery_that_is_held_back_as_one_that_waits() -> Non
     producer.send(link, message())
     producer.send(link, message())
     assert network.core.context.kernel.held_back
+    return network, producer, consumer, link, receiver
+
+
+def test_statistics_show_a_delivery_that_is_held_back_as_one_that_waits() -> None:
+    network, _, consumer, _, receiver = _held_back()
     statistics = snapshot(network.core)
     assert not statistics.is_empty
     assert [each.waiting for each in statistics.addresses if each.name == "q"] == [1]
@@ -151,16 +158,7 @@ def test_statistics_show_a_delivery_that_is_held_back_as_one_that_waits() -> Non
 
 @pytest.mark.parametrize("end", ["detach", "end", "lose", "close"])
 def test_an_unsettled_delivery_that_is_held_back_ends_with_its_sender(end: str) -> None:
-    network = Network()
-    consumer, producer = network.client(), network.client()
-    receiver = consumer.receiver("q", credit=1)
-    link = producer.sender("q")
-    producer.send(link, message())
-    receiver.flow(1)
-    network.run()
-    producer.send(link, message())
-    producer.send(link, message())
-    assert network.core.context.kernel.held_back
+    network, producer, consumer, link, receiver = _held_back()
     if end == "detach":
         link.detach()
     elif end == "end":
