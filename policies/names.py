@@ -17,9 +17,6 @@ class NamePattern:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_parts", tuple(self.text.split("*")))
 
-    def __str__(self) -> str:
-        return self.text
-
     def matches(self, name: str) -> bool:
         """Tell whether a name falls under the pattern. The time is linear in the lengths of both for each `*`.
 

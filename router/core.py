@@ -129,8 +129,8 @@ class Core:
         Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the client's
             verified certificate, DER. certificate_user, certificate_subject: read from it. users: for PLAIN and SCRAM.
             own: the router itself is at the other end, and serves its own nodes. inside: a program in the router's
-            process is at the other end. negotiation: of the layers below AMQP,
-            if another process of this router has done it.
+            process is at the other end. negotiation: of the layers below AMQP, if another process of this router has
+            done it.
         """
         negotiation = negotiation or Negotiation(
             server=True,

@@ -103,21 +103,14 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) 
 
 def _lack(context: Context, link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
     """Return the right that a link needs and its peer does not have, for the log; None: there is none."""
-    needed = set()
-    if isinstance(link, OutgoingLink) and link.copy:
-        needed.add(May.COPY)
+    if isinstance(link, OutgoingLink) and link.copy and rights.may(May.COPY) is None:
+        return May.COPY
     if isinstance(link.node, DynamicNode):
-        if link.node.maker is link.connection:
-            needed.add(May.DYNAMIC)
-    else:
-        address = link.node.name if link.node is not None else link.to if isinstance(link, IncomingLink) else None
-        if address is not None:
-            name, container = split(address)
-            lacking = lack(context, rights, name, container, sends=isinstance(link, IncomingLink))
-            if lacking is not None:
-                return lacking
-        else:
-            needed.add(May.ANONYMOUS)
-            if isinstance(link, IncomingLink) and link.container is not None:
-                needed.add(May.CONTAINER)
-    return next((right for right in May if right in needed and rights.may(right) is None), None)
+        is_made = link.node.maker is link.connection
+        return May.DYNAMIC if is_made and rights.may(May.DYNAMIC) is None else None
+    if link.node is not None:
+        name, container = split(link.node.name)
+    else:  # each message of the link has an address of its own, but for a link that gives it by its target
+        assert isinstance(link, IncomingLink), "an outgoing link has a node"
+        name, container = ("", link.container) if link.to is None else split(link.to)
+    return lack(context, rights, name, container, sends=isinstance(link, IncomingLink))
