@@ -1,16 +1,13 @@
 """Groups of peers, and what a group may do."""
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
 from amqpmesh.policies.names import NamePattern
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from amqpmesh.policies.peer_index import Condition, Network, host_address, names, networks
 
 
 class May(StrEnum):
@@ -61,24 +58,23 @@ class Group:
             and (not self.networks or _is_within(self.networks, peer.host))
         )
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions on a peer of its tenant, to find the group by."""
+        return (
+            names("user", self.users),
+            names("certificate_subject", self.certificates),
+            networks(self.networks),
+        )
+
 
 def _any(patterns: tuple[NamePattern, ...], name: str | None) -> bool:
     return name is not None and any(each.matches(name) for each in patterns)
 
 
 def _is_within(networks: tuple[Network, ...], host: str) -> bool:
-    address = _address(host)
+    address = host_address(host)
     return address is not None and any(address in each for each in networks)
-
-
-@lru_cache(maxsize=16)  # all groups ask for the same host, one after the other
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None  # a stream without an address
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def pattern_fault(pattern: str) -> str | None:

@@ -17,6 +17,21 @@ class NamePattern:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_parts", tuple(self.text.split("*")))
 
+    @property
+    def is_name(self) -> bool:
+        """True if the pattern has no `*`: it is a single name, which is its prefix."""
+        return len(self._parts) == 1
+
+    @property
+    def prefix(self) -> str:
+        """The characters that each matching name begins with."""
+        return self._parts[0]
+
+    @property
+    def suffix(self) -> str:
+        """The characters that each matching name ends with."""
+        return self._parts[-1]
+
     def matches(self, name: str) -> bool:
         """Tell whether a name falls under the pattern. The time is linear in the lengths of both for each `*`.
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqpmesh.policies import variables
+from amqpmesh.policies.peer_index import PeerIndex
 from amqpmesh.policies.rights import Rights
-from amqpmesh.policies.tenants import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,14 @@ class Policy:
         """Args: tenants: in the order in which they are tried; none: each peer is in the operator's."""
         self.tenants = tuple(tenants)
         self.groups = tuple(groups)
-        self._by_tenant: dict[str, list[Group]] = {}
+        self._ways = PeerIndex(((tenant, match), match.conditions) for tenant in self.tenants for match in tenant.match)
+        self._default = next((each for each in self.tenants if each.default), None)
+        by_tenant: dict[str, list[Group]] = {}
         for group in self.groups:
-            self._by_tenant.setdefault(group.tenant, []).append(group)
+            by_tenant.setdefault(group.tenant, []).append(group)
+        self._groups = {
+            tenant: PeerIndex((each, each.conditions) for each in groups) for tenant, groups in by_tenant.items()
+        }
         #: Whether any pattern has the variable of the user: else peers of the same groups have the same rights.
         self._names_users = any(
             "user" in variables.names(pattern) for each in self.groups for pattern in (*each.send, *each.receive)
@@ -49,11 +54,12 @@ class Policy:
 
         Args: peer: its `tenant` is ignored.
         """
-        tenant = tenant_of(self.tenants, peer) if self.tenants else None
+        tenant = self._tenant_of(peer)
         if self.tenants and tenant is None:
             return None
         peer = replace(peer, tenant="" if tenant is None else tenant.key)
-        groups = tuple(each for each in self._by_tenant.get(peer.tenant, ()) if each.has(peer))
+        index = self._groups.get(peer.tenant)
+        groups = () if index is None else tuple(each for each in index.candidates(peer) if each.has(peer))
         user = (peer.user or "") if self._names_users else ""
         key = tuple(each.key for each in groups), peer.tenant, user
         rights = self._rights.get(key)
@@ -61,3 +67,8 @@ class Policy:
             name = "" if tenant is None else tenant.name
             rights = self._rights[key] = Rights(self, groups, {"user": user, "tenant": name})
         return Admitted(peer, rights)
+
+    def _tenant_of(self, peer: Peer) -> Tenant | None:
+        """Return the first tenant that a peer comes into, else the default; None: it comes into none."""
+        ways = (tenant for tenant, match in self._ways.candidates(peer) if match.fits(peer))
+        return next(ways, self._default)

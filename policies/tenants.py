@@ -4,12 +4,12 @@ A tenant is chosen by what the connection shows, never by what a message says. A
 address of another.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.names import NamePattern
+from amqpmesh.policies.peer_index import Condition, names
 
 OPERATOR: Final = "operator"
 """The reserved name of the tenant that has the routers' own nodes, and the links that routers attach themselves."""
@@ -42,6 +42,15 @@ class Match:
             )
         )
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions on a peer, to find the way by."""
+        shown = ("listener", self.listener), ("hostname", self.hostname), ("user", self.user)
+        return tuple(
+            names(attribute, () if pattern is None else (pattern,))
+            for attribute, pattern in (*shown, ("certificate_subject", self.certificate))
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -68,11 +77,3 @@ def fault(name: str) -> str | None:
     if not (name.isascii() and all(each.isalnum() or each in "-_" for each in name)):
         return "must be letters and digits of ASCII, - and _"
     return None
-
-
-def tenant_of(tenants: Sequence[Tenant], peer: Peer) -> Tenant | None:
-    """Return the first tenant that a peer comes into, else the default; None: it comes into none."""
-    for tenant in tenants:
-        if any(each.fits(peer) for each in tenant.match):
-            return tenant
-    return next((tenant for tenant in tenants if tenant.default), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 
 from amqpmesh.policies.guesses import Guesses
-from amqpmesh.router.io.password_threads import LIGHT, do
+from amqpmesh.router.io.threads import LIGHT, do
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Iterator

@@ -30,6 +30,7 @@ from amqpmesh.router.io.dns import LookUp, look_up
 from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.handshake import UNKNOWN, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
+from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
@@ -43,13 +44,13 @@ from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.on_demand_connectors import OnDemand
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
+from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.statistics.router_statistics import (
     Statistics,
 )
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
@@ -137,6 +138,7 @@ class Router(LinkFactory):
         self._drained = False
         self._served = Served()
         self._draining = trio.Lock()
+        self._reloading = trio.Lock()
 
     def __repr__(self) -> str:
         stage = "new" if self._core is None else "running" if self._accepting else "over"
@@ -156,7 +158,7 @@ class Router(LinkFactory):
         await trio.lowlevel.checkpoint()
         mesh = self.config.mesh
         member = self._member()
-        policy = self._policy()
+        policy = None if self.config.policy is None else await aside(load_policy, self.config.policy.file)
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
@@ -277,24 +279,32 @@ class Router(LinkFactory):
         Returns: the keys that differ: they need a restart.
         Raises: ConfigError: a file is not valid; then nothing has changed.
         """
+        return self._put_in_force(self._reader().read(config))
+
+    async def reload_aside(self, config: NewConfig = None) -> list[str]:
+        """Do the same as `reload`, and read the files in a thread: a large policy takes a part of a second.
+
+        Args: config: as of `reload`, or a function that reads it.
+        """
+        async with self._reloading:
+            return self._put_in_force(await aside(self._reader().read, config))
+
+    def _reader(self) -> Reader:
+        self._started()
+        return Reader(self.config, tuple(self._credentials), (*self.connectors, *self._on_demand))
+
+    def _put_in_force(self, read: Reloaded) -> list[str]:
         core = self._started()
-        if isinstance(config, Path):
-            config = load(config)
-        mesh = self.config.mesh
-        accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
-        connectors = (*self.connectors, *self._on_demand)
-        connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in connectors]
-        policy = self._policy()
         if self._membership is not None and core.mesh is not None:
             self._membership.reload(core.mesh, trio.current_time())
-        if policy is not None:
-            core.set_policy(policy, trio.current_time())
-        self._credentials = accepting
+        if read.policy is not None:
+            core.set_policy(read.policy, trio.current_time())
+        self._credentials |= read.accepting
         end_logins(core.context, self._users)
         self._driver.settle()
-        for connector, credentials in zip(connectors, connecting, strict=True):
+        for connector, credentials in read.connecting.items():
             connector.credentials = credentials
-        return [] if config is None else differing(self.config, config)
+        return [] if read.config is None else differing(self.config, read.config)
 
     async def serve_stream(
         self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"
@@ -342,10 +352,6 @@ class Router(LinkFactory):
     def _users(self, listener: ListenerConfig) -> Users | None:
         credentials = self._credentials.get(listener)
         return None if credentials is None else credentials.users
-
-    def _policy(self) -> Policy | None:
-        """Read the policy; None: there is none. Raises: ConfigError: the file is not valid."""
-        return None if self.config.policy is None else load_policy(self.config.policy.file)
 
     def _member(self) -> Membership | None:
         return membership(self.config)

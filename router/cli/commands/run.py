@@ -149,7 +149,7 @@ async def _until_told_to_end(
             log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
             return
         try:
-            changed = router.reload(stage.reload_config())
+            changed = await router.reload_aside(stage.reload_config)
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
             continue

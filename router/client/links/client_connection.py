@@ -19,8 +19,8 @@ from amqpmesh.router.amqp.sasl.exchange import SaslClient
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.environment import stopwatch_seconds
-from amqpmesh.router.io.password_threads import do
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.io.threads import do
 from amqpmesh.router.logs import event_log
 
 if TYPE_CHECKING:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from amqpmesh import LinkDetachedError, Router, connect
+from amqpmesh.policies.policy import Policy
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import PolicyConfig
+from amqpmesh.router.runtime import reload
 
 POLICY = '[[group]]\nname = "g"\nreceive = {}\nsend = ["q"]\n'
 
@@ -54,3 +58,26 @@ async def test_links_within_the_process_are_the_programs_own(tmp_path: Path) -> 
         nursery.start_soon(sender.send, "hello")
         delivery = await receiver.receive()
         delivery.accept()
+
+
+async def test_a_policy_is_read_aside_while_messages_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY.format('["q"]'))
+    read, passed = reload.load_policy, threading.Event()
+
+    def slow(file: Path) -> Policy:
+        assert passed.wait(30), "the loop stood still while the policy was read"
+        return read(file)
+
+    monkeypatch.setattr(reload, "load_policy", slow)
+    async with (
+        Router(id="A", policy=PolicyConfig(file=file)) as router,
+        router.receiver("q") as receiver,
+        router.sender("q") as sender,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(router.reload_aside)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(sender.send, "hello")
+        (await receiver.receive()).accept()
+        passed.set()

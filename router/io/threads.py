@@ -1,16 +1,21 @@
-"""A few threads for password hashes, which take too long for the event loop."""
+"""A few threads for work that takes too long for the event loop: password hashes, and large files."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
 from amqpmesh.router.io.environment import REAL, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.router.amqp.sasl.mechanisms import Work
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 LIGHT: Final = 5_000
 """Iterations of hashing that take as long as the way to a thread and back: some 2 ms."""
@@ -25,6 +30,14 @@ async def do(work: Work) -> None:
         work.do()
     else:
         await trio.to_thread.run_sync(work.do, abandon_on_cancel=True, limiter=_threads())
+
+
+async def aside(work: Callable[[T], R], given: T) -> R:
+    """Do work in a thread, and return its result. Raises: its error."""
+    if environment() is not REAL:  # as above
+        await trio.lowlevel.checkpoint()
+        return work(given)
+    return await trio.to_thread.run_sync(work, given, limiter=_threads())
 
 
 def _threads() -> trio.CapacityLimiter:
