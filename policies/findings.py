@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
+from amqpmesh.policies import limit_findings
 from amqpmesh.policies.tenants import OPERATOR
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def findings(policy: Policy) -> Iterator[str]:
                         f"{group.key}.{action}[{position}] adds nothing: "
                         f'{other_group.key} "{other_group.name}" permits it to the same peers'
                     )
+    yield from limit_findings.findings(policy)
 
 
 def _wider(group: Group) -> Iterator[tuple[object, ...]]:

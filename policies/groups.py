@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
+from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.peer_index import Condition, Network, host_address, names, networks
 
@@ -48,6 +49,8 @@ class Group:
     receive: tuple[str, ...] = ()
     may: frozenset[May] = frozenset()
     manage: frozenset[Manage] = frozenset()
+    limits: Allowance = UNLIMITED
+    """Of each of its users, not of all together."""
 
     def has(self, peer: Peer) -> bool:
         """Tell whether a peer, whose tenant is known, is in the group."""

@@ -65,7 +65,7 @@ class Policy:
         rights = self._rights.get(key)
         if rights is None:
             name = "" if tenant is None else tenant.name
-            rights = self._rights[key] = Rights(self, groups, {"user": user, "tenant": name})
+            rights = self._rights[key] = Rights(self, groups, {"user": user, "tenant": name}, tenant)
         return Admitted(peer, rights)
 
     def _tenant_of(self, peer: Peer) -> Tenant | None:

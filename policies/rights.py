@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.groups import Manage, May
+from amqpmesh.policies.limits import widest
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.policies.variables import filled
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.groups import Group
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.policies.tenants import Tenant
 
 
 class Grant(NamedTuple):
@@ -37,12 +39,17 @@ class Rights:
     Each question is answered with the line that permits it; None: no line does.
     """
 
-    __slots__ = ("__weakref__", "_manage", "_may", "_receive", "_send", "groups", "policy")
+    __slots__ = ("__weakref__", "_manage", "_may", "_receive", "_send", "groups", "limits", "policy", "tenant")
 
-    def __init__(self, policy: Policy, groups: tuple[Group, ...], values: Mapping[str, str]) -> None:
-        """Args: policy: that these rights are of. values: of the variables in patterns."""
+    def __init__(
+        self, policy: Policy, groups: tuple[Group, ...], values: Mapping[str, str], tenant: Tenant | None = None
+    ) -> None:
+        """Args: policy: that these rights are of. values: of the variables in patterns. tenant: of the peer."""
         self.policy = policy
+        self.tenant = tenant
         self.groups = tuple(each.name for each in groups)
+        #: Of the peer's user, beside those of its tenant.
+        self.limits = widest(each.limits for each in groups)
         self._send = _table(_granted(groups, "send", values))
         self._receive = _table(_granted(groups, "receive", values))
         self._may: dict[May, Grant] = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.peer_index import Condition, names
 
@@ -60,6 +61,9 @@ class Tenant:
     match: tuple[Match, ...] = ()
     default: bool = False
     """A peer that comes into no other tenant is in this one."""
+    weight: float = 1.0
+    """Its part of what tenants contend for, next to the weights of others."""
+    limits: Allowance = UNLIMITED
 
     @property
     def key(self) -> str:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amqpmesh.policies import tenants
 from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.tenants import Match, Tenant
 from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, parsed, rows, setting, table
 
 if TYPE_CHECKING:
@@ -89,11 +91,19 @@ class TenantConfig(Table):
     name: str = setting(check=tenants.fault)
     match: tuple[MatchConfig, ...] = setting(default=())
     default: bool = setting(default=False)
+    weight: float = setting(default=1.0, low=0.01, high=10_000.0)
+    limits: TenantLimitsConfig | None = setting(default=None)
 
     @property
     def tenant(self) -> Tenant:
         """The tenant."""
-        return Tenant(name=self.name, match=tuple(each.match for each in self.match), default=self.default)
+        return Tenant(
+            name=self.name,
+            match=tuple(each.match for each in self.match),
+            default=self.default,
+            weight=self.weight,
+            limits=UNLIMITED if self.limits is None else self.limits.allowance,
+        )
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule("match", "is required, or default = true", lambda c: not (c.match or c.default)),
@@ -113,6 +123,7 @@ class GroupConfig(Table):
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     may: tuple[May, ...] = setting(default=())
     manage: tuple[Manage, ...] = setting(default=())
+    limits: UserLimitsConfig | None = setting(default=None)
 
     def group(self, key: str, tenant: str) -> Group:
         """Return the group. Args: key: its place in the policy. tenant: the key of its tenant."""
@@ -127,6 +138,7 @@ class GroupConfig(Table):
             receive=self.receive,
             may=frozenset(self.may),
             manage=frozenset(self.manage),
+            limits=UNLIMITED if self.limits is None else self.limits.allowance,
         )
 
 

@@ -245,6 +245,11 @@ def _value(kind: Any, value: object, folder: Path) -> object:
         return _table(kind, value, folder, {})
     if issubclass(kind, Enum):
         return _choice(_members(kind), value)
+    if hasattr(kind, "from_toml"):  # a quantity, in a number or a text
+        try:
+            return kind.from_toml(value)
+        except ValueError as error:
+            raise _RefusedError("", str(error)) from None
     return _SCALARS[kind](value, folder)
 
 

@@ -30,12 +30,13 @@ from amqpmesh.router.config.file import (
     parse,
 )
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
+from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
 from amqpmesh.router.config.tables import Table, declared
 from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
-    for name in ("configuration.md", "addresses.md", "policy.md")
+    for name in ("configuration.md", "addresses.md", "policy.md", "tenant-limits.md")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -56,6 +57,8 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[[tenant]]`": (TenantConfig, None),
     "`match` of a tenant": (MatchConfig, None),
     "`[[group]]`": (GroupConfig, None),
+    "`limits` of a group": (UserLimitsConfig, None),
+    "`limits` of a tenant": (TenantLimitsConfig, UserLimitsConfig),
     "`[log]`": (LogConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
 }

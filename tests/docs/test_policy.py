@@ -1,4 +1,4 @@
-"""The page on policies: its policy, its commands, and their answers."""
+"""The pages on policies: their policies, their commands, and the answers."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def test_each_command_answers_as_the_page_says(
             status = main(given)
             assert capsys.readouterr().out.splitlines() == command.output
             assert status == (5 if any(": no:" in each or "refused" in each for each in command.output) else 0)
+
+
+def test_the_limits_of_the_page_are_right(tmp_path: Path) -> None:
+    (block,) = blocks("operate/tenant-limits.md", "toml")
+    (tmp_path / "policy.toml").write_text(block.text)
+    assert main(["policy", "check", "--file", str(tmp_path / "policy.toml")]) == 0
