@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from amqpmesh.policies.claims import NO_CLAIMS, Claims
+
 RESERVED: str = "$"
 """The prefix of the router's own addresses: its management node, and dynamic nodes."""
 
@@ -31,6 +33,14 @@ class Peer:
     """The address of its host, without a port; "": it has none."""
     tenant: str = ""
     """The tenant: the first part of the key of each address that the peer names."""
+    claims: Claims = NO_CLAIMS
+    """The claims of its token; empty: it has shown no token."""
+    groups: tuple[str, ...] = ()
+    """The groups that its token names."""
+    token_tenant: str | None = None
+    """The tenant that its token names; None: the rules of tenants choose it."""
+    scopes: tuple[str, ...] = ()
+    """The scopes of its token, after aliases."""
 
 
 def is_reserved(address: str) -> bool:

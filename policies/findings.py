@@ -36,7 +36,7 @@ def findings(policy: Policy) -> Iterator[str]:
                 line = group.tenant, action, pattern
                 wider = [lines[key] for conditions in _wider(group) if (key := (*line, *conditions)) in lines]
                 if not wider:
-                    lines[(*line, group.users, group.certificates, group.networks)] = number
+                    lines[(*line, *_conditions(group))] = number
                 else:
                     other_group = policy.groups[min(wider)]
                     yield (
@@ -51,4 +51,8 @@ def _wider(group: Group) -> Iterator[tuple[object, ...]]:
 
     They are looked up, not compared with those of each other group: a policy has up to ten thousand.
     """
-    return product(*({(), each} for each in (group.users, group.certificates, group.networks)))
+    return product(*({(), each} for each in _conditions(group)))
+
+
+def _conditions(group: Group) -> tuple[tuple[object, ...], ...]:
+    return group.users, group.certificates, group.networks, group.groups, group.claims

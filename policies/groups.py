@@ -6,9 +6,10 @@ from enum import StrEnum
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
+from amqpmesh.policies.claims import ClaimMatch
 from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.policies.names import NamePattern
-from amqpmesh.policies.peer_index import Condition, Network, host_address, names, networks
+from amqpmesh.policies.peer_index import CLAIM, Condition, Network, host_address, names, networks
 
 
 class May(StrEnum):
@@ -44,6 +45,10 @@ class Group:
     users: tuple[NamePattern, ...] = ()
     certificates: tuple[NamePattern, ...] = ()
     networks: tuple[Network, ...] = ()
+    groups: tuple[NamePattern, ...] = ()
+    """Patterns of the groups that a token names."""
+    claims: tuple[ClaimMatch, ...] = ()
+    """Conditions on the claims of a token; each of them has to be met."""
     send: tuple[str, ...] = ()
     """Patterns of addresses; they may have variables."""
     receive: tuple[str, ...] = ()
@@ -59,6 +64,8 @@ class Group:
             and (not self.users or _any(self.users, peer.user))
             and (not self.certificates or _any(self.certificates, peer.certificate_subject))
             and (not self.networks or _is_within(self.networks, peer.host))
+            and (not self.groups or any(_any(self.groups, name) for name in peer.groups))
+            and all(each.fits(peer.claims) for each in self.claims)
         )
 
     @property
@@ -68,6 +75,8 @@ class Group:
             names("user", self.users),
             names("certificate_subject", self.certificates),
             networks(self.networks),
+            names("groups", self.groups),
+            *(names(CLAIM + each.name, each.patterns) for each in self.claims),
         )
 
 

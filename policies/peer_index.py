@@ -21,6 +21,10 @@ HOST: Final = "host"
 """The attribute of a peer that networks are about; the others are names."""
 
 
+CLAIM: Final = "claim."
+"""The prefix of an attribute that is a claim of the peer's token."""
+
+
 class Form(NamedTuple):
     """The part of an attribute that is compared."""
 
@@ -34,7 +38,7 @@ class Key(NamedTuple):
     """A value that a peer must show for a condition to hold."""
 
     shown: str
-    """The attribute of `Peer`."""
+    """The attribute of `Peer`, or one of its claims: `claim.team`."""
     form: Form
     value: str | int
 
@@ -102,13 +106,22 @@ class PeerIndex(Generic[T]):
         """Return the rules that can be about a peer, in their order; each other rule is not."""
         found = dict(self._always)
         for shown, forms in self._forms.items():
-            text = getattr(peer, shown)
-            if text is not None:
+            for text in _shown(peer, shown):
                 for form in forms:
                     value = _part(text, form)
                     if value is not None:
                         found.update(self._found.get(Key(shown, form, value), ()))
         return [found[place] for place in sorted(found)]
+
+
+def _shown(peer: Peer, shown: str) -> tuple[str, ...]:
+    """Return what a peer shows of an attribute: a claim and the groups of a token may have several texts."""
+    if shown.startswith(CLAIM):
+        return peer.claims.get(shown.removeprefix(CLAIM), ())
+    if shown == "groups":
+        return peer.groups
+    text = getattr(peer, shown)
+    return () if text is None else (text,)
 
 
 def _part(text: str, form: Form) -> str | int | None:

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from amqpmesh.policies import variables
 from amqpmesh.policies.peer_index import PeerIndex
 from amqpmesh.policies.rights import Rights
+from amqpmesh.policies.scopes import ScopeRights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +44,11 @@ class Policy:
         self._groups = {
             tenant: PeerIndex((each, each.conditions) for each in groups) for tenant, groups in by_tenant.items()
         }
-        #: Whether any pattern has the variable of the user: else peers of the same groups have the same rights.
-        self._names_users = any(
-            "user" in variables.names(pattern) for each in self.groups for pattern in (*each.send, *each.receive)
+        #: The variables of all patterns: peers with the same values, groups and scopes have the same rights.
+        self._variables = frozenset(
+            name for each in self.groups for pattern in (*each.send, *each.receive) for name in variables.names(pattern)
         )
-        self._rights: WeakValueDictionary[tuple[tuple[str, ...], str, str], Rights] = WeakValueDictionary()
+        self._rights: WeakValueDictionary[tuple[object, ...], Rights] = WeakValueDictionary()
 
     def admit(self, peer: Peer) -> Admitted | None:
         """Return a peer with its tenant and its rights; None: it is in no tenant.
@@ -60,15 +61,32 @@ class Policy:
         peer = replace(peer, tenant="" if tenant is None else tenant.key)
         index = self._groups.get(peer.tenant)
         groups = () if index is None else tuple(each for each in index.candidates(peer) if each.has(peer))
-        user = (peer.user or "") if self._names_users else ""
-        key = tuple(each.key for each in groups), peer.tenant, user
+        values = self._values(peer, "" if tenant is None else tenant.name)
+        key = tuple(each.key for each in groups), peer.tenant, tuple(values.items()), peer.scopes
         rights = self._rights.get(key)
         if rights is None:
-            name = "" if tenant is None else tenant.name
-            rights = self._rights[key] = Rights(self, groups, {"user": user, "tenant": name}, tenant)
+            scopes = ScopeRights(peer.scopes, peer.tenant) if peer.scopes else None
+            rights = self._rights[key] = Rights(self, groups, values, tenant, scopes)
         return Admitted(peer, rights)
 
     def _tenant_of(self, peer: Peer) -> Tenant | None:
-        """Return the first tenant that a peer comes into, else the default; None: it comes into none."""
+        """Return the tenant that the peer's token names, else the first that it comes into, else the default.
+
+        Returns: None: the peer comes into none, or its token names one that there is not.
+        """
+        if peer.token_tenant is not None:
+            return next((tenant for tenant in self.tenants if tenant.name == peer.token_tenant), None)
         ways = (tenant for tenant, match in self._ways.candidates(peer) if match.fits(peer))
         return next(ways, self._default)
+
+    def _values(self, peer: Peer, tenant: str) -> dict[str, tuple[str, ...]]:
+        """Return the values of the variables that the policy has. Args: tenant: the name of the peer's tenant."""
+        values: dict[str, tuple[str, ...]] = {}
+        for name in self._variables:
+            if name == "user":
+                values[name] = () if peer.user is None else (peer.user,)
+            elif name == "tenant":
+                values[name] = (tenant,)
+            else:
+                values[name] = peer.claims.get(variables.claim_in(name), ())
+        return values

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from amqpmesh.policies.groups import Manage, May
 from amqpmesh.policies.limits import widest
 from amqpmesh.policies.patterns import PatternTable
-from amqpmesh.policies.variables import filled
+from amqpmesh.policies.scopes import TOKEN
+from amqpmesh.policies.variables import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from amqpmesh.policies.groups import Group
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.policies.scopes import Scope, ScopeRights
     from amqpmesh.policies.tenants import Tenant
 
 
@@ -34,19 +36,40 @@ class Grant(NamedTuple):
 class Rights:
     """The rights of a peer, and the lines of the policy that give them.
 
-    Peers of the same groups, tenant and user share one object.
+    Peers of the same groups, tenant, scopes, and values of variables share one object.
 
     Each question is answered with the line that permits it; None: no line does.
     """
 
-    __slots__ = ("__weakref__", "_manage", "_may", "_receive", "_send", "groups", "limits", "policy", "tenant")
+    __slots__ = (
+        "__weakref__",
+        "_manage",
+        "_may",
+        "_receive",
+        "_scopes",
+        "_send",
+        "groups",
+        "limits",
+        "policy",
+        "tenant",
+    )
 
     def __init__(
-        self, policy: Policy, groups: tuple[Group, ...], values: Mapping[str, str], tenant: Tenant | None = None
+        self,
+        policy: Policy,
+        groups: tuple[Group, ...],
+        values: Mapping[str, tuple[str, ...]],
+        tenant: Tenant | None = None,
+        scopes: ScopeRights | None = None,
     ) -> None:
-        """Args: policy: that these rights are of. values: of the variables in patterns. tenant: of the peer."""
+        """Args: policy: that these rights are of. values: of the variables in patterns. tenant: of the peer. scopes:
+        of its token.
+        """
         self.policy = policy
         self.tenant = tenant
+        self._scopes = scopes
+        if scopes is not None:
+            groups = (*groups, scopes.group)
         self.groups = tuple(each.name for each in groups)
         #: Of the peer's user, beside those of its tenant.
         self.limits = widest(each.limits for each in groups)
@@ -63,11 +86,13 @@ class Rights:
 
     def send(self, address: str) -> Grant | None:
         """Return the line by which it may send to an address, without its container."""
-        return self._send.lookup(address)
+        found = self._send.lookup(address)
+        return _by(self._scopes.send(address)) if found is None and self._scopes is not None else found
 
     def receive(self, address: str) -> Grant | None:
         """Return the line by which it may receive from an address, without its container."""
-        return self._receive.lookup(address)
+        found = self._receive.lookup(address)
+        return _by(self._scopes.receive(address)) if found is None and self._scopes is not None else found
 
     def may(self, right: May) -> Grant | None:
         """Return the line by which it has a right that is not a matter of a single address."""
@@ -79,7 +104,11 @@ class Rights:
         return self._manage.get(Manage.WRITE) if found is None and right is Manage.READ else found
 
 
-def _granted(groups: Iterable[Group], action: str, values: Mapping[str, str]) -> dict[str, Grant]:
+def _by(scope: Scope | None) -> Grant | None:
+    return None if scope is None else Grant(TOKEN, "scope", scope.text)
+
+
+def _granted(groups: Iterable[Group], action: str, values: Mapping[str, tuple[str, ...]]) -> dict[str, Grant]:
     """Return the patterns of addresses of groups, each with the first line that has it.
 
     Args: action: `send` or `receive`.
@@ -87,8 +116,7 @@ def _granted(groups: Iterable[Group], action: str, values: Mapping[str, str]) ->
     found: dict[str, Grant] = {}
     for group in groups:
         for position, line in enumerate(getattr(group, action)):
-            pattern = filled(line, values)
-            if pattern is not None:
+            for pattern in expanded(line, values):
                 found.setdefault(pattern, Grant(group.name, f"{group.key}.{action}[{position}]", line))
     return found
 

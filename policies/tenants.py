@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.policies.claims import ClaimMatch
 from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.policies.names import NamePattern
-from amqpmesh.policies.peer_index import Condition, names
+from amqpmesh.policies.peer_index import CLAIM, Condition, names
 
 OPERATOR: Final = "operator"
 """The reserved name of the tenant that has the routers' own nodes, and the links that routers attach themselves."""
@@ -30,10 +31,12 @@ class Match:
     """Of the user that was proved."""
     certificate: NamePattern | None = None
     """Of the subject of the client certificate, as RFC 4514 writes it: `CN=alice,O=Example`."""
+    claim: ClaimMatch | None = None
+    """Of a claim of the peer's token."""
 
     def fits(self, peer: Peer) -> bool:
         """Tell whether a peer comes in this way. What the peer does not show matches no pattern, not even `*`."""
-        return all(
+        return (self.claim is None or self.claim.fits(peer.claims)) and all(
             pattern is None or (shown is not None and pattern.matches(shown))
             for pattern, shown in (
                 (self.listener, peer.listener or None),
@@ -47,10 +50,11 @@ class Match:
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions on a peer, to find the way by."""
         shown = ("listener", self.listener), ("hostname", self.hostname), ("user", self.user)
-        return tuple(
+        found = tuple(
             names(attribute, () if pattern is None else (pattern,))
             for attribute, pattern in (*shown, ("certificate_subject", self.certificate))
         )
+        return found if self.claim is None else (*found, names(CLAIM + self.claim.name, self.claim.patterns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from amqpmesh.policies import tenants
+from amqpmesh.policies.claims import ClaimMatch
 from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.names import NamePattern
@@ -17,7 +18,7 @@ from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.tenants import Match, Tenant
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
-from amqpmesh.router.config.tables import Rule, Table, emptiness, parsed, rows, setting, table
+from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, parsed, rows, setting, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +40,15 @@ def _each(check: Callable[[str], str | None]) -> Callable[[tuple[str, ...]], str
         return None
 
     return found
+
+
+def _claims_fault(claims: Words) -> str | None:
+    for name, patterns in claims.items():
+        if not name:
+            return "has a claim without a name"
+        if not patterns or "" in patterns:
+            return f'"{name}" must have a value that is not empty'
+    return None
 
 
 def _network_fault(text: str) -> str | None:
@@ -64,13 +74,17 @@ class MatchConfig(Table):
     hostname: str | None = setting(default=None, check=emptiness)
     user: str | None = setting(default=None, check=emptiness)
     certificate: str | None = setting(default=None, check=emptiness)
+    claim: str | None = setting(default=None, check=emptiness)
+    value: str | None = setting(default=None, check=emptiness)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "listener",
-            "or hostname, user or certificate is required: for any peer, say default = true",
-            lambda c: (c.listener, c.hostname, c.user, c.certificate) == (None,) * 4,
+            "or hostname, user, certificate or claim is required: for any peer, say default = true",
+            lambda c: (c.listener, c.hostname, c.user, c.certificate, c.claim) == (None,) * 5 and c.value is None,
         ),
+        Rule("value", "is required with claim", lambda c: c.claim is not None and c.value is None),
+        Rule("claim", "is required with value", lambda c: c.value is not None and c.claim is None),
     )
 
     @property
@@ -81,6 +95,7 @@ class MatchConfig(Table):
             hostname=_pattern(self.hostname),
             user=_pattern(self.user),
             certificate=_pattern(self.certificate),
+            claim=None if self.claim is None else ClaimMatch(self.claim, (NamePattern(self.value or ""),)),
         )
 
 
@@ -119,6 +134,8 @@ class GroupConfig(Table):
     users: tuple[str, ...] = setting(default=(), check=_each(emptiness))
     certificates: tuple[str, ...] = setting(default=(), check=_each(emptiness))
     networks: tuple[str, ...] = setting(default=(), check=_each(_network_fault))
+    groups: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    claims: Words = setting(default=Words(), check=_claims_fault)
     send: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     may: tuple[May, ...] = setting(default=())
@@ -134,6 +151,10 @@ class GroupConfig(Table):
             users=tuple(map(NamePattern, self.users)),
             certificates=tuple(map(NamePattern, self.certificates)),
             networks=tuple(map(ipaddress.ip_network, self.networks)),
+            groups=tuple(map(NamePattern, self.groups)),
+            claims=tuple(
+                ClaimMatch(name, tuple(map(NamePattern, values))) for name, values in sorted(self.claims.items())
+            ),
             send=self.send,
             receive=self.receive,
             may=frozenset(self.may),

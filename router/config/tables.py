@@ -21,6 +21,13 @@ T = TypeVar("T", bound="Table")
 C = TypeVar("C")
 
 
+class Words(dict[str, tuple[str, ...]]):
+    """A table of the file whose keys are free: each has a text, or a list of texts. Never changed once it is read."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # of a table that is never changed
+        return hash(frozenset(self.items()))
+
+
 class Rule(NamedTuple):
     """A rule for several keys of a table. If it is `broken`, the error names `key`."""
 
@@ -243,6 +250,8 @@ def _value(kind: Any, value: object, folder: Path) -> object:
         return _choice({choice: choice for choice in typing.get_args(kind)}, value)
     if issubclass(kind, Table):
         return _table(kind, value, folder, {})
+    if issubclass(kind, Words):
+        return _words(value, folder)
     if issubclass(kind, Enum):
         return _choice(_members(kind), value)
     if hasattr(kind, "from_toml"):  # a quantity, in a number or a text
@@ -263,6 +272,18 @@ def _list(kind: Any, value: object, folder: Path) -> tuple[object, ...]:
         except _RefusedError as refused:
             raise refused.within(f"[{position}]") from None
     return tuple(values)
+
+
+def _words(value: object, folder: Path) -> Words:
+    if not isinstance(value, Mapping):
+        raise _RefusedError("", "must be a table")
+    found: dict[str, Any] = {}
+    for name, texts in value.items():
+        try:
+            found[name] = _list(str, texts if isinstance(texts, list) else [texts], folder)
+        except _RefusedError as refused:
+            raise refused.within(name) from None
+    return Words(found)
 
 
 def _choice(choices: Mapping[str, object], value: object) -> object:
@@ -339,6 +360,8 @@ def _toml(value: object) -> str:
     if isinstance(value, Table):
         items = ((item.name, getattr(value, item.name)) for item in declared(type(value)))
         return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in items if item is not None) + " }"
+    if isinstance(value, Words):
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(texts)}" for name, texts in value.items()) + " }"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, bool):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.amqp.dismantling import dismantle_connection
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import Limits, ListenerConfig
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Node, NodeTable
+
+
+class Origin(TypedDict, total=False):
+    """The name of a listener or of a connector."""
+
+    listener: str
+    connector: str
 
 
 class Freed:
@@ -182,7 +189,7 @@ class ConnectionRecord:
         self.unfinished = None
 
     @property
-    def origin(self) -> dict[str, str]:
+    def origin(self) -> Origin:
         """The name of its listener or of its connector, for logs."""
         if self.connector is not None:
             return {"connector": self.connector.name}

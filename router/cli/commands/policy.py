@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.policies.claims import Claims
 from amqpmesh.policies.findings import findings
 from amqpmesh.policies.groups import Manage, May
 from amqpmesh.policies.rights import Grant, Rights
@@ -23,6 +24,12 @@ _SHOWN: Final = (
     ("listener", "NAME", "the name of the listener that it connects to"),
     ("host", "ADDRESS", "the address of its host"),
     ("certificate", "SUBJECT", "the subject of its certificate, such as CN=alice,O=Example"),
+)
+
+_OF_TOKEN: Final = (
+    ("claim", "NAME=VALUE", "a claim; once for each value"),
+    ("group", "NAME", "a group that the token names; once for each"),
+    ("scope", "SCOPE", "a scope, such as read:billing/*; once for each"),
 )
 
 
@@ -47,6 +54,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     _add_file(tested)
     for name, shape, told in _SHOWN:
         tested.add_argument(f"--{name}", metavar=shape, help=f"the peer: {told}")
+    for name, shape, told in _OF_TOKEN:
+        tested.add_argument(f"--{name}", metavar=shape, action="append", default=[], help=f"its token: {told}")
     tested.add_argument("--address", metavar="ADDRESS", help="the address of --send or --receive, after aliases")
     asked = tested.add_argument_group("what it wants; one or several")
     asked.add_argument("--send", action="store_true", help="send to the address")
@@ -83,6 +92,13 @@ def test(given: argparse.Namespace) -> int:
     if fault is not None:
         print(f"amqpmesh policy test: --address {fault}", file=sys.stderr)
         return Exit.USAGE
+    claims: dict[str, tuple[str, ...]] = {}
+    for shown in given.claim:
+        name, equals, value = shown.partition("=")
+        if not (name and equals and value):
+            print(f"amqpmesh policy test: --claim {printable(shown)} is no NAME=VALUE", file=sys.stderr)
+            return Exit.USAGE
+        claims[name] = (*claims.get(name, ()), value)
     peer = Peer(
         container_id="",
         user=given.user,
@@ -90,6 +106,9 @@ def test(given: argparse.Namespace) -> int:
         listener=given.listener or "",
         hostname=given.hostname,
         host=given.host or "",
+        claims=Claims(claims),
+        groups=tuple(given.group),
+        scopes=tuple(given.scope),
     )
     admitted = policy.admit(peer)
     if admitted is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.policies.claims import Claims
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import lines, load
 from amqpmesh.router.config.policy_file import LARGEST, load_policy
@@ -23,7 +24,14 @@ TENANT = '[[tenant]]\nname = "a"\nmatch = [{ user = "*" }]\n'
         ('[[tenant]]\nname = "a/b"\ndefault = true', "tenant[0].name"),
         ('[[tenant]]\nname = "a"', "tenant[0].match"),
         ('[[tenant]]\nname = "a"\nmatch = [{}]', "tenant[0].match[0].listener"),
-        ('[[tenant]]\nname = "a"\nmatch = [{ claim = "x" }]', "tenant[0].match[0].claim"),
+        ('[[tenant]]\nname = "a"\nmatch = [{ claim = "x" }]', "tenant[0].match[0].value"),
+        ('[[tenant]]\nname = "a"\nmatch = [{ value = "x" }]', "tenant[0].match[0].claim"),
+        ('[[group]]\nname = "g"\nclaims = { a = "" }', "group[0].claims"),
+        ('[[group]]\nname = "g"\nclaims = { a = [] }', "group[0].claims"),
+        ('[[group]]\nname = "g"\nclaims = { a = [1] }', "group[0].claims.a[0]"),
+        ('[[group]]\nname = "g"\nclaims = ["a"]', "group[0].claims"),
+        ('[[group]]\nname = "g"\ngroups = [""]', "group[0].groups"),
+        ('[[group]]\nname = "g"\nsend = ["a/${claim.}"]', "group[0].send"),
         (TENANT + TENANT, "tenant[1].name"),
         (TENANT + 'default = true\n[[tenant]]\nname = "b"\ndefault = true', "tenant[1].default"),
         (TENANT + '[[group]]\nname = "g"', "group[0].tenant"),
@@ -70,3 +78,19 @@ def test_a_configuration_names_its_policy_and_checks_it(tmp_path: Path) -> None:
     policy.write_text("[")
     with pytest.raises(ConfigError):
         load(config)
+
+
+def test_a_policy_may_ask_for_claims_and_groups_of_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        '[[tenant]]\nname = "a"\nmatch = [{ claim = "team", value = "a*" }]\n'
+        '[[group]]\nname = "g"\ntenant = "a"\ngroups = ["ops"]\nclaims = { role = ["x", "y"], team = "a1" }\n'
+        'send = ["${claim.team}/#"]\n'
+    )
+    policy = load_policy(file)
+    claims = Claims({"team": ("a1",), "role": ("y",)})
+    admitted = policy.admit(Peer(container_id="c", claims=claims, groups=("ops",)))
+    assert admitted is not None
+    assert admitted.peer.tenant == "a"
+    assert admitted.rights.send("a1/b") is not None
+    assert policy.admit(Peer(container_id="c")) is None
