@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies import limit_findings
+from amqpmesh.policies.export_findings import findings_of_exports
 from amqpmesh.policies.tenants import OPERATOR
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def findings(policy: Policy) -> Iterator[str]:
                         f'{other_group.key} "{other_group.name}" permits it to the same peers'
                     )
     yield from limit_findings.findings(policy)
+    yield from findings_of_exports(policy)
 
 
 def _wider(group: Group) -> Iterator[tuple[object, ...]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqpmesh.policies import variables
+from amqpmesh.policies.exports import NO_EXPORTS
 from amqpmesh.policies.peer_index import PeerIndex
 from amqpmesh.policies.rights import Rights
 from amqpmesh.policies.scopes import ScopeRights
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqpmesh.policies.access import Peer
+    from amqpmesh.policies.exports import Exports
     from amqpmesh.policies.groups import Group
     from amqpmesh.policies.tenants import Tenant
 
@@ -32,10 +34,11 @@ class Policy:
     Rights of all groups of a peer add up. There are no refusals, so the order of groups does not matter.
     """
 
-    def __init__(self, tenants: Sequence[Tenant], groups: Sequence[Group]) -> None:
+    def __init__(self, tenants: Sequence[Tenant], groups: Sequence[Group], exports: Exports = NO_EXPORTS) -> None:
         """Args: tenants: in the order in which they are tried; none: each peer is in the operator's."""
         self.tenants = tuple(tenants)
         self.groups = tuple(groups)
+        self.exports = exports
         self._ways = PeerIndex(((tenant, match), match.conditions) for tenant in self.tenants for match in tenant.match)
         self._default = next((each for each in self.tenants if each.default), None)
         by_tenant: dict[str, list[Group]] = {}

@@ -84,6 +84,11 @@ class Rights:
             for managed in () if group.tenant else group.manage:
                 self._manage.setdefault(managed, Grant(group.name, f"{group.key}.manage", managed))
 
+    @property
+    def tenant_key(self) -> str:
+        """The key of its tenant."""
+        return "" if self.tenant is None else self.tenant.key
+
     def send(self, address: str) -> Grant | None:
         """Return the line by which it may send to an address, without its container."""
         found = self._send.lookup(address)

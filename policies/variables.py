@@ -46,6 +46,15 @@ def with_placeholders(pattern: str) -> str:
     return _VARIABLE.sub("x", pattern)
 
 
+def with_stars(pattern: str) -> str:
+    """Return a pattern with a `*` in place of each token that has a variable: no narrower than with any value.
+
+    A value may have a separator that the pattern does not have; such values are left out.
+    """
+    parts = re.split(r"([/.])", _VARIABLE.sub("\0", pattern))
+    return "".join("*" if "\0" in part else part for part in parts)
+
+
 def filled(pattern: str, values: Mapping[str, str]) -> str | None:
     """Return a pattern with the values of its variables.
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.exports import Use
 from amqpmesh.policies.groups import Manage, May
 from amqpmesh.router.address_syntax import DYNAMIC, without_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.policies.exports import Crossing
     from amqpmesh.policies.rights import Grant, Rights
+
+
+EXPORT: Final = "export"
+"""The right that an imported address needs beside those of the peer's groups."""
 
 
 def is_of_dynamic_node(name: str) -> bool:
@@ -21,8 +27,10 @@ def is_of_dynamic_node(name: str) -> bool:
 
 def needed(
     rights: Rights, name: str, container: str | None, *, sends: bool, is_ours: bool
-) -> Iterator[tuple[str, Grant | None]]:
+) -> Iterator[tuple[str, Grant | Crossing | None]]:
     """Return the rights that a peer needs to use an address, each with its line; None: the peer does not have it.
+
+    The groups of the peer judge the name that the peer uses; for an imported one, the export judges the use, too.
 
     Args: name, container: of the address, after aliases. An empty name: it stands for all nodes of the container.
         is_ours: the container is none, or a router of the mesh.
@@ -42,5 +50,9 @@ def needed(
             yield May.CONTAINER, rights.may(May.CONTAINER)
         if name:
             yield wanted, rights.send(name) if sends else rights.receive(name)
+            exports = rights.policy.exports
+            imported = exports.imported(rights.tenant_key, name) if is_ours else None
+            if imported is not None:
+                yield EXPORT, exports.crossing(imported, name, Use.SEND if sends else Use.RECEIVE)
         else:
             yield May.ANONYMOUS, rights.may(May.ANONYMOUS)

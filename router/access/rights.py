@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqpmesh.policies.exports import Use
 from amqpmesh.policies.groups import Manage, May
-from amqpmesh.router.access.needs import is_of_dynamic_node, needed
+from amqpmesh.router.access.needs import EXPORT, is_of_dynamic_node, needed
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.model.refusal import RefusedError
@@ -84,13 +85,14 @@ def check_address(context: Context, record: ConnectionRecord, name: str, contain
 
 def lack(context: Context, rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
     """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
-    # Only the name of a dynamic node needs the look at the mesh.
-    is_ours = not is_of_dynamic_node(name) or _is_ours(context, container)
+    # Only the names of dynamic nodes and of imported addresses need the look at the mesh.
+    is_ours = not (is_of_dynamic_node(name) or rights.policy.exports) or is_of_mesh(context, container)
     needs = needed(rights, name, container, sends=sends, is_ours=is_ours)
-    return next((right for right, grant in needs if grant is None), None)
+    lacking = next((right for right, grant in needs if grant is None), None)
+    return f"{EXPORT}: {Use.SEND.action if sends else Use.RECEIVE.action} {name}" if lacking == EXPORT else lacking
 
 
-def _is_ours(context: Context, container: str | None) -> bool:
+def is_of_mesh(context: Context, container: str | None) -> bool:
     """Tell whether a container is none, or a router of the mesh, within reach or not."""
     return container is None or container in context.config.names or bool(context.routes.routers_of(container))
 
@@ -124,8 +126,14 @@ def _rights(context: Context, record: ConnectionRecord) -> Rights | None:
     return rights
 
 
+def why(lacking: str) -> str:
+    """Return the reason of a refusal, for the log. Args: lacking: the right that is missing, as `lack` returns it."""
+    right, is_export, use = lacking.partition(f"{EXPORT}: ")
+    return f"no export permits {use}" if is_export and not right else f"no group permits {lacking}"
+
+
 def _deny(context: Context, rights: Rights, lacking: str) -> NoReturn:
     context.denied += 1
     groups = ", ".join(rights.groups) or "none"
-    reason = f"no group permits {lacking}; its groups: {groups}"
+    reason = f"{why(lacking)}; its groups: {groups}"
     raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason)

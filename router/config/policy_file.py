@@ -17,6 +17,7 @@ from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.tenants import Match, Tenant
 from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.exports import ExportConfig, ImportConfig, exports_of
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
 from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, parsed, rows, setting, table
 
@@ -108,6 +109,8 @@ class TenantConfig(Table):
     default: bool = setting(default=False)
     weight: float = setting(default=1.0, low=0.01, high=10_000.0)
     limits: TenantLimitsConfig | None = setting(default=None)
+    exports: tuple[ExportConfig, ...] = setting(default=())
+    imports: tuple[ImportConfig, ...] = setting(default=())
 
     @property
     def tenant(self) -> Tenant:
@@ -187,12 +190,14 @@ def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:
     if unknown:
         raise ConfigError(str(file), unknown[0], f"unknown table; known are {', '.join(_TABLES)}")
     found: dict[str, Tenant] = {}
+    offers: list[tuple[str, tuple[ExportConfig, ...], tuple[ImportConfig, ...]]] = []
     for key, given in rows(TenantConfig, raw, "tenant", file=file):
         if given.name in found:
             raise ConfigError(str(file), f"{key}.name", f"the tenant {given.name} is given twice")
         if given.default and any(each.default for each in found.values()):
             raise ConfigError(str(file), f"{key}.default", "another tenant is the default already")
         found[given.name] = given.tenant
+        offers.append((given.name, given.exports, given.imports))
     groups: dict[tuple[str, str], Group] = {}
     for key, row in rows(GroupConfig, raw, "group", file=file):
         if found and row.tenant is None:
@@ -203,7 +208,7 @@ def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:
         if (tenant, row.name) in groups:
             raise ConfigError(str(file), f"{key}.name", f"the group {row.name} is given twice")
         groups[tenant, row.name] = row.group(key, tenant)
-    return Policy(tuple(found.values()), tuple(groups.values()))
+    return Policy(tuple(found.values()), tuple(groups.values()), exports_of(offers, found, file))
 
 
 def _pattern(text: str | None) -> NamePattern | None:

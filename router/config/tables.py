@@ -5,6 +5,7 @@ same declarations check tables that a program makes.
 """
 
 import json
+import keyword
 import math
 import tomllib
 import types
@@ -118,7 +119,7 @@ class Table:
             value = getattr(self, item.name)
             reason = None if value is None else _refusal(value, item.metadata)
             if reason is not None:
-                raise ConfigError(type(self).__name__, item.name, reason)
+                raise ConfigError(type(self).__name__, key_of(item), reason)
         for rule in self.RULES:
             if rule.broken(self):
                 raise ConfigError(type(self).__name__, rule.key, rule.reason)
@@ -127,6 +128,11 @@ class Table:
 def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
     """Return the keys of a table, in the order of their declaration."""
     return fields(cls) if is_dataclass(cls) else ()
+
+
+def key_of(item: Field[Any]) -> str:
+    """Return a key as the file has it: an attribute whose name would be a word of Python ends with an underscore."""
+    return item.name.removesuffix("_")
 
 
 _word_keys: dict[type[Table], Mapping[str, type]] = {}
@@ -210,15 +216,17 @@ def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object])
     values: dict[str, object] = {}
     for spelling, value in raw.items():
         name = spelling.replace("-", "_")
+        if keyword.iskeyword(name):
+            name += "_"
         if name not in items:
-            raise _RefusedError(spelling, f"unknown key; known are {', '.join(sorted(items))}")
+            raise _RefusedError(spelling, f"unknown key; known are {', '.join(sorted(map(key_of, items.values())))}")
         if name in values:
             raise _RefusedError(spelling, "given twice, with hyphens and with underscores")
         try:
             values[name] = _value(hints[name], value, folder)
         except _RefusedError as refused:
             raise refused.within(spelling) from None
-    missing = next((name for name, item in items.items() if _is_mandatory(item) and name not in values), None)
+    missing = next((key_of(item) for name, item in items.items() if _is_mandatory(item) and name not in values), None)
     if missing is not None:
         raise _RefusedError(missing, "is missing")
     try:
@@ -338,7 +346,7 @@ def differing(one: object, other: object, where: str = "") -> list[str]:
             difference
             for item in declared(type(one))
             for difference in differing(
-                getattr(one, item.name), getattr(other, item.name), f"{where}.{item.name}" if where else item.name
+                getattr(one, item.name), getattr(other, item.name), f"{where}.{key_of(item)}" if where else key_of(item)
             )
         ]
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
@@ -353,12 +361,12 @@ def written(shown: Table, heading: str) -> Iterator[str]:
     for item in declared(type(shown)):
         value = getattr(shown, item.name)
         if value is not None and not item.metadata["apart"]:
-            yield f"{item.name} = {_toml(value)}"
+            yield f"{key_of(item)} = {_toml(value)}"
 
 
 def _toml(value: object) -> str:
     if isinstance(value, Table):
-        items = ((item.name, getattr(value, item.name)) for item in declared(type(value)))
+        items = ((key_of(item), getattr(value, item.name)) for item in declared(type(value)))
         return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in items if item is not None) + " }"
     if isinstance(value, Words):
         return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(texts)}" for name, texts in value.items()) + " }"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from amqpmesh.router.config.exports import ExportConfig, ImportConfig
 from amqpmesh.router.config.file import (
     AddressConfig,
     ConnectorConfig,
@@ -31,12 +32,13 @@ from amqpmesh.router.config.file import (
 )
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
-from amqpmesh.router.config.tables import Table, declared
+from amqpmesh.router.config.tables import Table, declared, key_of
 from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
     for name in ("configuration.md", "addresses.md", "policy.md", "tenant-limits.md")
+    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -56,6 +58,8 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[policy]`": (PolicyConfig, None),
     "`[[tenant]]`": (TenantConfig, None),
     "`match` of a tenant": (MatchConfig, None),
+    "`exports` of a tenant": (ExportConfig, None),
+    "`imports` of a tenant": (ImportConfig, None),
     "`[[group]]`": (GroupConfig, None),
     "`limits` of a group": (UserLimitsConfig, None),
     "`limits` of a tenant": (TenantLimitsConfig, UserLimitsConfig),
@@ -102,7 +106,7 @@ def in_the_code(cls: type[Table], without: type[Table] | None) -> Iterator[Row]:
         least, greatest = ("" if limit is None else repr(limit).removesuffix(".0") for limit in limits)
         mandatory = item.default is MISSING and item.default_factory is MISSING
         default = "" if mandatory else WORDS.get((cls, item.name)) or default_of(item.default)
-        yield Row(item.name, default, least, greatest)
+        yield Row(key_of(item), default, least, greatest)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -12,6 +12,16 @@ from amqpmesh.router.config.file import load
 from tests.docs.pages import blocks, commands
 
 PAGE = "operate/policy.md"
+EXPORTS = "operate/exports.md"
+
+
+def test_the_page_on_exports_answers_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (policy,) = blocks(EXPORTS, "toml")
+    (tmp_path / "policy.toml").write_text(policy.text)
+    run_commands(EXPORTS, capsys)
 
 
 def test_each_command_answers_as_the_page_says(
@@ -24,7 +34,11 @@ def test_each_command_answers_as_the_page_says(
     found = load(tmp_path / "router.toml")
     assert found.policy is not None
     assert found.policy.file == tmp_path / "policy.toml"
-    for block in blocks(PAGE, "console"):
+    run_commands(PAGE, capsys)
+
+
+def run_commands(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(page, "console"):
         for command in commands(block):
             program, *given = shlex.split(command.line)
             assert program == "amqpmesh"

@@ -8,6 +8,7 @@ from typing import Final
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.claims import Claims
+from amqpmesh.policies.exports import Crossing
 from amqpmesh.policies.findings import findings
 from amqpmesh.policies.groups import Manage, May
 from amqpmesh.policies.rights import Grant, Rights
@@ -147,7 +148,7 @@ def _answers(given: argparse.Namespace, rights: Rights) -> Iterator[tuple[str, s
             yield f"manage: {managed}", _by(rights.manage(managed))
 
 
-def _of_address(asked: str, needs: Iterator[tuple[str, Grant | None]]) -> Iterator[tuple[str, str | None]]:
+def _of_address(asked: str, needs: Iterator[tuple[str, Grant | Crossing | None]]) -> Iterator[tuple[str, str | None]]:
     """Return an answer for each right that an address needs."""
     found = list(needs)
     if not found:
@@ -156,5 +157,5 @@ def _of_address(asked: str, needs: Iterator[tuple[str, Grant | None]]) -> Iterat
         yield right if right == asked else f"{asked}: {right}", _by(grant)
 
 
-def _by(grant: Grant | None) -> str | None:
+def _by(grant: Grant | Crossing | None) -> str | None:
     return None if grant is None else f"by {grant}"

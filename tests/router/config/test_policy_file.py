@@ -8,10 +8,19 @@ import pytest
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.claims import Claims
+from amqpmesh.policies.exports import MOST
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import lines, load
 from amqpmesh.router.config.policy_file import LARGEST, load_policy
 
+#: Two tenants, of which one exports to the other.
+OFFER = (
+    '[[tenant]]\nname = "a"\ndefault = true\nexports = [{{ pattern = "q/#", {} }}]\n'
+    '[[tenant]]\nname = "b"\nmatch = [{{ user = "b" }}]\nimports = [{}]'
+)
+TWICE = "tenant[1].imports[1].pattern"
+AGAIN = 'to = "b", may = ["send"] }, { pattern = "x/#", as = "q/#", to = "b", may = ["receive", "send"]'
+TOO_MANY = [f'{{ pattern = "x{each}", from = "a" }}' for each in range(MOST + 1)]
 TENANT = '[[tenant]]\nname = "a"\nmatch = [{ user = "*" }]\n'
 
 
@@ -44,6 +53,19 @@ TENANT = '[[tenant]]\nname = "a"\nmatch = [{ user = "*" }]\n'
         ('[[group]]\nname = "g"\nmay = ["all"]', "group[0].may[0]"),
         ('[[group]]\nname = "g"\nmanage = "write"', "group[0].manage"),
         ('[[group]]\nname = "g', "file"),
+        (OFFER.format('to = "b"', ""), "tenant[0].exports[0].may"),
+        (OFFER.format('to = "b", may = []', ""), "tenant[0].exports[0].may"),
+        (OFFER.format('to = "b", may = ["copy"]', ""), "tenant[0].exports[0].may[0]"),
+        (OFFER.format('to = "c", may = ["send"]', ""), "tenant[0].exports[0].to"),
+        (OFFER.format('to = "a", may = ["send"]', ""), "tenant[0].exports[0].to"),
+        (OFFER.format('to = "b", may = ["send"], as = "x/*"', ""), "tenant[0].exports[0].as"),
+        (OFFER.format('to = "b", may = ["send"], as = "$x/#"', ""), "tenant[0].exports[0].as"),
+        (OFFER.format('to = "b", may = ["send"]', '{ pattern = "x/#", from = "c" }'), "tenant[1].imports[0].from"),
+        (OFFER.format('to = "b", may = ["send"]', '{ pattern = "x@B", from = "a" }'), "tenant[1].imports[0].pattern"),
+        (OFFER.format('to = "b", may = ["send"]', '{ pattern = "x/#" }'), "tenant[1].imports[0].from"),
+        (OFFER.format('to = "b", may = ["send"]', ", ".join(['{ pattern = "x", from = "a" }'] * 2)), TWICE),
+        (OFFER.format(AGAIN, ""), "tenant[0].exports[1].as"),
+        (OFFER.format('to = "b", may = ["send"]', ", ".join(TOO_MANY)), "tenant[1].imports"),
     ],
 )
 def test_a_fault_names_the_file_and_the_key(tmp_path: Path, text: str, key: str) -> None:
