@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.groups import May
-from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection
+from amqpmesh.router.access.crossings import crossing
+from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection, why
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
 from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +73,11 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
     for record in list(context.connections):
         if context.policy is not policy:
             return
-        if record.lost or record.engine.remote is None or not is_judged(context, record):
+        if record.lost or record.engine.remote is None:
+            continue
+        if not is_judged(context, record):
+            if record.inside:  # no group permits its links or refuses them, and imports are for each peer of a tenant
+                yield from _apply_to_links(context, record, None)
             continue
         admitted = policy.admit(record.peer)
         if admitted is None or admitted.peer.tenant != record.peer.tenant:
@@ -81,24 +88,54 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
         yield
 
 
-def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
+def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights | None) -> Steps[None]:
     links: list[IncomingLink | OutgoingLink] = [*record.incoming, *record.outgoing]
     for link in links:
         if record.rights is not rights or record.lost:
             return
-        lacking = None if link.endpoint.flow_state.ended else _lack(context, link, rights)
-        if lacking is not None:
+        reason = None if link.endpoint.flow_state.ended else _reason(context, link, rights)
+        if reason is not None:
             context.denied += 1
             context.log.info(
                 "right withdrawn",
                 connection=record.number,
                 peer=record.host,
                 link=link.endpoint.name,
-                reason=f"no group permits {lacking} any more",
+                reason=f"{reason} any more",
             )
             error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
             fail_link(context, link, error)
         yield
+
+
+def _reason(context: Context, link: IncomingLink | OutgoingLink, rights: Rights | None) -> str | None:
+    """Return the reason why a link ends, for the log; None: its peer may have it. Args: rights: as of `_lack`."""
+    lacking = None if rights is None else _lack(context, link, rights)
+    return _foreign(context, link) if lacking is None else why(lacking)
+
+
+def _foreign(context: Context, link: IncomingLink | OutgoingLink) -> str | None:
+    """Return the reason why a link's node is not, or not any more, the one that its peer's name stands for.
+
+    The link of a peer to its own tenant's node ends, too, if the tenant imports the name now.
+    """
+    policy, node, foreign, tenant = context.policy, link.node, link.foreign, link.connection.peer.tenant
+    if policy is None or node is None or not (foreign is not None or policy.exports):
+        return None
+    if isinstance(node, DynamicNode):
+        may = foreign is None or policy.exports.replies(tenant, node.tenant) is not None
+        return None if may else "no export permits replies"
+    name, container = split(name_of(link) or "")
+    try:
+        found = crossing(context, tenant, name, container, sends=isinstance(link, IncomingLink))
+    except RefusedError as refusal:
+        return refusal.reason
+    before = None if foreign is None else foreign.crossing
+    if before is None or found is None:
+        return None if before is found else f"{name} does not stand for the same address"
+    # An alias of the exporter's router may lead within one pattern, and out of the other.
+    is_same = found[:2] == before[:2] and found.exported.offers(split(node.name)[0])
+    return None if is_same else f"{name} does not stand for the same address"
 
 
 def _lack(context: Context, link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
@@ -109,7 +146,7 @@ def _lack(context: Context, link: IncomingLink | OutgoingLink, rights: Rights) -
         is_made = link.node.maker is link.connection
         return May.DYNAMIC if is_made and rights.may(May.DYNAMIC) is None else None
     if link.node is not None:
-        name, container = split(link.node.name)
+        name, container = split(name_of(link) or "")
     else:  # each message of the link has an address of its own, but for a link that gives it by its target
         assert isinstance(link, IncomingLink), "an outgoing link has a node"
         name, container = ("", link.container) if link.to is None else split(link.to)

@@ -45,6 +45,7 @@ from amqpmesh.router.delivery.link_loss import fail_link, suspend
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
+from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode
 from amqpmesh.router.model.refusal import RefusedError
@@ -204,6 +205,7 @@ class Attaching:
         node: Node | None
         to: str | None = None
         container: str | None = None
+        foreign: Foreign | None = None
         if target.dynamic:
             check(context, record, May.DYNAMIC)
             node = self._make_dynamic(record, endpoint, _lifetime(target))
@@ -216,9 +218,12 @@ class Attaching:
             named = target.address
             place = self._lookup.place(named)
             check_address(context, record, place.name, place.container, sends=True)
-            node = self._lookup.target(record, attach, place)
+            owner = self._lookup.owner(record.peer.tenant, place, sends=True)
+            node = self._lookup.target(record, attach, owner)
             if node is None:
                 to, container = place.address if place.name else None, place.container
+            elif node.tenant != record.peer.tenant:
+                foreign = Foreign(place.address, owner.crossing)
         pool: Pool | FixedCredit
         if node is None:
             pool = SharedWindow(record.limits.anonymous_window)
@@ -238,9 +243,11 @@ class Attaching:
             max_message_size=record.limits.max_message_size or None,
             unsettled=None if attach.unsettled is None else states(both),
         )
-        incoming = IncomingLink(
+        incoming = (IncomingLink if foreign is None else ForeignIncomingLink)(
             record, endpoint, node, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )
+        if isinstance(incoming, ForeignIncomingLink):
+            incoming.foreign = foreign
         bring(context, both, incoming)
         if isinstance(pool, FixedCredit):
             pool.set_suspended(context.draining or is_cut_off(context, incoming))
@@ -254,7 +261,7 @@ class Attaching:
                     connection=record.number,
                     link=endpoint.name,
                     peer=record.host,
-                    address=node.name,
+                    address=name_of(incoming),
                     reason=_no_credit_reason(context, node).value,
                 )
         context.touch_input(incoming)
@@ -269,6 +276,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
         node: LocalNode
+        foreign: Foreign | None = None
         copy = source.distribution_mode is DistributionMode.COPY
         if copy:
             check(context, record, May.COPY)
@@ -282,7 +290,10 @@ class Attaching:
             named = source.address
             place = self._lookup.place(named)
             check_address(context, record, place.name, place.container, sends=False)
-            node = self._lookup.source(record, attach, place)
+            owner = self._lookup.owner(record.peer.tenant, place, sends=False)
+            node = self._lookup.source(record, attach, owner)
+            if owner.crossing is not None:
+                foreign = Foreign(place.address, owner.crossing)
             if isinstance(node, DynamicNode) and not (node.is_open or node.maker is record):
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
@@ -311,7 +322,7 @@ class Attaching:
             rcv_settle_mode=attach.rcv_settle_mode,
             unsettled=None if attach.unsettled is None else {},
         )
-        outgoing = OutgoingLink(
+        outgoing = (OutgoingLink if foreign is None else ForeignOutgoingLink)(
             record,
             endpoint,
             node,
@@ -321,6 +332,8 @@ class Attaching:
             number=context.next_link_number(),
             now=context.now,
         )
+        if isinstance(outgoing, ForeignOutgoingLink):
+            outgoing.foreign = foreign
         record.outgoing[outgoing] = None
         if copy:
             node.copies = with_item(node.copies, outgoing)

@@ -45,9 +45,10 @@ class Homes:
             return None
         try:
             place = self._lookup.place(terminus.address)
+            owner = self._lookup.owner(record.peer.tenant, place, sends=isinstance(event.link, Receiver))
         except RefusedError:
             return None
-        return self._of_place(record.peer.tenant, place)
+        return self._of_place(owner.tenant, owner.place)
 
     def _of_place(self, tenant: str, place: ResolvedAddress) -> int | None:
         worker, container, config = self._worker, place.container, place.config

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.exports import Use
+from amqpmesh.router.access.crossings import answerable, crossing, for_importer, refused
 from amqpmesh.router.access.rights import check_address
 from amqpmesh.router.address_syntax import local_key, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
@@ -22,6 +24,7 @@ from amqpmesh.router.model.refusal import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from amqpmesh.policies.exports import Crossing
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.file import AddressConfig
     from amqpmesh.router.containers.remote_nodes import RemoteNodes
@@ -45,13 +48,16 @@ def check_here(config: AddressConfig, name: str) -> None:
         raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
 
 
-def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
+def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None, owner: Owner | None = None) -> bool:
     """Return whether this router follows the redirect of an address for a client.
 
-    A client that desires `amqpmesh:redirect`, in its `open` or its `attach`, follows redirects itself.
+    A client that desires `amqpmesh:redirect`, in its `open` or its `attach`, follows redirects itself, but not those of
+    another tenant's addresses.
     """
     if config.redirect is None or not config.redirect.is_followed:
         return False
+    if owner is not None and owner.crossing is not None:
+        return True
     opened = record.engine.remote
     return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
 
@@ -82,6 +88,15 @@ class ResolvedAddress(NamedTuple):
         The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
         """
         return self.config.distribution is not Distribution.UNAVAILABLE
+
+
+class Owner(NamedTuple):
+    """The tenant of an address that a peer names, and the parts of the address, as that tenant names it."""
+
+    tenant: str
+    place: ResolvedAddress
+    crossing: Crossing | None
+    """The lines by which the peer may use another tenant's address; None: the address is of the peer's own."""
 
 
 class Lookup:
@@ -132,14 +147,37 @@ class Lookup:
             # This ends: a configuration with circles of aliases is refused.
             address = config.alias
 
+    def owner(self, tenant: str, place: ResolvedAddress, *, sends: bool) -> Owner:
+        """Return the owner of an address, and the address as its owner names it.
+
+        The aliases of the exporter's addresses are followed, too, as far as the export reaches.
+        Args: tenant: the key of the peer's. place: with a name.
+        Raises: RefusedError: the peer's tenant imports the address, and no export permits the use of it.
+        """
+        found = crossing(self._context, tenant, place.name, place.container, sends=sends)
+        if found is None:
+            return Owner(tenant, place, None)
+        container = place.container
+        there = self.place(found.name if container is None else f"{found.name}@{container}")
+        if there.container != container or there.is_reserved or not found.exported.offers(there.name):
+            raise refused(f"an alias leads from {found.name} out of {found.exported.key}")
+        return Owner(found.tenant, there, found)
+
     # --------------------------------------------------------------------------------------------------------- of links
 
-    def target(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> Node | None:
+    def target(self, record: ConnectionRecord, attach: Attach, owner: Owner) -> Node | None:
         """Return the node for the messages of a sender to an address.
 
         Returns: None: each message is resolved by itself, and goes to the router `place.container`.
         Raises: RefusedError: the configuration redirects or forbids the address; or its container is not known.
         """
+        try:
+            return self._target(record, attach, owner)
+        except RefusedError as refusal:
+            raise refusal if owner.crossing is None else for_importer(refusal) from None
+
+    def _target(self, record: ConnectionRecord, attach: Attach, owner: Owner) -> Node | None:
+        tenant, place, _ = owner
         context, container = self._context, place.container
         if not place.name:
             assert container is not None
@@ -149,25 +187,32 @@ class Lookup:
         # All workers of a router have the same addresses of these kinds.
         is_alike = place.is_reserved or place.config.redirect is not None
         if container == context.id or (is_alike and container in self._own):
-            node = self._local(record, attach, place)
+            node = self._local(record, attach, owner, sends=True)
             return node if node.remote is None else context.routes.ingress(node)
         if container is not None and container in self._own:
-            return context.routes.ingress(self._use(record.peer.tenant, place, place.address))
+            return context.routes.ingress(self._use(tenant, place, place.address))
         if container is not None and place.is_reserved and self._is_router(container):
             return None
-        return context.routes.ingress(self.source(record, attach, place))
+        return context.routes.ingress(self._source(record, attach, owner, sends=True))
 
-    def source(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> LocalNode:
+    def source(self, record: ConnectionRecord, attach: Attach, owner: Owner) -> LocalNode:
         """Return the node for a receiver of an address. The caller checks the receiver's rights.
 
         Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
         """
-        container, tenant = place.container, record.peer.tenant
+        try:
+            return self._source(record, attach, owner, sends=False)
+        except RefusedError as refusal:
+            raise refusal if owner.crossing is None else for_importer(refusal) from None
+
+    def _source(self, record: ConnectionRecord, attach: Attach, owner: Owner, *, sends: bool) -> LocalNode:
+        tenant, place, _ = owner
+        container = place.container
         if not place.name:
             description = "the whole of a container can be sent to, and not received from"
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, description)
         if container is None or container in self._own:
-            return self._local(record, attach, place)
+            return self._local(record, attach, owner, sends=sends)
         if self._is_router(container):
             if place.is_reserved:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
@@ -177,16 +222,19 @@ class Lookup:
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
         return node
 
-    def _local(self, record: ConnectionRecord, attach: Attach, place: ResolvedAddress) -> LocalNode:
+    def _local(self, record: ConnectionRecord, attach: Attach, owner: Owner, *, sends: bool) -> LocalNode:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
-        context, tenant = self._context, record.peer.tenant
+        context = self._context
+        tenant, place, _ = owner
         if place.is_reserved:
             node = context.nodes.find(tenant, place.name)
+            if node is None and sends:
+                node = answerable(context, tenant, place.name)
             if node is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
             return node
         redirect = place.config.redirect
-        if redirect is not None and follows(place.config, record, attach):
+        if redirect is not None and follows(place.config, record, attach, owner):
             return self._remote_nodes.node_of_redirect(tenant, place.name, redirect)
         check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
@@ -227,10 +275,14 @@ class Lookup:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
         check_address(self._context, incoming.connection, place.name, place.container, sends=True)
-        tenant = incoming.connection.peer.tenant
-        if self._is_here(place) and place.config.redirect is not None:
-            return self._redirected(incoming, tenant, place), place.address
-        return self.route(tenant, place), place.address
+        owner = self.owner(incoming.connection.peer.tenant, place, sends=True)
+        tenant, place, _ = owner
+        try:
+            if self._is_here(place) and place.config.redirect is not None:
+                return self._redirected(incoming, owner), place.address
+            return self.route(tenant, place), place.address
+        except RefusedError as refusal:
+            raise refusal if owner.crossing is None else for_importer(refusal) from None
 
     def route(self, tenant: str, place: ResolvedAddress) -> Node | None:
         """Return the node for a single message to an address; None: no receiver of it is known.
@@ -257,6 +309,8 @@ class Lookup:
         else:
             found = context.nodes.find(tenant, local_key(context.id, name))
         if found is None and place.is_reserved:
+            found = answerable(context, tenant, name)
+        if found is None and place.is_reserved:
             raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
         return found
 
@@ -274,11 +328,12 @@ class Lookup:
         """Return whether this router serves an address itself, perhaps as one of several."""
         return place.container is None or place.container in self._own
 
-    def _redirected(self, incoming: IncomingLink, tenant: str, place: ResolvedAddress) -> Node:
+    def _redirected(self, incoming: IncomingLink, owner: Owner) -> Node:
         """Return the node of a redirected address. Raises: RefusedError: the client has to follow the redirect."""
+        tenant, place, _ = owner
         redirect = place.config.redirect
         assert redirect is not None
-        if not follows(place.config, incoming.connection, incoming.endpoint.remote):
+        if not follows(place.config, incoming.connection, incoming.endpoint.remote, owner):
             check_here(place.config, place.name)
         return self._context.routes.ingress(self._remote_nodes.node_of_redirect(tenant, place.name, redirect))
 
@@ -294,10 +349,19 @@ class Lookup:
             return None
         place = ResolvedAddress(name, container, context.nodes.config(name))
         if place.config.redirect is not None:
-            return self._redirected(incoming, tenant, place)
+            try:
+                return self._redirected(incoming, Owner(tenant, place, None))
+            except RefusedError as refusal:
+                # The lane does not tell messages of importers from those of the exporter.
+                raise for_importer(refusal) if self._is_offered(tenant, name) else refusal from None
         if not place.is_available:
             return None
-        return context.nodes.find(tenant, name if container is None else local_key(context.id, name))
+        node = context.nodes.find(tenant, name if container is None else local_key(context.id, name))
+        return answerable(context, tenant, name) if node is None and place.is_reserved else node
+
+    def _is_offered(self, tenant: str, name: str) -> bool:
+        policy = self._context.policy
+        return policy is not None and policy.exports.is_offered(tenant, name, Use.SEND)
 
 
 def is_cut_off(context: Context, incoming: IncomingLink) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.exports import Use
 from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectPolicy
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
@@ -199,19 +200,37 @@ class RemoteNode(RemoteSide):
             ingress = self.ingress()
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
-                refuse(context, relay, told, ingress)
+                refuse(context, relay, self._told(told, relay.source), ingress)
         others: list[object] = [each for each in attached if each.lane is not None]
         if not link.incoming:
             others += self.ingress().borrowers  # trees that lead there
         for each in attached:
             if each.lane is None:
-                fail_link(context, each, told)
+                fail_link(context, each, self._told(told, each))
         context.touch(local)
         if others:
             return False
         del self._links[link.incoming]
         self._idle_since.pop(link.incoming, None)
         return True
+
+    def _told(self, error: Error, link: object) -> Error:
+        """Return an error as the peer of a link may see it: without what it says of another tenant's address."""
+        context, local = self._context, self.local
+        if not isinstance(link, IncomingLink | OutgoingLink):
+            return error
+        if link.lane is None:
+            is_known = link.connection.peer.tenant == local.tenant
+        else:  # it does not tell messages of importers from those of the exporter
+            policy = context.policy
+            is_known = policy is None or not policy.exports.is_offered(local.tenant, local.name, Use.SEND)
+        if is_known:
+            return error
+        is_redirect = error.condition == LinkCondition.REDIRECT
+        return Error(
+            condition=AmqpCondition.NOT_FOUND if is_redirect else error.condition,
+            description="the address is not served",
+        )
 
 
 class RemoteNodes:

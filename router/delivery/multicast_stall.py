@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.config.file import Overflow
+from amqpmesh.router.model.foreign_links import name_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
@@ -40,7 +41,7 @@ def _lose_patience(context: Context, outgoing: OutgoingLink, since: float) -> No
             connection=outgoing.connection.number,
             link=outgoing.endpoint.name,
             peer=outgoing.connection.host,
-            address=node.name,
+            address=name_of(outgoing),
             reason="this receiver gives no credit",
         )
 

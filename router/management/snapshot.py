@@ -27,6 +27,7 @@ from amqpmesh.router.model.blocked import (
     why_node,
     why_outgoing,
 )
+from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode, LocalNode, OwnNode
 from amqpmesh.router.statistics.common import ConnectionDirection, Reason
@@ -209,7 +210,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
         reason = Reason.NO_PATH
     return _link(
         incoming,
-        address=node.name if node is not None else _far(incoming),
+        address=name_of(incoming) or _far(incoming),
         copy=False,
         undelivered=incoming.credit_sink.waiting + incoming.waiting,
         missed=0,
@@ -220,7 +221,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
 def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
     return _link(
         outgoing,
-        address=outgoing.node.name,
+        address=name_of(outgoing),
         copy=outgoing.copy,
         undelivered=len(outgoing.backlog),
         missed=outgoing.missed,

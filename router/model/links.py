@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
     from amqpmesh.router.credit.sources import CreditSource
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.foreign_links import Foreign
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Node
 
@@ -60,6 +61,7 @@ class IncomingLink:
     direction: ClassVar = Direction.INCOMING
     #: No copies wait on the link.
     backlog: ClassVar = _NO_BACKLOG
+    foreign: Foreign | None = None  # of a `ForeignIncomingLink`
 
     def __init__(
         self,
@@ -233,6 +235,7 @@ class OutgoingLink:
     )
 
     direction: ClassVar = Direction.OUTGOING
+    foreign: Foreign | None = None  # of a `ForeignOutgoingLink`
 
     def __init__(
         self,

@@ -406,13 +406,15 @@ class NodeTable:
         self._memory = memory
         self._default = AddressConfig(pattern="#")
         self._nodes: dict[tuple[str, str], LocalNode] = {}
+        #: Dynamic nodes by their names, which no other node has, of any tenant.
+        self._dynamic: dict[str, DynamicNode] = {}
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._nodes) + len(self._dynamic)
 
     def values(self) -> list[LocalNode]:
         """Return all nodes in use."""
-        return list(self._nodes.values())
+        return [*self._nodes.values(), *self._dynamic.values()]
 
     def config(self, name: str) -> AddressConfig:
         """Return the configuration of an address: that of the most specific pattern that matches its name.
@@ -423,21 +425,28 @@ class NodeTable:
 
     def find(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address; None: it is not in use."""
-        return self._nodes.get((tenant, name))
+        node = self._nodes.get((tenant, name))
+        if node is None and (dynamic := self._dynamic.get(name)) is not None and dynamic.tenant == tenant:
+            return dynamic
+        return node
+
+    def find_dynamic(self, name: str) -> DynamicNode | None:
+        """Return the dynamic node of a name, whichever tenant's peer has made it; None: there is none."""
+        return self._dynamic.get(name)
 
     def use(self, tenant: str, name: str, config: AddressConfig | None = None) -> LocalNode:
         """Return the node of an address; make it if there is none.
 
         Args: config: what `config` returns for the name; None: the caller does not have it.
         """
-        node = self._nodes.get((tenant, name))
+        node = self.find(tenant, name)
         if node is None:
             node = self._nodes[tenant, name] = LocalNode(tenant, name, config or self.config(name), self._memory)
         return node
 
     def make_dynamic(self, tenant: str, name: str, maker: ConnectionRecord) -> DynamicNode:
         """Make a dynamic node (§3.5.3), whose name nothing else has."""
-        node = self._nodes[tenant, name] = DynamicNode(tenant, name, self._default, self._memory, maker)
+        node = self._dynamic[name] = DynamicNode(tenant, name, self._default, self._memory, maker)
         return node
 
     def make_own(self, name: str) -> None:
@@ -453,5 +462,7 @@ class NodeTable:
 
     def remove(self, node: Node) -> None:
         """Forget a node."""
-        if self._nodes.get((node.tenant, node.name)) is node:
+        if self._dynamic.get(node.name) is node:
+            del self._dynamic[node.name]
+        elif self._nodes.get((node.tenant, node.name)) is node:
             del self._nodes[node.tenant, node.name]

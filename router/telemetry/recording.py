@@ -12,6 +12,7 @@ from amqpmesh.router import kernel
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
+from amqpmesh.router.model.foreign_links import name_of, tenant_of
 from amqpmesh.router.model.lane import Keys
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import Node, node_of
@@ -375,14 +376,14 @@ class Recording:
 
     def _link_fields(self, link: IncomingLink | OutgoingLink) -> dict[str, Any]:
         """Return the fields that identify a link to readers."""
-        named = link.lane if link.lane is not None else link.node
-        connection = link.connection
+        lane, connection = link.lane, link.connection
+        address, tenant = (name_of(link), tenant_of(link)) if lane is None else (lane.name, lane.tenant)
         return {
             "link": link.endpoint.name[:NAME],
             "direction": str(link.direction),
             "peer": self._id if connection.own else connection.peer.container_id[:NAME] or None,
-            "address": (without_secret(named.name)[:NAME] or None) if named is not None else None,
-            "tenant": named.tenant if named is not None else None,
+            "address": None if address is None else without_secret(address)[:NAME] or None,
+            "tenant": tenant,
         }
 
     # ----------------------------------------------------------------------------------------------------------- graph
