@@ -194,7 +194,6 @@ def test_no_program_imports_what_it_does_not_use_or_uses_what_it_does_not_import
 @pytest.mark.parametrize(
     "page", [page for (page, language), run in RUN.items() if (language, run) == ("toml", "test_blocks")]
 )
-@pytest.mark.parametrize("page", [page for (page, kind), by in RUN.items() if (kind, by) == ("toml", "test_blocks")])
 def test_every_configuration_is_right(page: str, tmp_path: Path) -> None:
     for heading, several in groupby(blocks(page, "toml"), lambda block: block.heading):
         file = tmp_path / "router.toml"

@@ -37,8 +37,7 @@ from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
-    for name in ("configuration.md", "addresses.md", "policy.md", "tenant-limits.md")
-    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md")
+    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md", "tenant-limits.md")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
