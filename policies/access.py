@@ -10,6 +10,9 @@ RESERVED: str = "$"
 PREFIXES: tuple[str, ...] = (RESERVED, "amqp$")
 """Prefixes that no address of a client may have. `amqp$` is reserved for nodes of standards; the router has none."""
 
+VOUCHED: tuple[str, ...] = ("$management", "$cbs")
+"""Nodes that each router has. A router says for its clients, at those of other routers, which client asks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:

@@ -13,7 +13,7 @@ from amqpmesh.policies.rights import Rights
 from amqpmesh.policies.scopes import ScopeRights
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from amqpmesh.policies.access import Peer
     from amqpmesh.policies.exports import Exports
@@ -40,6 +40,8 @@ class Policy:
         self.groups = tuple(groups)
         self.exports = exports
         self._ways = PeerIndex(((tenant, match), match.conditions) for tenant in self.tenants for match in tenant.match)
+        self._by_name = {(each.tenant, each.name): each for each in self.groups}
+        self._by_key = {each.key: each for each in self.tenants}
         self._default = next((each for each in self.tenants if each.default), None)
         by_tenant: dict[str, list[Group]] = {}
         for group in self.groups:
@@ -64,13 +66,25 @@ class Policy:
         peer = replace(peer, tenant="" if tenant is None else tenant.key)
         index = self._groups.get(peer.tenant)
         groups = () if index is None else tuple(each for each in index.candidates(peer) if each.has(peer))
+        return Admitted(peer, self._rights_of(peer, tenant, groups))
+
+    def vouched(self, peer: Peer, names: Iterable[str]) -> Rights:
+        """Return the rights of a peer whose tenant and groups another router has found by the same policy.
+
+        Args: peer: with its tenant. names: of its groups; those that this policy does not have give nothing.
+        """
+        found = (self._by_name.get((peer.tenant, name)) for name in names)
+        groups = tuple(each for each in found if each is not None)
+        return self._rights_of(peer, self._by_key.get(peer.tenant), groups)
+
+    def _rights_of(self, peer: Peer, tenant: Tenant | None, groups: tuple[Group, ...]) -> Rights:
         values = self._values(peer, "" if tenant is None else tenant.name)
         key = tuple(each.key for each in groups), peer.tenant, tuple(values.items()), peer.scopes
         rights = self._rights.get(key)
         if rights is None:
             scopes = ScopeRights(peer.scopes, peer.tenant) if peer.scopes else None
             rights = self._rights[key] = Rights(self, groups, values, tenant, scopes)
-        return Admitted(peer, rights)
+        return rights
 
     def _tenant_of(self, peer: Peer) -> Tenant | None:
         """Return the tenant that the peer's token names, else the first that it comes into, else the default.

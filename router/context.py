@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.telemetry.recording import Recording
+    from amqpmesh.topology.vouching import Vouching
 
 Link: TypeAlias = IncomingLink | OutgoingLink
 
@@ -86,6 +87,8 @@ class Context:
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
         #: The rules for clients; None: each client may do everything.
         self.policy: Policy | None = None
+        #: The vouches for clients, between routers; None: the mesh has no certificates, or the router is in none.
+        self.vouching: Vouching | None = None
         #: The router takes nothing new.
         self.draining = False
 

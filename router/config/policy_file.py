@@ -65,6 +65,7 @@ class PolicyConfig(Table):
     """The policy of the router."""
 
     file: Path = setting()
+    vouch: tuple[str, ...] = setting(default=(), check=_each(emptiness))
 
 
 @table

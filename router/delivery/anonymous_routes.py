@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.delivery import message_head
 from amqpmesh.router.delivery.fast_routes import wanted_route
+from amqpmesh.router.delivery.vouches import is_vouched
 from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
@@ -93,7 +94,7 @@ def _route_to(context: Context, relay: Relay, node: Node) -> kernel.FastRoute | 
         if relay.to is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
             context.routes.watch_local(node)
         return wanted_route(context, node)
-    if relay.to is None or not context.routes.watch_transit(node.tenant, relay.to):
+    if relay.to is None or is_vouched(context, relay.to) or not context.routes.watch_transit(node.tenant, relay.to):
         return None
     section = DeliveryAnnotations(value={message_head.FINAL_ADDRESS: relay.to})
     return kernel.TransitRoute(wanted_route(context, node), relay.to, encode_composite(section))

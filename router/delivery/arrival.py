@@ -25,6 +25,7 @@ from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_
 from amqpmesh.router.delivery.refusal import fail_sender, refuse
 from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
 from amqpmesh.router.delivery.settlement import end_unsent, undelivered
+from amqpmesh.router.delivery.vouches import is_vouched
 from amqpmesh.router.kernel import (
     DECLARED,
     SMALL,
@@ -231,6 +232,13 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
     except RefusedError as refusal:
         refuse(context, relay, refusal.error)
         return
+    if (
+        is_vouched(context, to)
+        and lane is None
+        and not relay.complete
+        and len(data) <= incoming.connection.limits.head_max
+    ):
+        return  # the vouch is for the whole of a request, which is short
     is_served = node is not None and node.has_consumers
     if node is not None and is_served:
         if anonymous and lane is None:

@@ -21,6 +21,7 @@ from amqpmesh.router.delivery.lifetime import (
 )
 from amqpmesh.router.delivery.permitted import senders_state, too_large
 from amqpmesh.router.delivery.queueing import forwarded, unqueue
+from amqpmesh.router.delivery.vouches import is_vouched, vouch
 from amqpmesh.router.kernel import Chunk, Leg, read_head
 from amqpmesh.router.memory.holders import hold
 from amqpmesh.router.model.lane import LaneKind
@@ -77,7 +78,7 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
         first.data,
         node.config.delivery_annotations,
         context.now,
-        ours=_for_routers(relay, lane, links, tracked=tracked),
+        ours=_for_routers(context, relay, lane, links, tracked=tracked),
         within_mesh=_is_on_its_way(relay, links),
     )
     if data is None:
@@ -133,22 +134,32 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
 
 
 def _for_routers(
-    relay: Relay, lane: Lane | None, links: list[OutgoingLink], *, tracked: bool
+    context: Context, relay: Relay, lane: Lane | None, links: list[OutgoingLink], *, tracked: bool
 ) -> dict[Symbol | ULong, Value]:
     """Return the delivery annotations of a message for the next router.
 
     Args: lane: of the node that the message leaves from. links: those that it leaves by. tracked: as of its legs.
     """
     if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
-        return {message_head.FINAL_ADDRESS: relay.to, **({message_head.PRESETTLED: True} if tracked else {})}
+        ours: dict[Symbol | ULong, Value] = {message_head.FINAL_ADDRESS: relay.to}
+        if tracked:
+            ours[message_head.PRESETTLED] = True
+        if is_vouched(context, relay.to):
+            ours.update(vouch(context, relay, lane, relay.chunks[0].data))
+        return ours
     return listed(relay, links)
 
 
 def _is_on_its_way(relay: Relay, links: list[OutgoingLink]) -> bool:
-    """Tell whether a message came by a lane and leaves by lanes of the same kind, so that its annotations pass."""
+    """Tell whether a message came by a lane, and leaves by lanes of the same kind or to a node of the router's own.
+
+    Then the annotations of routers pass.
+    """
     source = relay.source
     came_by = source.lane if isinstance(source, IncomingLink) else None
-    return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in links)
+    return came_by is not None and all(
+        each.connection.own if each.lane is None else each.lane.kind is came_by.kind for each in links
+    )
 
 
 def give_copy(context: Context, leg: Leg, data: bytes) -> bool:

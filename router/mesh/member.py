@@ -253,6 +253,8 @@ class MeshMember:
     def renew(self, signer: Signer, now: float) -> None:
         """Sign with another certificate from now on, and check the neighbours' certificates again."""
         self._context.now = now
+        if self._context.vouching is not None:
+            self._context.vouching.signer = signer
         self._apply(self.topology.renew(signer, now))
         self.check()
 

@@ -7,6 +7,7 @@ import trio
 
 from amqpmesh.router.access.needs import is_of_dynamic_node
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change
+from amqpmesh.router.access.vouched import VouchedPeer, vouched_peer
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
@@ -114,7 +115,7 @@ class ManagementNode(LinkFactory):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            asking = self._asking(delivery.tag)
+            asking = self._asking(delivery)
             if not self._may_have_answer(asking, delivery.message.reply_to):
                 delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
                 return
@@ -133,12 +134,14 @@ class ManagementNode(LinkFactory):
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 
-    def _asking(self, tag: bytes) -> ConnectionRecord | None:
-        """Return the connection of the sender of a request; None: it is settled, or came from another router."""
+    def _asking(self, delivery: Delivery) -> ConnectionRecord | VouchedPeer | None:
+        """Return the sender of a request: its connection, or what its router says of it; None: it is not known."""
         assert self._driver is not None
-        return brought_by(self._driver.core.context.nodes, service.ADDRESS, tag)
+        context = self._driver.core.context
+        record = brought_by(context.nodes, service.ADDRESS, delivery.tag)
+        return record or vouched_peer(context, delivery.message.delivery_annotations, delivery.payload)
 
-    def _may_have_answer(self, asking: ConnectionRecord | None, address: str) -> bool:
+    def _may_have_answer(self, asking: ConnectionRecord | VouchedPeer | None, address: str) -> bool:
         """Tell whether the answer may go to an address: the sender of the request must be allowed to send there.
 
         If the sender is not known, and there is a policy, answers go to dynamic nodes only.
@@ -149,6 +152,8 @@ class ManagementNode(LinkFactory):
             return True
         try:
             place = core.lookup.place(address)
+            if isinstance(asking, VouchedPeer):
+                return asking.may_read and asking.may_send(core.context, place.name, place.container)
             if asking is None:
                 return is_of_dynamic_node(place.name)
             check_address(core.context, asking, place.name, place.container, sends=True)
@@ -156,13 +161,19 @@ class ManagementNode(LinkFactory):
             return False
         return True
 
-    def _changes(self, asking: ConnectionRecord | None) -> service.Change | None:
+    def _changes(self, asking: ConnectionRecord | VouchedPeer | None) -> service.Change | None:
         """Return a function that makes changes for the sender of a request; None: the sender may make none."""
         driver = self._driver
         assert driver is not None
-        if asking is None or not may_change(driver.core.context, asking):
+        who: dict[str, object]
+        if isinstance(asking, VouchedPeer):
+            if not asking.may_change:
+                return None
+            who = {"router": asking.router, "host": asking.peer.host, "user": asking.peer.user}
+        elif asking is None or not may_change(driver.core.context, asking):
             return None
-        who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
+        else:
+            who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
 
         def change(identity: str, told: Costly, cost: int) -> None:
             driver.core.set_cost(told, cost, trio.current_time())

@@ -9,6 +9,7 @@ from amqpmesh.router.mesh.member import MeshMember
 from amqpmesh.topology.linkstate import Topology
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Signer, Unsigned, Verifier
+from amqpmesh.topology.vouching import Vouching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,8 @@ class Membership:
             max_origins=self._config.origins, **{name: getattr(self._config, name) for name in _SETTINGS}
         )
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
+        if self.recognizer is not None:  # a mesh without certificates vouches for nobody
+            core.context.vouching = Vouching(topology, self.signer, self.verifier)
         return MeshMember(core.context, core.remote_nodes, topology, self.recognizer)
 
     def reload(self, mesh: MeshMember, now: float) -> None:

@@ -1,0 +1,69 @@
+"""Clients of other routers, and what they may do here, as far as their routers are believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.policies.groups import Manage
+from amqpmesh.router.access.needs import is_of_dynamic_node
+from amqpmesh.router.access.rights import lack
+from amqpmesh.router.delivery.vouches import VOUCH, digest
+from amqpmesh.router.kernel import read_head
+from amqpmesh.topology.signing import UntrustedError
+from amqpmesh.topology.workers import covers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class VouchedPeer:
+    """A client of another router, which has signed for it."""
+
+    router: str
+    peer: Peer
+    rights: Rights | None
+    """None: a policy rules it neither there nor here."""
+    may_change: bool
+    """True if its router is believed in that, and its listener or its groups permit changes."""
+
+    @property
+    def may_read(self) -> bool:
+        """True if it may read at the management node."""
+        return self.rights is None or self.rights.manage(Manage.READ) is not None
+
+    def may_send(self, context: Context, name: str, container: str | None) -> bool:
+        """Tell whether an answer to it may go to an address."""
+        if self.rights is None or self.peer.tenant:
+            return is_of_dynamic_node(name)
+        return lack(context, self.rights, name, container, sends=True) is None
+
+
+def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: bytes) -> VouchedPeer | None:
+    """Return the client of another router that a request comes from; None: no router vouches for it.
+
+    Args: annotations: the delivery annotations of the request. Those of the mesh come by lanes only. request: all its
+        octets.
+    """
+    data = annotations.get(VOUCH)
+    head = read_head(request, complete=True)
+    if data is None or head is None or context.vouching is None:
+        return None
+    try:
+        vouch = context.vouching.believe(bytes(data), digest(request, head.bare_at))
+    except UntrustedError as error:
+        context.denied += 1
+        context.log.warning("vouch not believed", reason=error.reason)
+        return None
+    peer = Peer(container_id=vouch.container_id, user=vouch.user, host=vouch.host, tenant=vouch.tenant)
+    policy, config = context.policy, context.config.policy
+    rights = None if policy is None or vouch.groups is None else policy.vouched(peer, vouch.groups)
+    permitted = vouch.manage or (rights is not None and rights.manage(Manage.WRITE) is not None)
+    is_believed = config is not None and any(covers(each, vouch.router) for each in config.vouch)
+    return VouchedPeer(vouch.router, peer, rights, permitted and is_believed)

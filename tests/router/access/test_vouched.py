@@ -1,0 +1,223 @@
+"""Clients that ask at another router: what their own router says of them, and what the other one believes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from amqpmesh import Connection, ListenerConfig, MeshConfig, RejectedError
+from amqpmesh.router.config.policy_file import PolicyConfig
+from amqpmesh.router.config.users import add_user
+from amqpmesh.router.delivery.vouches import VOUCH
+from amqpmesh.router.management.queries import query
+from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.message.content import Message
+from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
+
+CERTIFIED = pytest.mark.mesh(
+    certificates=30.0, membership=MeshConfig(insecure=True, hello=5.0, hold=15.0, lane_idle=1.0)
+)
+INSECURE = pytest.mark.mesh(membership=MeshConfig(insecure=True, lane_idle=1.0))
+POLICY = """
+[[group]]
+name = "operators"
+users = ["ops-*"]
+may = ["dynamic", "container"]
+manage = ["write"]
+
+[[group]]
+name = "readers"
+users = ["ops-*", "guest"]
+send = ["answers/${user}", "q"]
+receive = ["answers/#", "q"]
+may = ["dynamic", "container", "anonymous"]
+manage = ["read"]
+"""
+
+
+def status(answer: Message) -> Any:
+    return answer.application_properties["statusCode"]
+
+
+class World:
+    """A line of routers A, B and C with one policy. C believes A in changes; B believes nobody."""
+
+    def __init__(self, mesh: Mesh, folder: Path) -> None:
+        self.mesh = mesh
+        self.folder = folder
+        self.users = folder / "users.toml"
+        for name in ("ops-1", "guest"):
+            add_user(self.users, name, "secret", 4096)
+
+    async def start(self) -> None:
+        """Start the routers."""
+        file = self.folder / "policy.toml"
+        file.write_text(POLICY)
+        for each in "ABC":
+            vouch = ("A",) if each == "C" else ()
+            await self.mesh.router(each, policy=PolicyConfig(file=file, vouch=vouch))
+        self.mesh.link("A", "B")
+        self.mesh.link("B", "C")
+        for each in "ABC":
+            self.listen(each)
+        await self.mesh.settled()
+
+    def listen(self, router: str, **settings: Any) -> None:
+        """Let clients of a router log in."""
+        listener = ListenerConfig(
+            url="amqp://127.0.0.1:5672", name="in", sasl=("SCRAM-SHA-256",), users=self.users, **settings
+        )
+        self.mesh[router].serve(CLIENTS, listener)
+
+    @asynccontextmanager
+    async def client(self, router: str, user: str) -> AsyncIterator[Connection]:
+        """Connect a client as a user."""
+        async with self.mesh.connect(router, user=user, password="secret") as client:
+            yield client
+
+    def vouches(self, router: str) -> int:
+        """Return how many vouches a router has given."""
+        vouching = self.mesh[router].router._started().context.vouching
+        return 0 if vouching is None else vouching._number
+
+
+@pytest.fixture
+async def world(mesh: Mesh, tmp_path: Path) -> World:
+    made = World(mesh, tmp_path)
+    await made.start()
+    return made
+
+
+async def ask(client: Connection, router: str, request: Message) -> Any:
+    async with client.requester(f"{ADDRESS}@{router}") as management:
+        return status(await management.request(request))
+
+
+async def a_change(world: World, router: str) -> Message:
+    """Return a request to change a cost that a router has."""
+    told = world.mesh[router].statistics()
+    neighbour = told.neighbours[0]
+    return Message(
+        {"cost": 7},
+        application_properties={"operation": "UPDATE", "identity": f"neighbour/{neighbour.connection}"},
+    )
+
+
+@CERTIFIED
+async def test_a_router_believes_others_for_reading_and_those_that_it_names_for_changes(world: World) -> None:
+    async with world.client("A", "ops-1") as client:
+        for router, expected in (("B", 403), ("C", 200), ("C", 200)):
+            assert await ask(client, router, query("org.amqpmesh.router")) == 200
+            assert await ask(client, router, await a_change(world, router)) == expected
+    assert world.mesh["C"].statistics().neighbours[0].cost == 7
+    (line, *_) = world.mesh.log.find("cost changed")
+    assert "router=A" in str(line)
+    assert "user=ops-1" in str(line)
+
+
+@CERTIFIED
+async def test_a_client_without_the_right_changes_nothing_at_a_router_that_believes_its_own(world: World) -> None:
+    async with world.client("A", "guest") as client:
+        assert await ask(client, "C", query("org.amqpmesh.router")) == 200
+        assert await ask(client, "C", await a_change(world, "C")) == 403
+
+
+@CERTIFIED
+async def test_a_listener_that_permits_changes_is_vouched_for(world: World) -> None:
+    world.listen("A", manage=True)
+    async with world.client("A", "guest") as client:
+        assert await ask(client, "C", await a_change(world, "C")) == 200
+        assert await ask(client, "B", await a_change(world, "B")) == 403
+
+
+@CERTIFIED
+async def test_a_router_in_between_is_not_believed_in_what_the_first_one_says(world: World) -> None:
+    async with world.client("B", "ops-1") as client:
+        assert await ask(client, "C", await a_change(world, "C")) == 403
+
+
+@INSECURE
+async def test_a_mesh_without_certificates_vouches_for_nobody(world: World) -> None:
+    async with world.client("A", "ops-1") as client:
+        assert await ask(client, "C", query("org.amqpmesh.router")) == 200
+        assert await ask(client, "C", await a_change(world, "C")) == 403
+    assert world.vouches("A") == 0
+
+
+@CERTIFIED
+@pytest.mark.parametrize("router", ["A", "C"])
+async def test_a_client_cannot_bring_a_vouch_of_its_own(world: World, router: str) -> None:
+    """The annotation is taken away at the router that the client connects to, whatever is in it."""
+    seen: list[bytes] = []
+    vouching = world.mesh["C"].router._started().context.vouching
+    assert vouching is not None
+    believe = vouching.believe
+
+    def note(data: bytes, digest: bytes) -> Any:
+        seen.append(data)
+        return believe(data, digest)
+
+    vouching.believe = note  # type: ignore[method-assign]
+    async with world.client("A", "ops-1") as client:
+        assert await ask(client, "C", await a_change(world, "C")) == 200
+    (genuine,) = seen
+    async with world.client(router, "guest") as client:
+        request = await a_change(world, "C")
+        request.delivery_annotations = {VOUCH: genuine}
+        assert await ask(client, "C", request) == 403
+    assert seen[1:].count(genuine) == 0
+
+
+@CERTIFIED
+async def test_an_answer_may_go_where_the_asking_client_may_send(world: World) -> None:
+    async with (
+        world.client("A", "guest") as client,
+        client.receiver("answers/guest") as answers,
+        client.sender(f"{ADDRESS}@C") as sender,
+    ):
+        request = query("org.amqpmesh.router")
+        request.reply_to = "answers/guest"
+        await sender.send(request)
+        assert status((await answers.receive()).message) == 200
+        request.reply_to = "answers/ops-1"
+        with pytest.raises(RejectedError):
+            await sender.send(request)
+
+
+@CERTIFIED
+async def test_a_request_in_several_frames_is_vouched_for(world: World) -> None:
+    world.listen("A", max_frame_size=512)
+    async with world.client("A", "ops-1") as client:
+        request = await a_change(world, "C")
+        request.application_properties["filler"] = "x" * 5_000
+        assert await ask(client, "C", request) == 200
+
+
+@CERTIFIED
+async def test_other_deliveries_have_no_vouch_and_come_byte_for_byte(world: World) -> None:
+    async with (
+        world.client("C", "guest") as far,
+        far.receiver("q") as receiver,
+        world.client("A", "guest") as near,
+    ):
+        message = Message("hello", delivery_annotations={"x-opt-mine": 1, "x-opt-mesh-vouch": b"x"})
+        async with near.sender("q") as sender, trio.open_nursery() as nursery:
+            nursery.start_soon(sender.send, message)
+            delivery = await receiver.receive()
+            delivery.accept()
+        expected = Message("hello", delivery_annotations={"x-opt-mine": 1}).encode()
+        assert delivery.payload == expected
+    assert world.vouches("A") == 0
+
+
+@CERTIFIED
+async def test_a_vouch_is_signed_by_a_certificate_that_was_renewed(world: World) -> None:
+    world.mesh.renew("A")
+    await trio.sleep(1)
+    async with world.client("A", "ops-1") as client:
+        assert await ask(client, "C", await a_change(world, "C")) == 200
