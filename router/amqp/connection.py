@@ -103,7 +103,7 @@ class Connection:
         #: For the owner of the connection.
         self.context: object = None
 
-        # SASL frames are never larger (§5.3.1). AMQP's may be, once the peer's protocol header has come.
+        # SASL frames are rarely larger (§5.3.1). AMQP's may be, once the peer's protocol header has come.
         self._reader = FrameReader(MIN_MAX_FRAME_SIZE)
         #: TLS or work of the SASL exchange is under way: input is not read until it is done.
         self._waiting = False
@@ -490,7 +490,7 @@ class Connection:
 
     def _send_negotiation(self) -> None:
         """Send what the negotiation has written."""
-        negotiation = self.negotiation
+        negotiation, self._reader.max_frame_size = self.negotiation, self.negotiation.max_frame_size
         if negotiation.out:
             self.out.extend(negotiation.out)
             is_amqp = negotiation.out.endswith(protocol_header(AMQP_ID))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.frames import SASL_FRAME, protocol_header
+from amqpmesh.router.amqp.frames import MIN_MAX_FRAME_SIZE, SASL_FRAME, protocol_header
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
@@ -60,6 +60,11 @@ class Negotiation:
         #: The octets that came in place of a protocol header of AMQP 1.0.
         self.foreign = b""
         self.out = bytearray()
+
+    @property
+    def max_frame_size(self) -> int:
+        """The octets of the largest frame that the peer may send before AMQP's own frames."""
+        return self.sasl.max_frame_size if self.in_sasl and self.sasl is not None else MIN_MAX_FRAME_SIZE
 
     def start(self) -> None:
         """Write a client's first header: the client speaks first (§2.2)."""

@@ -24,6 +24,8 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     MechanismError,
     ServerSide,
     Success,
+    Token,
+    TokenJudge,
     Turn,
     Work,
 )
@@ -31,6 +33,14 @@ from amqpmesh.router.amqp.standard.definitions import MIN_MAX_FRAME_SIZE, AmqpCo
 
 MAX_BODY_SIZE: Final = MIN_MAX_FRAME_SIZE - 8
 """The most octets of a SASL frame's body: the frame has at most 512 (§5.3.1), its header 8."""
+
+BESIDE_TOKEN: Final = 1024
+"""Octets of a frame beside the token that it carries: the host, the user, and the names of keys."""
+
+BEARERS: Final = frozenset({"OAUTHBEARER", "XOAUTH2"})
+"""The mechanisms that carry a token. A token rarely fits a frame of 512 octets, and cannot be split. So clients send
+larger ones, against §5.3.1, to a server that offers such a mechanism.
+"""
 
 
 @choices(Primitive.UBYTE)
@@ -133,6 +143,8 @@ class _Exchange(Generic[F]):
         self.mechanism: str | None = None
         self.reason = ""
         self.work: Work | None = None
+        #: The most octets of a frame of the peer's.
+        self.max_frame_size = MIN_MAX_FRAME_SIZE
         self._defers = defers
         self._frames = frames
         self._expected: tuple[type[object], ...] = ()
@@ -151,8 +163,8 @@ class _Exchange(Generic[F]):
         expected, self._expected = self._expected, ()  # the answer sets the frames that may come next
         if not body:
             raise framing_error("an empty SASL frame")
-        if len(body) > MAX_BODY_SIZE:
-            raise framing_error(f"a SASL frame of more than {MIN_MAX_FRAME_SIZE} octets")
+        if len(body) > self.max_frame_size - 8:
+            raise framing_error(f"a SASL frame of more than {self.max_frame_size} octets")
         frame, end = decode_composite(self._frames, body)
         if end != len(body):
             raise framing_error("a SASL frame with more than one value in it")
@@ -178,7 +190,7 @@ class SaslServer(_Exchange[ClientFrame]):
 
     Attributes: `hostname`: the host that the client asks for. `refused_user`: the user that the client named, if its
     authentication failed. `authenticator_error`: the exception of the authenticator, if any; the client learns only
-    `SYS`.
+    `SYS`. `token`: the content of the token by which the client has authenticated, if it has.
     """
 
     def __init__(
@@ -188,9 +200,12 @@ class SaslServer(_Exchange[ClientFrame]):
         *,
         external_user: str | None = None,
         defers: bool = False,
+        tokens: TokenJudge | None = None,
+        token_size: int = 0,
     ) -> None:
         """Args: mechanisms: names, in order of preference. external_user: the user that TLS has authenticated.
-        defers: the caller checks passwords (`work`), not `receive`.
+        defers: the caller checks passwords (`work`), not `receive`. tokens: for OAUTHBEARER and XOAUTH2. token_size:
+        octets of the largest token.
 
         Raises: CommandError: no mechanism, or an unknown one.
         """
@@ -199,11 +214,14 @@ class SaslServer(_Exchange[ClientFrame]):
         # proton's clients choose EXTERNAL wherever it is offered, and would always fail without a certificate.
         possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
         self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
-        self._side = ServerSide(authenticator, external_user)
+        self._side = ServerSide(authenticator, external_user, tokens)
+        if not BEARERS.isdisjoint(self._offered):
+            self.max_frame_size = max(self.max_frame_size, token_size + BESIDE_TOKEN)
         self._tell: Callable[[bytes], bytes | Work] = _refuse_message
         self.hostname: str | None = None
         self.refused_user: str | None = None
         self.authenticator_error: Exception | None = None
+        self.token: Token | None = None
 
     def ended_elsewhere(self, mechanism: str, user: str | None) -> None:
         """Note that the exchange has ended with success at the process that has handed the connection over."""
@@ -240,7 +258,7 @@ class SaslServer(_Exchange[ClientFrame]):
                 raise MechanismError("the client's nonce leaves no room for a challenge")
         except StopIteration as end:
             success: Success = end.value
-            self.user = success.user
+            self.user, self.token = success.user, success.token
             return self._end(SaslCode.OK, "", success.additional_data)
         except MechanismError as error:
             self.refused_user = error.user

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from amqpmesh.router.amqp.sasl.bearer import INVALID_TOKEN, BearerError, BearerResponse, oauthbearer, xoauth2
 from amqpmesh.router.amqp.sasl.scram import HASHES, ScramError, ScramServer
 
 SALT_SIZE = 32
@@ -85,12 +86,31 @@ class Authenticator(Protocol):
         """
 
 
+class Token(Protocol):
+    """The content of a bearer token that is valid."""
+
+    @property
+    def user(self) -> str:
+        """The user that it proves."""
+
+
+class TokenJudge(Protocol):
+    """The judge of bearer tokens. It is called between two frames of a connection, and blocks all connections."""
+
+    def judge(self, token: str) -> Token:
+        """Return the content of a token.
+
+        Raises: MechanismError: it is not valid. BusyError: its issuer's keys are not known yet.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSide:
     """The data of a server. `external_user`: the user that the layer below has authenticated, if any."""
 
     authenticator: Authenticator
     external_user: str | None = None
+    tokens: TokenJudge | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +124,14 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client is authenticated. `user` is None for ANONYMOUS. The data is sent with the outcome (§5.3.3.5)."""
+    """The client is authenticated. `user` is None for ANONYMOUS. The data is sent with the outcome (§5.3.3.5).
+
+    `token`: the content of the token that has proved the user, if one has.
+    """
 
     user: str | None
     additional_data: bytes | None = field(default=None, repr=False)
+    token: Token | None = field(default=None, repr=False)
 
 
 class Work:
@@ -306,6 +330,45 @@ def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
     yield Turn(b"", satisfied=True)
 
 
+# OAUTHBEARER (RFC 7628) and XOAUTH2
+
+
+def _judged(side: ServerSide, response: BearerResponse) -> Success:
+    """Return the success of a token. Raises: MechanismError; BusyError."""
+    if side.tokens is None:
+        raise MechanismError("no issuer of tokens is configured")
+    token = side.tokens.judge(response.token)
+    if response.authorization not in ("", token.user):
+        raise MechanismError("another authorization identity than the authenticated one", token.user)
+    return Success(token.user, token=token)
+
+
+def _oauthbearer_server(_mechanism: str, side: ServerSide) -> ServerConversation:
+    message = _text((yield b""))
+    try:
+        return _judged(side, oauthbearer(message))
+    except BearerError as error:
+        raise MechanismError(f"OAUTHBEARER: {error}") from None
+    except BusyError:
+        raise
+    except MechanismError:
+        yield INVALID_TOKEN  # the client answers it, and then fails
+        raise
+
+
+def _xoauth2_server(_mechanism: str, side: ServerSide) -> ServerConversation:
+    # Clients of AMQP do not expect the challenge with an error that XOAUTH2 has in mail: the outcome says enough.
+    try:
+        return _judged(side, xoauth2(_text((yield b""))))
+    except BearerError as error:
+        raise MechanismError(f"XOAUTH2: {error}") from None
+
+
+def _no_client(mechanism: str, _side: ClientSide) -> ClientConversation:
+    raise MechanismError(f"{mechanism} is for servers alone")
+    yield
+
+
 def _has_password(side: ClientSide) -> bool:
     return side.user is not None and side.password is not None
 
@@ -327,12 +390,18 @@ class Mechanism:
 
 _SCRAM = Mechanism(_scram_server, _scram_client, speaks=True, usable=_has_password)
 
+_NO_ONE: Callable[[ClientSide], bool] = lambda _side: False  # noqa: E731 - as `usable` is given below
+
 MECHANISMS: Mapping[str, Mechanism] = {
     "EXTERNAL": Mechanism(_external_server, _external_client, speaks=False, usable=lambda side: side.external),
     "SCRAM-SHA-512": _SCRAM,
     "SCRAM-SHA-256": _SCRAM,
     "SCRAM-SHA-1": _SCRAM,
+    "OAUTHBEARER": Mechanism(_oauthbearer_server, _no_client, speaks=True, usable=_NO_ONE),
+    "XOAUTH2": Mechanism(_xoauth2_server, _no_client, speaks=True, usable=_NO_ONE),
     "PLAIN": Mechanism(_plain_server, _plain_client, speaks=True, usable=_has_password),
+    # A peer without a user, which puts its token later (`$cbs`).
+    "MSSBCBS": Mechanism(_anonymous_server, _no_client, speaks=False, usable=_NO_ONE),
     "ANONYMOUS": Mechanism(_anonymous_server, _anonymous_client, speaks=False, usable=lambda _side: True),
 }
 """The mechanisms that we know, in decreasing order of strength."""
