@@ -34,6 +34,7 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
         yield from _duplicates(kind, [table.name for table in tables if table.name], "are named", repr)
     urls = [str(listener.endpoint) for listener in config.listeners if listener.endpoint.port]
     yield from _duplicates("listener", urls, "are at", str)
+    yield from _token_faults(config)
     for position, listener in enumerate(config.listeners):
         yield from _place_faults(config, f"listener[{position}]", (listener.endpoint,), is_mesh=listener.is_mesh)
     for position, connector in enumerate(config.connectors):
@@ -81,6 +82,23 @@ def _circular_links(config: RouterConfig) -> Iterator[tuple[str, str]]:
             other = met[link.connector, *back, link.address]
             yield f"link[{position}]", f"sends back the messages of {other!r}: they would go in a circle"
         met.setdefault((link.connector, *same, link.address), link.name)
+
+
+def _token_faults(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """Find tokens that prove nothing, and listeners that wait for tokens which nobody can make."""
+    yield from _duplicates("token_issuer", [each.issuer for each in config.token_issuers], "have the issuer", repr)
+    yield from _duplicates("token_key", [each.name for each in config.token_keys], "are named", repr)
+    for position, listener in enumerate(config.listeners):
+        if listener.bearers and not config.token_issuers:
+            yield f"listener[{position}].sasl", f"{' and '.join(listener.bearers)} need a table [[token_issuer]]"
+        if listener.cbs and not (config.token_issuers or config.token_keys):
+            yield f"listener[{position}].cbs", "needs a table [[token_issuer]] or [[token_key]]"
+    if config.policy is None:
+        for key, tables in (("token_issuer", config.token_issuers), ("token_key", config.token_keys)):
+            for position, each in enumerate(tables):
+                for name in ("groups", "tenant", "scopes"):
+                    if getattr(each, name):
+                        yield f"{key}[{position}].{name}", "does nothing without [policy]"
 
 
 def _duplicates(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from amqpmesh.router.config.consistency import disagreements, free_name, unbound
 from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
+from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
 from amqpmesh.router.config.observability import LogConfig, TelemetryConfig
 from amqpmesh.router.config.policy_file import PolicyConfig, load_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
@@ -46,6 +47,9 @@ __all__ = [
     "RouterConfig",
     "TelemetryConfig",
     "TlsConfig",
+    "TokenIssuerConfig",
+    "TokenKeyConfig",
+    "TokensConfig",
     "Watch",
     "WorkerConfig",
     "default_id",
@@ -81,8 +85,9 @@ def default_id() -> str:
 class RouterConfig(Limits):
     """A whole configuration.
 
-    `mesh`, `policy`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log` and `telemetry` are
-    tables of their own in the file. `worker` is not in the file: see `router.config.workers`.
+    `mesh`, `policy`, `tokens`, `token_issuers`, `token_keys`, `listeners`, `connectors`, `container_links`,
+    `addresses`, `elsewhere`, `log` and `telemetry` are tables of their own in the file. `worker` is not in the file:
+    see `router.config.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -96,6 +101,9 @@ class RouterConfig(Limits):
     login_queue: int = setting(default=1_000, low=1)
     mesh: MeshConfig | None = setting(default=None, apart=True)
     policy: PolicyConfig | None = setting(default=None, apart=True)
+    tokens: TokensConfig = setting(factory=TokensConfig, apart=True)
+    token_issuers: tuple[TokenIssuerConfig, ...] = setting(default=(), apart=True)
+    token_keys: tuple[TokenKeyConfig, ...] = setting(default=(), apart=True)
     listeners: tuple[ListenerConfig, ...] = setting(default=(), apart=True)
     connectors: tuple[ConnectorConfig, ...] = setting(default=(), apart=True)
     container_links: tuple[LinkConfig, ...] = setting(default=(), apart=True)
@@ -180,6 +188,9 @@ def load(file: Path) -> RouterConfig:
         _check_files(config.mesh, file, "mesh")
     if config.policy is not None:
         _check_content(load_policy, config.policy.file, file, "policy.file")
+    for key, tables in (("token_issuer", config.token_issuers), ("token_key", config.token_keys)):
+        for position, each in enumerate(tables):
+            _check_files(each, file, f"{key}[{position}]")
     for position, listener in enumerate(config.listeners):
         _check_files(listener, file, f"listener[{position}]")
         if listener.users is not None:
@@ -213,6 +224,9 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             telemetry=(
                 read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
             ),
+            tokens=read(TokensConfig, raw.get("tokens", {}), file=file, where="tokens"),
+            token_issuers=listed(TokenIssuerConfig, "token_issuer"),
+            token_keys=listed(TokenKeyConfig, "token_key"),
             listeners=listed(ListenerConfig, "listener", connections=router.connections, **limits),
             connectors=listed(ConnectorConfig, "connector", **limits),
             container_links=listed(LinkConfig, "link"),
@@ -224,7 +238,21 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-_TABLES = ("router", "log", "telemetry", "mesh", "policy", "listener", "connector", "link", "address", "elsewhere")
+_TABLES = (
+    "router",
+    "log",
+    "telemetry",
+    "mesh",
+    "policy",
+    "tokens",
+    "token_issuer",
+    "token_key",
+    "listener",
+    "connector",
+    "link",
+    "address",
+    "elsewhere",
+)
 
 
 def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
@@ -234,6 +262,10 @@ def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
             yield f"{where}.{item.name}", value
         elif isinstance(value, Table):
             yield from _files(value, f"{where}.{item.name}")
+        elif isinstance(value, tuple):
+            for position, each in enumerate(value):
+                if isinstance(each, Table):
+                    yield from _files(each, f"{where}.{item.name}[{position}]")
 
 
 def _check_files(shown: Table, file: Path, where: str) -> None:
@@ -263,7 +295,11 @@ def lines(config: RouterConfig) -> Iterator[str]:
         yield from written(config.mesh, "\n[mesh]")
     if config.policy is not None:
         yield from written(config.policy, "\n[policy]")
+    if config.token_issuers or config.token_keys:
+        yield from written(config.tokens, "\n[tokens]")
     for heading, tables in (
+        ("token_issuer", config.token_issuers),
+        ("token_key", config.token_keys),
         ("listener", config.listeners),
         ("connector", config.connectors),
         ("link", config.container_links),

@@ -10,8 +10,22 @@ from amqpmesh.router.config.redirect import PlaceConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import Endpoint, endpoint
 
-MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (
+    "ANONYMOUS",
+    "PLAIN",
+    "EXTERNAL",
+    "SCRAM-SHA-1",
+    "SCRAM-SHA-256",
+    "SCRAM-SHA-512",
+    "OAUTHBEARER",
+    "XOAUTH2",
+    "MSSBCBS",
+)
 PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2", "MSSBCBS")
+"""The mechanisms that need a token, at once or later."""
+
+_TOKENS_UNDER_TLS = "tokens are taken under TLS, or on loopback: set tls, or say insecure = true"
 
 ClientCertificate = Literal["none", "optional", "required"]
 ListenerRole = Literal["normal", "mesh"]
@@ -79,6 +93,7 @@ class ListenerConfig(Limits):
     strict_annotations: bool = setting(default=False)
     redirect: PlaceConfig | None = setting(default=None)
     manage: bool = setting(default=False)
+    cbs: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
 
     @property
@@ -101,11 +116,21 @@ class ListenerConfig(Limits):
         """True if it offers a mechanism that needs `users`."""
         return not PASSWORD_MECHANISMS.isdisjoint(self.sasl)
 
+    @property
+    def bearers(self) -> tuple[str, ...]:
+        """The mechanisms that it offers by which a client shows a token at its login."""
+        return tuple(name for name in self.sasl if name in ("OAUTHBEARER", "XOAUTH2"))
+
+    def takes_tokens(self, *, secured: bool) -> bool:
+        """Tell whether a client may show a token. Args: secured: it came by TLS."""
+        return secured or self.insecure or self.endpoint.loopback
+
     def mechanisms(self, *, secured: bool) -> tuple[str, ...]:
         """Return the mechanisms to offer a client, in the order of `sasl`.
 
         Args: secured: the client came by TLS. Without TLS a password would cross the network in clear text, and there
-            is no certificate to check, so PLAIN (unless the listener is `insecure`) and EXTERNAL are not offered.
+            is no certificate to check, so PLAIN (unless the listener is `insecure`) and EXTERNAL are not offered. A
+            token may cross a loopback network, too.
         Returns: for an empty `sasl`, ANONYMOUS: a peer that starts the SASL layer needs an offer.
         """
         if self.is_mesh and secured:
@@ -113,6 +138,8 @@ class ListenerConfig(Limits):
         if not self.sasl:
             return ("ANONYMOUS",)
         hidden = set() if secured else {"EXTERNAL"} if self.insecure else {"EXTERNAL", "PLAIN"}
+        if not self.takes_tokens(secured=secured):
+            hidden.update(TOKEN_MECHANISMS)
         return tuple(name for name in self.sasl if name not in hidden)
 
     @property
@@ -121,7 +148,9 @@ class ListenerConfig(Limits):
         if self.is_mesh:
             return self.endpoint.secure
         # Without amqps a peer can omit TLS, and its certificate with it.
-        return self.sasl_demanded or (self.endpoint.secure and self.tls is not None and self.tls.client == "required")
+        # With `cbs`, a peer without a user may do nothing before it has put a token.
+        by_certificate = self.endpoint.secure and self.tls is not None and self.tls.client == "required"
+        return self.sasl_demanded or by_certificate or self.cbs
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
@@ -131,6 +160,7 @@ class ListenerConfig(Limits):
                 ("users", lambda c: c.is_mesh and c.users is not None),
                 ("sasl", lambda c: c.is_mesh and c.sasl != ("ANONYMOUS",)),
                 ("insecure", lambda c: c.is_mesh and c.insecure),
+                ("cbs", lambda c: c.is_mesh and c.cbs),
             )
         ),
         Rule("cost", 'does nothing without role = "mesh"', lambda c: not c.is_mesh and c.cost != 1),
@@ -161,6 +191,9 @@ class ListenerConfig(Limits):
             'EXTERNAL needs client certificates: set tls with trust, and client = "optional" or "required"',
             lambda c: "EXTERNAL" in c.sasl and not (c.tls and c.tls.asks_clients),
         ),
+        Rule("cbs", "is required for MSSBCBS: cbs = true", lambda c: "MSSBCBS" in c.sasl and not c.cbs),
+        Rule("sasl", _TOKENS_UNDER_TLS, lambda c: c.bearers and not (c.tls or c.takes_tokens(secured=False))),
+        Rule("cbs", _TOKENS_UNDER_TLS, lambda c: c.cbs and not (c.tls or c.takes_tokens(secured=False))),
         Rule("users", "is required for PLAIN and SCRAM", lambda c: c.takes_passwords and not c.users),
         Rule("users", "does nothing without PLAIN or SCRAM", lambda c: c.users is not None and not c.takes_passwords),
     )

@@ -1,0 +1,1 @@
+"""Tokens that prove a peer: their signatures, their claims, and the identity that follows from them."""
