@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.telemetry.recording import Recording
+    from amqpmesh.router.tokens.judge import Tokens
     from amqpmesh.topology.vouching import Vouching
 
 Link: TypeAlias = IncomingLink | OutgoingLink
@@ -89,6 +90,8 @@ class Context:
         self.policy: Policy | None = None
         #: The vouches for clients, between routers; None: the mesh has no certificates, or the router is in none.
         self.vouching: Vouching | None = None
+        #: The judge of tokens; None: no token is taken.
+        self.tokens: Tokens | None = None
         #: The router takes nothing new.
         self.draining = False
 
@@ -152,10 +155,16 @@ class Context:
 
     # ------------------------------------------------------------------------------------------------------------ time
 
-    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
-        """Call `action` at `deadline`. It cannot be cancelled: the action must check that it is still wanted."""
-        self.timers.set(Errand(action), deadline)
+    def schedule(self, deadline: float, action: Callable[[], None]) -> Errand:
+        """Call `action` at `deadline`. If nobody cancels it, the action must check that it is still wanted."""
+        errand = Errand(action)
+        self.timers.set(errand, deadline)
         self.on_timer()
+        return errand
+
+    def cancel(self, errand: Errand) -> None:
+        """Drop an action that was scheduled; do nothing if it is done."""
+        self.timers.cancel(errand)
 
     def set_timer(self, owner: ConnectionRecord | Node, deadline: float | None) -> None:
         """Have `owner` looked at by `deadline`. If it has an earlier timer, that one is kept."""

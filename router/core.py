@@ -134,7 +134,7 @@ class Core:
         """
         negotiation = negotiation or Negotiation(
             server=True,
-            sasl=server_sasl(listener, secured=secured, certificate_user=certificate_user, users=users),
+            sasl=server_sasl(listener, users, self.context.tokens, secured=secured, certificate_user=certificate_user),
             sasl_required=listener.sasl_demanded,
             tls=listener.tls is not None and not secured,
         )
@@ -230,7 +230,7 @@ class Core:
         record.certificate_user = certificate_user
         assert record.listener is not None, "a listener offers the layer"
         record.engine.negotiation.sasl = server_sasl(
-            record.listener, secured=True, certificate_user=certificate_user, users=users
+            record.listener, users, self.context.tokens, secured=True, certificate_user=certificate_user
         )
         record.engine.secured()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
+from amqpmesh.router.amqp.sasl.mechanisms import TokenJudge
 from amqpmesh.router.config.limits import UINT_MAX
 from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.urls import is_loopback
@@ -88,14 +89,32 @@ def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> Co
 _shared: Final = lru_cache(maxsize=256)(_settings)
 
 
+class SizedTokenJudge(TokenJudge, Protocol):
+    """A judge of bearer tokens, and the octets of the largest."""
+
+    size: int
+
+
 def server_sasl(
-    listener: ListenerConfig, *, secured: bool, certificate_user: str | None, users: Users | None
+    listener: ListenerConfig,
+    users: Users | None,
+    tokens: SizedTokenJudge | None,
+    *,
+    secured: bool,
+    certificate_user: str | None,
 ) -> SaslServer | None:
     """Return the SASL exchange that a listener offers; None: it offers none."""
     mechanisms = _mechanisms(listener, secured)
     if not mechanisms:
         return None
-    return SaslServer(mechanisms, users or NOBODY, external_user=certificate_user, defers=True)
+    return SaslServer(
+        mechanisms,
+        users or NOBODY,
+        external_user=certificate_user,
+        defers=True,
+        tokens=tokens,
+        token_size=0 if tokens is None else tokens.size,
+    )
 
 
 @lru_cache(maxsize=256)

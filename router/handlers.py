@@ -7,8 +7,10 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.access import token_links, tokens
 from amqpmesh.router.access.change import check_login
 from amqpmesh.router.access.rights import admit
+from amqpmesh.router.access.token_links import TokenLink
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
@@ -31,6 +33,7 @@ from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, rememb
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import info
+from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
@@ -71,6 +74,7 @@ class Handlers:
         if self.mesh is not None:
             self.mesh.lost(record)
         self.containers.lost(record)
+        tokens.end(self._context, record)
 
     def _cannot_answer(
         self, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
@@ -127,7 +131,10 @@ class Handlers:
         if record.listener is not None and record.listener.redirect is not None:
             self._redirect(record, record.listener.redirect.place)
             return
-        if not (check_login(self._context, record) and admit(self._context, record)):
+        is_known = tokens.begin(self._context, record, sasl.token if isinstance(sasl, SaslServer) and shown else None)
+        if record.lost or not check_login(self._context, record):
+            return
+        if is_known and not admit(self._context, record):
             return
         if record.role == "mesh":
             engine.flow_state.container = intern(event.open.container_id)
@@ -213,8 +220,17 @@ class Handlers:
             self.mesh.attached(record, event)
         elif self.mesh is not None and record in self.mesh.neighbours:
             self.mesh.refuse_client(record)
+        elif record.token is not None and token_links.is_of_tokens(record, event):
+            self._take_token_link(record, event)
         else:
             self.attaching.answer(record, event.link, event.attach)
+
+    def _take_token_link(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+        try:
+            token_links.answer_attach(self._context, record, event)
+        except RefusedError as refusal:
+            event.link.refuse(refusal.error)
+            self.attaching.refused(record, event.link, refusal.error, refusal.reason)
 
     def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
         endpoint = event.link
@@ -241,9 +257,11 @@ class Handlers:
             self._context.dismantle(link)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
-        neighbour = event.link.context
-        if isinstance(neighbour, Neighbour) and self.mesh is not None:
-            self.mesh.transferred(neighbour, event)
+        link = event.link.context
+        if isinstance(link, Neighbour) and self.mesh is not None:
+            self.mesh.transferred(link, event)
+        elif isinstance(link, TokenLink):
+            link.received(event)
         else:
             transfer_received(self._context, event)
 
@@ -274,7 +292,7 @@ class Handlers:
         elif isinstance(link, IncomingLink) and flow.delivery_count is not None:
             link.flow_received(flow, self._context.now)
             self._context.touch_input(link)
-        elif isinstance(link, Neighbour):
+        elif isinstance(link, Neighbour | TokenLink):
             link.pump()
 
     def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
@@ -296,12 +314,14 @@ class Handlers:
             node.pool.drain(self._context.now)
             self._context.touch(node)
 
-    def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
+    def _window_opened(self, record: ConnectionRecord, event: events.WindowOpened) -> None:
         session = event.session
         stalled, session.stalled = session.stalled, {}
         resume_sending(self._context, stalled)
         if self.mesh is not None:
             self.mesh.window_opened(session)
+        if record.token is not None:
+            token_links.window_opened(record, session)
 
     def _relayed(self, _record: ConnectionRecord, _event: events.Relayed) -> None:
         """Do nothing: the event only ends a long run of relayed deliveries, so that other connections get a turn."""

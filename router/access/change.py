@@ -79,6 +79,8 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
             if record.inside:  # no group permits its links or refuses them, and imports are for each peer of a tenant
                 yield from _apply_to_links(context, record, None)
             continue
+        if record.token is not None and record.token.is_awaited:
+            continue
         admitted = policy.admit(record.peer)
         if admitted is None or admitted.peer.tenant != record.peer.tenant:
             refuse_connection(context, record, "its tenant has changed")
@@ -86,6 +88,13 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
             record.rights = admitted.rights
             yield from _apply_to_links(context, record, admitted.rights)
         yield
+
+
+def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> None:
+    """Judge the links of one connection by other rights, which are in force for new links already."""
+    context.kernel.epoch += 1  # addresses of anonymous senders are judged again
+    if record.incoming or record.outgoing:
+        context.chores.put_off(_apply_to_links(context, record, rights))
 
 
 def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights | None) -> Steps[None]:

@@ -114,6 +114,8 @@ def _rights(context: Context, record: ConnectionRecord) -> Rights | None:
     A policy that has just changed is in force at once, also where it has not been applied to links that exist.
     Raises: RefusedError: the peer is in no tenant any more, or in another one.
     """
+    if record.token is not None and record.token.is_awaited:
+        raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason="it has put no token yet")
     if not is_judged(context, record):
         return None
     rights = record.rights

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import Limits, ListenerConfig
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Node, NodeTable
+    from amqpmesh.router.model.peer_token import PeerToken
 
 
 class Origin(TypedDict, total=False):
@@ -80,6 +81,7 @@ class ConnectionRecord:
         "strict_annotations",
         "tls",
         "tls_requested",
+        "token",
         "trace_frames",
         "unfinished",
         "unsettled_after_detach",
@@ -130,6 +132,8 @@ class ConnectionRecord:
         self.peer = Peer(container_id="", host=host, **self.origin)
         #: What the policy lets the peer do; None: the policy does not rule the connection.
         self.rights: Rights | None = None
+        #: The token of the peer; None: it has shown none, and need not.
+        self.token: PeerToken | None = None
         #: True if the container accepts messages for nodes that do not exist.
         self.doubtful = False
         #: The peer's certificate, verified by TLS; DER.

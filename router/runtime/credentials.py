@@ -56,7 +56,7 @@ class Credentials:
         if tls is None:
             return cls(None, users)
         where = f"{where or listener.name}.tls"
-        password = "" if tls.key_password is None else _password(tls.key_password, f"{where}.key_password")
+        password = "" if tls.key_password is None else read_password(tls.key_password, f"{where}.key_password")
         try:
             context = server_context(
                 tls.certificate,
@@ -122,7 +122,7 @@ class ConnectorCredentials:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[1], None)
         where = where or connector.name
-        password = None if connector.password is None else _password(connector.password, f"{where}.password")
+        password = None if connector.password is None else read_password(connector.password, f"{where}.password")
         for place in connector.places:
             try:
                 client_sasl(connector, place.host, secured=place.secure, password=password)
@@ -164,7 +164,7 @@ def _unusable_file(error: OSError, file: Path | None, key: str) -> ConfigError:
     return ConfigError(str(error.filename or file), key, reason)
 
 
-def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:
+def read_password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return a configured password. Raises: ConfigError: it is missing or empty."""
     if given.env is not None:
         password = environment.get(given.env, "")

@@ -273,7 +273,9 @@ class HandOvers:
             if transport is None:
                 return False
             kept = record.engine.stop_keeping()
-            channel = self._channel_for(record, event) if kept and transport.can_move else None
+            # The token of a peer, and its expiry, stay with the worker that has judged it.
+            can_move = kept and transport.can_move and record.token is None
+            channel = self._channel_for(record, event) if can_move else None
             if channel is None:
                 return False
             transport.hold()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.policy_file import load_policy
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.runtime.token_keys import TokenFiles
 
 if TYPE_CHECKING:
     from amqpmesh.policies.policy import Policy
@@ -27,6 +28,7 @@ class Reloaded:
     accepting: dict[ListenerConfig, Credentials]
     connecting: dict[Connector, ConnectorCredentials]
     policy: Policy | None
+    tokens: TokenFiles | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +47,5 @@ class Reader:
             accepting={each: Credentials.load(each, mesh) for each in self.listeners},
             connecting={each: ConnectorCredentials.load(each.config, mesh) for each in self.connectors},
             policy=None if policy is None else load_policy(policy.file),
+            tokens=TokenFiles.read(self.current),
         )

@@ -46,6 +46,7 @@ from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
 from amqpmesh.router.runtime.streamed import StreamTransport
+from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import (
     Statistics,
 )
@@ -132,6 +133,7 @@ class Router(LinkFactory):
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
         self._telemetry: TelemetryWriter | None = None
+        self._key_readers: KeyReaders | None = None
         self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
@@ -159,6 +161,7 @@ class Router(LinkFactory):
         mesh = self.config.mesh
         member = self._member()
         policy = None if self.config.policy is None else await aside(load_policy, self.config.policy.file)
+        token_files = await aside(TokenFiles.read, self.config)
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
@@ -172,6 +175,9 @@ class Router(LinkFactory):
             core.on_demand.on_disconnect = self._on_demand.disconnect
             if policy is not None:
                 core.set_policy(policy, trio.current_time())
+            if token_files is not None:
+                core.context.tokens = tokens = tokens_of(self.config, token_files, self._wall)
+                self._key_readers = KeyReaders(self.config, tokens)
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             telemetry = self._record(core)
@@ -202,6 +208,8 @@ class Router(LinkFactory):
         self._nursery.start_soon(self._driver.run_chores)
         if telemetry is not None:
             self._nursery.start_soon(telemetry.run)
+        if self._key_readers is not None:
+            self._key_readers.start(self._nursery.start_soon)
         for each in bound:
             self._nursery.start_soon(
                 each.accept, self._admission.admit, None if each.config.endpoint.secure else self._poller
@@ -299,6 +307,9 @@ class Router(LinkFactory):
             self._membership.reload(core.mesh, trio.current_time())
         if read.policy is not None:
             core.set_policy(read.policy, trio.current_time())
+        if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
+            read.tokens.put_in_force(core.context.tokens)
+            self._key_readers.read_soon()
         self._credentials |= read.accepting
         end_logins(core.context, self._users)
         self._driver.settle()

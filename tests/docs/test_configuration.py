@@ -28,6 +28,9 @@ from amqpmesh.router.config.file import (
     RouterConfig,
     TelemetryConfig,
     TlsConfig,
+    TokenIssuerConfig,
+    TokenKeyConfig,
+    TokensConfig,
     parse,
 )
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
@@ -37,7 +40,7 @@ from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
-    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md", "tenant-limits.md")
+    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md", "tenant-limits.md", "tokens.md")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -62,6 +65,9 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[[group]]`": (GroupConfig, None),
     "`limits` of a group": (UserLimitsConfig, None),
     "`limits` of a tenant": (TenantLimitsConfig, UserLimitsConfig),
+    "`[tokens]`": (TokensConfig, None),
+    "`[[token_issuer]]`": (TokenIssuerConfig, None),
+    "`[[token_key]]`": (TokenKeyConfig, None),
     "`[log]`": (LogConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
 }

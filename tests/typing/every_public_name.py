@@ -104,6 +104,9 @@ from amqpmesh import (
     Target,
     Timestamp,
     TlsConfig,
+    TokenIssuerConfig,
+    TokenKeyConfig,
+    TokensConfig,
     UByte,
     UInt,
     ULong,
@@ -274,6 +277,13 @@ def configuration(folder: Path) -> RouterConfig:
         id="A",
         mesh=mesh,
         policy=PolicyConfig(file=folder / "policy.toml"),
+        tokens=TokensConfig(size=4096),
+        token_issuers=(
+            TokenIssuerConfig(issuer="https://login.example/", audience=("mesh",), jwks=folder / "keys.json"),
+        ),
+        token_keys=(
+            TokenKeyConfig(name="senders", keys=(PasswordConfig(env="KEY"),), audience=("amqps://mesh.example",)),
+        ),
         listeners=(public, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),

@@ -9,6 +9,7 @@ from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable
 from amqpmesh.router.config.file import lines
 from amqpmesh.router.runtime.segment_files import why_unusable
+from amqpmesh.router.runtime.token_keys import TokenFiles
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -27,6 +28,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 def check(given: argparse.Namespace) -> int:
     """Check a configuration. Returns: 0. Raises: ConfigError: `run` would refuse it. Ports are not tried."""
     config = configuration.effective(given)
+    TokenFiles.read(config)
     if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
         consequence = "the router runs, but records nothing until this is repaired"
         said = f"{given.config}: telemetry.directory: {reason}: {consequence}"
