@@ -18,6 +18,7 @@ from amqpmesh.policies.patterns import PatternTable, steps
 from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.renames import MOST_TOKENS, fault, renamed, wildcards
 from amqpmesh.router.config.policy_file import parse_policy
+from tests.support.worlds.tenant_judge import Judge
 
 SEND, RECEIVE = Use
 
@@ -198,54 +199,9 @@ def worlds(draw: st.DrawFn) -> Exports:
     return Exports(list(exports.values()), list(imports.values()))
 
 
-#: The patterns of this test, with those that are more specific first.
-ORDER: Final = ("x/o/1", "x/q", "x/o/#", "x/*", "x/#", "o/#", "p/*", "q", "#")
-
-
-def under(pattern: str, address: str) -> str | None:
-    """Return what the wildcard stands for, with the separator before it; None: the address is not there."""
-    head = pattern.rstrip("#*").rstrip("/")
-    if not pattern.endswith(("#", "*")):
-        return "" if address == pattern else None
-    if pattern == "#":
-        return f"/{address}"
-    if address == head:
-        return "" if pattern.endswith("#") else None
-    if not address.startswith(f"{head}/"):
-        return None
-    rest = address[len(head) :]
-    return rest if pattern.endswith("#") or "/" not in rest[1:] else None
-
-
-def simple(world: Exports, tenant: str, name: str, use: Use) -> tuple[str, str] | None:
-    """Return the owner and the address of a name; None: the tenant may not use it. A second judge, written plainly."""
-    imports = [each for each in world.imports if each.importer == tenant and under(each.pattern, name) is not None]
-    if not imports:
-        return tenant, name
-    taken = min(imports, key=lambda each: ORDER.index(each.pattern))
-    exports = [
-        each
-        for each in world.exports
-        if (each.exporter, each.importer) == (taken.exporter, tenant)
-        and use in each.may
-        and under(each.name, name) is not None
-    ]
-    if not exports:
-        return None
-    export = min(exports, key=lambda each: ORDER.index(each.name))
-    rest = under(export.name, name)
-    assert rest is not None
-    address = (export.pattern.rstrip("#*").rstrip("/") + rest).removeprefix("/" if export.pattern == "#" else "")
-    if not address or address.startswith("$"):
-        return None
-    if any(each.importer == export.exporter and under(each.pattern, address) is not None for each in world.imports):
-        return None
-    return export.exporter, address
-
-
 @given(worlds(), st.sampled_from(TENANTS), st.sampled_from(USED), st.sampled_from(Use))
 def test_a_simple_judge_finds_the_same_owner_of_each_name(world: Exports, tenant: str, name: str, use: Use) -> None:
-    expected = simple(world, tenant, name, use)
+    expected = Judge(world.exports, world.imports).owner(tenant, name, use)
     imported = world.imported(tenant, name)
     if imported is None:
         assert expected == (tenant, name)
@@ -259,13 +215,8 @@ def test_a_simple_judge_finds_the_same_owner_of_each_name(world: Exports, tenant
 
 @given(worlds(), st.sampled_from(TENANTS), st.sampled_from(TENANTS))
 def test_replies_go_from_an_exporter_to_its_importer_alone(world: Exports, sender: str, maker: str) -> None:
-    agreed = any(
-        export.replies
-        and (export.exporter, export.importer) == (sender, maker) == (taken.exporter, taken.importer)
-        and overlap(export.name, taken.pattern)
-        for export in world.exports
-        for taken in world.imports
-    )
+    names = (*USED, "x/a", "o/a", "p/a", "a")
+    agreed = sender != maker and Judge(world.exports, world.imports).may_answer(sender, maker, names)
     assert (world.replies(sender, maker) is not None) is agreed
 
 

@@ -1,0 +1,349 @@
+"""Random policies and traffic over random meshes: nothing of a tenant reaches another one that no export gives.
+
+A second judge (`tenant_judge`) decides what should be. Each tenant's own names have a word that no other tenant's have,
+so what a router says to a peer shows whose names it is from; and all tenants have some names in common.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import combinations, pairwise
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.exports import Use
+from amqpmesh.policies.policy import Policy
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
+from amqpmesh.router.amqp.standard.messaging import Source
+from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.policy_file import parse_policy
+from tests.support.worlds.network import Client, Sent, decoded, message
+from tests.support.worlds.tenant_judge import Judge
+from tests.support.worlds.tenants import Tenants, made
+
+NAMES: Final = ("operator", "red", "green", "blue")
+ADDRESSES: Final = (
+    AddressConfig(pattern="#/all", distribution=Distribution.MULTICAST),
+    AddressConfig(pattern="#/bad", dead_letter="dead"),
+)
+#: Names that all tenants have of their own.
+COMMON: Final = ("q", "q/all", "dead")
+DEAD: Final = "dead"
+
+
+def key(tenant: str) -> str:
+    return tenant.removeprefix("operator")
+
+
+def own(tenant: str) -> tuple[str, ...]:
+    """Return some of a tenant's addresses."""
+    return (
+        f"of-{tenant}/1",
+        f"of-{tenant}/all",
+        f"of-{tenant}/bad",
+        f"at-{tenant}/1",
+        f"at-{tenant}/all",
+        f"a-{tenant}",
+    )
+
+
+def offers(exporter: str, importer: str) -> tuple[tuple[str, str], ...]:
+    """Return patterns of addresses, each with the importer's name for it."""
+    return (
+        (f"of-{exporter}/#", f"in-{importer}/{NAMES.index(exporter)}/#"),
+        (f"at-{exporter}/*", f"in-{importer}/at{NAMES.index(exporter)}/*"),
+        (f"a-{exporter}", f"in-{importer}/a{NAMES.index(exporter)}"),
+        ("#", f"in-{importer}/each{NAMES.index(exporter)}/#"),
+    )
+
+
+def imported(importer: str) -> tuple[str, ...]:
+    """Return names that a tenant may import."""
+    ends = ("1", "all", "bad", "x/1")
+    return tuple(
+        name
+        for exporter in NAMES
+        if exporter != importer
+        for _, pattern in offers(exporter, importer)
+        for name in (
+            (pattern,)
+            if pattern[-1] not in "#*"
+            else (pattern[:-2], *(f"{pattern[:-1]}{end}" for end in (*ends, *own(exporter), *COMMON, "$management")))
+        )
+    )
+
+
+def random_policy(random: Random) -> tuple[Policy, Judge]:
+    text, rights = "", {}
+    lines = {each: {"exports": "", "imports": ""} for each in NAMES}
+    for exporter in NAMES:
+        for importer in NAMES:
+            for pattern, name in offers(exporter, importer) if exporter != importer else ():
+                if random.random() < 0.5:
+                    may = random.choice(['"send"', '"receive"', '"send", "receive"'])
+                    replies = random.choice(["true", "false"])
+                    names = f'pattern = "{pattern}", to = "{importer}", as = "{name}"'
+                    lines[exporter]["exports"] += f"{{ {names}, may = [{may}], replies = {replies} }},"
+                if random.random() < 0.7:
+                    taken = name if random.random() < 0.8 else name.replace("#", "1").replace("*", "1")
+                    lines[importer]["imports"] += f'{{ from = "{exporter}", pattern = "{taken}" }},'
+    for tenant in NAMES:
+        text += f'[[tenant]]\nname = "{tenant}"\nmatch = [{{ listener = "{tenant}" }}]\n'
+        text += "".join(f"{name} = [{given}]\n" for name, given in lines[tenant].items())
+        text += f'[[group]]\ntenant = "{tenant}"\nname = "all"\nmay = ["dynamic", "anonymous", "copy"]\n'
+        for use in Use:
+            patterns = random.choice([("#",), ("#",), (f"in-{tenant}/#", "q"), (f"of-{tenant}/#", "dead", "q/all")])
+            rights[key(tenant), use] = patterns
+            text += f"{use} = {list(patterns)}\n".replace("'", '"')
+    policy = parse_policy(tomllib.loads(text), Path("policy.toml"))
+    return policy, Judge(policy.exports.exports, policy.exports.imports, rights)
+
+
+class Traffic:
+    """Clients of all tenants at the routers of a mesh, with what each of them may see."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        routers = "ABCD"[: self.random.randint(2, 4)]
+        chain = list(pairwise(routers))
+        more = [each for each in combinations(routers, 2) if each not in chain and self.random.random() < 0.3]
+        policy, self.judge = random_policy(self.random)
+        empty = dict.fromkeys(NAMES, "")
+        self.world = Tenants(routers, [*chain, *more], *ADDRESSES, **empty)
+        self.world.change(policy)
+        self.clients = {
+            self.world.client(tenant, self.random.choice(routers), f"of-{tenant}-{number}"): tenant
+            for tenant in NAMES
+            for number in range(2)
+        }
+        self.receivers: dict[Receiver, tuple[Client, str]] = {}
+        self.senders: dict[Sender, tuple[Client, str | None]] = {}
+        #: Names of dynamic nodes, with their makers.
+        self.nodes: dict[str, Client] = {}
+        #: By message: the owner of its address at that time, and its address.
+        self.messages: dict[int, tuple[str, str]] = {}
+        self.accepted = self.refused = self.crossed = 0
+
+    def tenant(self, client: Client) -> str:
+        return key(self.clients[client])
+
+    def pick(self, use: Use) -> tuple[Client, str]:
+        """Return a client, and a name that it may use or not; often one that meets a link that exists."""
+        meeting = self.meeting(use) if self.random.random() < 0.7 else []
+        if meeting:
+            return self.random.choice(meeting)
+        client = self.random.choice(list(self.clients))
+        return client, self.random.choice(self.names(client))
+
+    def names(self, client: Client) -> list[str]:
+        """Return names that a client may know."""
+        tenant = self.clients[client]
+        return [*own(tenant), *COMMON, *imported(tenant)]
+
+    def meeting(self, use: Use) -> list[tuple[Client, str]]:
+        """Return who may use which name for the address of a link at random, preferably of another tenant."""
+        links = [*self.receivers.values()] if use is Use.SEND else [each for each in self.senders.values() if each[1]]
+        if not links:
+            return []
+        other, name = self.random.choice(links)
+        owner = self.judge.permitted(self.tenant(other), name or "", Use.RECEIVE if use is Use.SEND else Use.SEND)
+        found = [
+            (client, each)
+            for client in self.clients
+            for each in self.names(client)
+            if owner is not None and self.judge.permitted(self.tenant(client), each, use) == owner
+        ]
+        return [each for each in found if self.clients[each[0]] != self.clients[other]] or found
+
+    def check_link(self, client: Client, link: Receiver | Sender, *, permitted: bool) -> bool:
+        error = client.detached.get(link)
+        assert link.is_attached is permitted, (self.clients[client], error)
+        assert permitted or (error is not None and error.condition == "amqp:unauthorized-access")
+        self.refused += not permitted
+        return permitted
+
+    # -------------------------------------------------------------------------------------------------------- the steps
+
+    def receive(self) -> None:
+        client, name = self.pick(Use.RECEIVE)
+        permitted = self.judge.permitted(self.tenant(client), name, Use.RECEIVE) is not None
+        link = client.receiver(name, credit=1000)
+        if self.check_link(client, link, permitted=permitted):
+            self.receivers[link] = client, name
+
+    def attach(self) -> None:
+        client, name = self.pick(Use.SEND)
+        anonymous = self.random.random() < 0.3
+        permitted = anonymous or self.judge.permitted(self.tenant(client), name, Use.SEND) is not None
+        link = client.sender(None if anonymous else name)
+        if self.check_link(client, link, permitted=permitted):
+            self.senders[link] = client, None if anonymous else name
+
+    def make(self) -> None:
+        client = self.random.choice(list(self.clients))
+        link = client.receiver(None, source=Source(dynamic=True), credit=1000)
+        self.nodes[made(link)] = client
+        self.receivers[link] = client, made(link)
+
+    def send(self) -> None:
+        if not self.senders:
+            return
+        sender = self.random.choice(list(self.senders))
+        client, name = self.senders[sender]
+        is_anonymous = name is None
+        if name is None:
+            # A client may know names of any tenant's addresses: it only cannot reach them.
+            meeting = [each for one, each in self.meeting(Use.SEND) if one is client]
+            name = self.random.choice(meeting or [*self.names(client), self.pick(Use.SEND)[1]])
+        self.world.rest()
+        owner = self.judge.permitted(self.tenant(client), name, Use.SEND)
+        wanted = [] if owner is None else self.listening(owner)
+        if not sender.credit:
+            assert is_anonymous or not wanted, (self.clients[client], name, owner)
+            return
+        self.deliver(client, client.send(sender, self.numbered(name, owner)), owner, wanted, name)
+
+    def numbered(self, name: str, owner: tuple[str, str] | None) -> bytes:
+        number = len(self.messages)
+        self.messages[number] = owner or ("nobody's", "")
+        return message(f"number {number};", to=name)
+
+    def listening(self, owner: tuple[str, str]) -> list[Receiver]:
+        """Return the receivers of an address, whatever each of them calls it."""
+        return [
+            link
+            for link, (client, name) in self.receivers.items()
+            if self.judge.permitted(self.tenant(client), name, Use.RECEIVE) == owner
+        ]
+
+    def deliver(
+        self, client: Client, sent: Sent, owner: tuple[str, str] | None, wanted: list[Receiver], name: str
+    ) -> None:
+        """Let all clients take what comes, and check that exactly those get a message that should."""
+        got = self.take()
+        outcome = sent.outcome
+        where = self.clients[client], name, owner, outcome
+        expected = len(wanted) if name.endswith("/all") else min(1, len(wanted))
+        main = [link for link in got if link in wanted]
+        assert len(main) == expected, where
+        if owner is None:
+            assert isinstance(outcome, Rejected), where
+            self.refused += 1
+        elif wanted and not name.endswith("/bad"):
+            assert isinstance(outcome, Accepted), where
+            self.accepted += 1
+            self.crossed += owner[0] != self.tenant(client)
+        else:
+            assert not isinstance(outcome, Accepted), where
+        rest = [link for link in got if link not in wanted]
+        if rest:  # only a copy for the dead letters of the address' owner
+            assert owner is not None, where
+            assert name.endswith("/bad"), where
+            dead = self.listening((owner[0], DEAD))
+            assert len(rest) == 1, where
+            assert rest[0] in dead, where
+
+    def take(self) -> list[Receiver]:
+        """Let all clients take what has come, and return the links by which it came."""
+        got = []
+        for _ in range(3):  # the copy of a message that is rejected comes later
+            for client in self.clients:
+                for arrival in client.take():
+                    (number,) = re.findall(rb"number (\d+);", bytes(arrival.payload))
+                    _, address = self.messages[int(number)]
+                    got.append(arrival.link)
+                    is_bad = f"/{address}".endswith("/bad") and arrival.link in self.listening(
+                        self.messages[int(number)]
+                    )
+                    arrival.dispose(Rejected() if is_bad else Accepted(), settled=True)
+            self.world.mesh.run()
+        return got
+
+    def answer(self) -> None:
+        """Send to a dynamic node, whose name a client was given or has guessed."""
+        if not self.nodes:
+            return
+        client = self.random.choice(list(self.clients))
+        name, maker = self.random.choice(list(self.nodes.items()))
+        sender = client.sender(None if self.random.random() < 0.5 else name)
+        self.world.rest()
+        names = (*imported(self.clients[maker]), "q")
+        permitted = self.judge.may_answer(self.tenant(client), self.tenant(maker), names)
+        if not sender.credit:
+            assert not permitted
+            return
+        sent = client.send(sender, self.numbered(name, ("", name)))
+        got = self.take()
+        assert [self.receivers[link][0] for link in got] == [maker] * permitted, (self.clients[client], name)
+        assert isinstance(sent.outcome, Accepted) is permitted
+        self.crossed += permitted and self.tenant(client) != self.tenant(maker)
+        sender.detach(closed=True)
+        self.world.mesh.run()
+
+    def change(self) -> None:
+        """Change the policy: links that it does not permit any more, or whose name means something else, end."""
+        before = self.judge
+        policy, self.judge = random_policy(self.random)
+        self.world.change(policy)
+        links: list[tuple[Receiver | Sender, Client, str | None, Use]] = [
+            *((link, client, name, Use.RECEIVE) for link, (client, name) in self.receivers.items()),
+            *((link, client, name, Use.SEND) for link, (client, name) in self.senders.items()),
+        ]
+        for link, client, name, use in links:
+            if name is None or name in self.nodes:
+                continue
+            was, now = (each.permitted(self.tenant(client), name, use) for each in (before, self.judge))
+            if not self.check_link(client, link, permitted=was == now):
+                self.receivers.pop(link, None) if isinstance(link, Receiver) else self.senders.pop(link, None)
+
+    def run(self, steps: int) -> None:
+        actions = [
+            (8, self.receive),
+            (8, self.attach),
+            (2, self.make),
+            (20, self.send),
+            (5, self.answer),
+            (1, self.change),
+        ]
+        for _ in range(steps):
+            self.random.choices([each for _, each in actions], [weight for weight, _ in actions])[0]()
+        for client, tenant in self.clients.items():
+            self.check_words(client, tenant)
+        self.world.mesh.leave()
+
+    def check_words(self, client: Client, tenant: str) -> None:
+        """Check that the router has said nothing to a client that has a name of another tenant."""
+        foreign = re.compile("|".join(f"(of|at|a|in)-{each}" for each in NAMES if each != tenant))
+        for event in client.events:
+            said: list[object] = []
+            if isinstance(event, events.LinkAttached):
+                said.append(event.attach)
+            elif isinstance(event, events.LinkDetached | events.SessionEnded | events.ConnectionClosed):
+                said.append(event.error)
+            elif isinstance(event, events.DispositionReceived):
+                said.append(decoded(event.state))
+            for each in said:
+                # Dynamic nodes are named for their makers; and an export of all addresses has their names in its own.
+                text = re.sub(rf"(\$dynamic|in-{tenant})/[^\s']*", "", repr(each))
+                assert foreign.search(text) is None, (tenant, text)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_of_a_tenant_reaches_another_that_is_not_exported(seed: int) -> None:
+    traffic = Traffic(seed)
+    traffic.run(70)
+    assert traffic.refused
+    assert traffic.accepted
+
+
+def test_the_traffic_crosses_tenants() -> None:
+    traffic = Traffic(100)
+    traffic.run(150)
+    assert traffic.crossed > 3
