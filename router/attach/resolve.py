@@ -160,6 +160,7 @@ class Lookup:
         container = place.container
         there = self.place(found.name if container is None else f"{found.name}@{container}")
         if there.container != container or there.is_reserved or not found.exported.offers(there.name):
+            self._context.denied += 1
             raise refused(f"an alias leads from {found.name} out of {found.exported.key}")
         return Owner(found.tenant, there, found)
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.redirect import Redirect
+from amqpmesh.router.amqp.standard.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.config.file import AddressConfig, RedirectConfig
+from amqpmesh.router.attach.homes import Homes
+from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, RedirectConfig, WorkerConfig
 from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Direction
+from tests.support.peers.broker import Broker
 from tests.support.worlds.network import message
 from tests.support.worlds.tenants import Tenants, made, policy
 
@@ -106,6 +113,7 @@ def test_each_use_that_no_export_permits_is_refused(caplog: pytest.LogCaptureFix
             audit.receiver("billing.tax"),
             audit.sender("billing/invoices/7@B"),
             audit.receiver("billing.tax@A"),
+            audit.sender("billing/" + "x/" * 300),
         ]
     assert [refusal(audit, each) for each in refused] == [UNAUTHORIZED] * len(refused)
     assert "no export permits send to billing/invoices/7; its groups: all" in caplog.text
@@ -395,3 +403,65 @@ def test_what_is_imported_is_not_exported_again() -> None:
     c = world.client("c")
     assert refusal(c, c.sender("b/other")) is None
     assert refusal(c, c.sender("b/q")) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("way", ["link", "anonymous", "at a router"])
+def test_what_a_container_says_of_the_exporters_address_does_not_reach_an_importer(way: str) -> None:
+    place = RedirectConfig(network_host="10.0.0.2", port=5672, address="secret", follow="router")
+    world = tenants(AddressConfig(pattern="svc/*", redirect=place))
+    router = world.mesh["B" if way == "at a router" else "A"]
+    wanted: list[ConnectorConfig] = []
+    router.core.on_demand.on_connect = lambda config, _: wanted.append(replace(config, idle_time_out=0.0))
+    audit, billing = world.client("audit"), world.client("billing", "B" if way == "at a router" else "A")
+    own = billing.sender("svc/tax")
+    sender = audit.sender("billing.tax" if way == "link" else None)
+    sent = None if way == "link" else audit.send(sender, message(to=f"billing.tax{'@B' * (way == 'at a router')}"))
+    moved = Error(
+        condition=LinkCondition.REDIRECT,
+        description="secret",
+        info=info(Redirect(hostname=None, network_host="secret")),
+    )
+    broker = Broker(router, connector=wanted[0], refuses={"secret": moved})
+    world.mesh.run()
+    assert broker.asked
+    error = audit.detached[sender] if sent is None else getattr(sent.outcome, "error", None)
+    assert error is not None
+    assert error.condition == "amqp:not-found"
+    assert "secret" not in str(error)
+    assert "10.0.0.2" not in str(error)
+    told = billing.detached[own]
+    assert told is not None
+    assert told.condition == LinkCondition.REDIRECT, "the exporter's own clients are told"
+
+
+def test_an_importer_is_served_by_the_worker_that_the_exporters_address_lives_at() -> None:
+    world = tenants()
+    core = world.mesh["A"].core
+    homes = Homes(
+        core.context, core.lookup, WorkerConfig(name="A", number=1, count=8, folder=Path("/")), lambda _: True
+    )
+    found: dict[str, set[int | None]] = {"billing": set(), "audit": set()}
+    core.context.leads_away = lambda record, event: found[record.peer.tenant].add(homes.of_attach(record, event))
+    billing, audit = world.client("billing"), world.client("audit")
+    for number in range(6):
+        for each in found.values():
+            each.clear()
+        billing.sender(f"svc/{number}")
+        audit.sender(f"billing.{number}")
+        assert found["billing"] == found["audit"] != {None}
+    audit.receiver("billing.1")
+    assert None in found["audit"], "a link that is refused needs no other worker"
+
+
+def test_links_within_the_process_import_and_end_as_all_of_their_tenant() -> None:
+    offer = 'exports = [{ pattern = "q", to = "operator", as = "shop/q", may = ["receive"] }]'
+    world = Tenants("A", (), operator='imports = [{ from = "shop", pattern = "shop/#" }]', shop=offer)
+    inside, shop = world.client("operator"), world.client("shop")
+    inside.record.inside, inside.record.rights = True, None
+    links = [inside.receiver("shop/q"), inside.receiver("own")]
+    sent = shop.send(shop.sender("q"))
+    take(inside, 1)
+    assert sent.outcome == Accepted()
+    assert refusal(inside, inside.sender("shop/q")) == UNAUTHORIZED
+    world.change(policy(operator="", shop=offer))
+    assert [refusal(inside, each) for each in links] == [UNAUTHORIZED, None]
