@@ -213,6 +213,23 @@ def test_a_simple_judge_finds_the_same_owner_of_each_name(world: Exports, tenant
         assert world.is_offered(found.tenant, found.name, use)
 
 
+@pytest.mark.parametrize("name", ["all/$management", "all/$dynamic/n", "all/amqp$x", "all", "all/"])
+def test_an_export_of_all_addresses_gives_neither_the_routers_own_nor_an_empty_one(name: str) -> None:
+    export = Export(key="e", exporter="a", importer="b", pattern="#", name="all/#", may=frozenset(Use), replies=True)
+    world = Exports([export], [Import(key="i", exporter="a", importer="b", pattern="all/#")])
+    taken = world.imported("b", name)
+    assert taken is not None
+    assert world.crossing(taken, name, SEND) is None
+    assert world.crossing(taken, "all/q", SEND) is not None
+
+
+def test_an_import_that_takes_nothing_of_an_export_gives_no_answers() -> None:
+    export = Export(key="e", exporter="a", importer="b", pattern="q", name="x", may=frozenset({SEND}), replies=True)
+    for pattern, agreed in (("y", False), ("x", True)):
+        world = Exports([export], [Import(key="i", exporter="a", importer="b", pattern=pattern)])
+        assert (world.replies("a", "b") is export) is agreed
+
+
 @given(worlds(), st.sampled_from(TENANTS), st.sampled_from(TENANTS))
 def test_replies_go_from_an_exporter_to_its_importer_alone(world: Exports, sender: str, maker: str) -> None:
     names = (*USED, "x/a", "o/a", "p/a", "a")

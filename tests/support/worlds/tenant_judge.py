@@ -43,7 +43,7 @@ def specific(pattern: str) -> tuple[int, int]:
 
 @dataclass
 class Judge:
-    """What a policy says, line by line."""
+    """The lines of a policy, and their answers."""
 
     exports: Iterable[Export]
     imports: Iterable[Import]
