@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         LinkStatistics,
         ListenerStatistics,
         NodeStatistics,
+        PolicyStatistics,
         RouterStatistics,
         Statistics,
     )
@@ -171,6 +172,7 @@ __all__ = [
     "PasswordConfig",
     "PlaceConfig",
     "PolicyConfig",
+    "PolicyStatistics",
     "Primitive",
     "ProtocolError",
     "Reason",
@@ -316,6 +318,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "LinkStatistics",
                 "ListenerStatistics",
                 "NodeStatistics",
+                "PolicyStatistics",
                 "RouterStatistics",
                 "Statistics",
             ),

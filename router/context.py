@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.policies.policy_version import PolicyVersion
     from amqpmesh.router.amqp.events import Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
@@ -111,6 +112,8 @@ class Context:
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
         #: The users of a listener, once they were read again; None: it has none, or they were not.
         self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None
+        #: The owner: a neighbour has given a policy, which is to be judged.
+        self.on_policy: Callable[[str, PolicyVersion, bytes], object] = lambda *_: None
         #: Whether another worker shall serve the connection of an attach; then the event is not handled here.
         self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
         #: Handle an event again that could not be handled when it came.

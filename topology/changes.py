@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.topology.records import Name
 
 
@@ -94,6 +95,24 @@ class RevocationsChanged:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyFetched:
+    """A neighbour has given the policy that it offers; the router is to judge it."""
+
+    neighbour: str
+    version: PolicyVersion
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNotFetched:
+    """A neighbour has not given the policy that it offers."""
+
+    neighbour: str
+    version: PolicyVersion
+    reason: str
+
+
 Change: TypeAlias = (
     NeighbourUp
     | NeighbourDown
@@ -104,6 +123,8 @@ Change: TypeAlias = (
     | Dropped
     | IdentityConflict
     | RevocationsChanged
+    | PolicyFetched
+    | PolicyNotFetched
 )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from random import Random
 
+from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.topology.adjacency import Adjacency, Damping
 from amqpmesh.topology.changes import Damped, NeighbourDown, NeighbourUp, Refused
 from amqpmesh.topology.messages import Hello
@@ -16,7 +17,7 @@ class HelloProtocol:
     """The adjacencies of a router.
 
     `came_up` and `went_down` are called when an adjacency comes up or goes down; `advertised` when the link state may
-    have changed.
+    have changed; `policy` returns the policy that the router offers.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class HelloProtocol:
         came_up: Callable[[Adjacency, float], None],
         went_down: Callable[[Adjacency, float], None],
         advertised: Callable[[float], None],
+        policy: Callable[[], PolicyVersion | None],
     ) -> None:
         self.adjacencies: dict[Hashable, Adjacency] = {}
         self._contested: dict[Adjacency, None] = {}
@@ -38,6 +40,7 @@ class HelloProtocol:
         self._came_up = came_up
         self._went_down = went_down
         self._advertised = advertised
+        self._policy = policy
         self._number = 0
         settings = outbox.settings
         self._damping = Damping(settings.penalty_half_life, settings.penalty_most)
@@ -67,7 +70,14 @@ class HelloProtocol:
         settings = self._settings
         self._outbox.send(
             adjacency,
-            Hello(self._outbox.router, self._epoch, round(settings.hold * 1000), adjacency.seen, settings.area),
+            Hello(
+                self._outbox.router,
+                self._epoch,
+                round(settings.hold * 1000),
+                adjacency.seen,
+                settings.area,
+                self._policy(),
+            ),
         )
         self._timers.set(("hello", adjacency), now + settings.hello * self._jitter.uniform(0.75, 1.0))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.topology.address_book import AddressBook, Advert
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.changes import (
@@ -31,6 +32,7 @@ from amqpmesh.topology.messages import Acknowledgement, Hello, Records, Request,
 from amqpmesh.topology.origination import Originator
 from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.paths import Paths, preferred
+from amqpmesh.topology.policy_exchange import PolicyExchange
 from amqpmesh.topology.record_builder import RecordBuilder
 from amqpmesh.topology.records import (
     REVOCATION,
@@ -113,8 +115,15 @@ class Topology:
         # Seeded, so that the same calls give the same steps, and so that routers that start together do not send
         # together.
         seeded = jitter if jitter is not None else Random(f"{router} {epoch}")  # noqa: S311 - it spreads HELLOs
+        self._policies = PolicyExchange(self._outbox)
         self._hello_protocol = HelloProtocol(
-            self._outbox, epoch, seeded, self._adjacency_up, self._adjacency_down, self._links_changed
+            self._outbox,
+            epoch,
+            seeded,
+            self._adjacency_up,
+            self._adjacency_down,
+            self._links_changed,
+            lambda: self._policies.offer,
         )
         self._flooding = Flooding(
             self._outbox,
@@ -146,6 +155,7 @@ class Topology:
             "book": self._update_book,
             "dead": lambda origin, _: self.database.forget_pair(origin),
             "sweep": self._sweep,
+            "policy": self._policies.piece_is_late,
         }
         for signed in signer.records():
             self.database.accept(signed, 0.0, now)
@@ -221,6 +231,19 @@ class Topology:
     def renew(self, signer: Signer, now: float) -> Step:
         """Sign with another certificate from now on, and advertise everything again."""
         self._originator.renew(signer, now)
+        return self._finish(now)
+
+    def give_policy(self, version: PolicyVersion | None, data: bytes, now: float) -> Step:
+        """Offer a policy to the neighbours, and fetch newer ones from them. Args: version: None: there is none."""
+        self._policies.give(version, data, now)
+        for adjacency in self._hello_protocol.adjacencies.values():
+            if adjacency.up:
+                self._hello_protocol.send_hello(adjacency, now)
+        return self._finish(now)
+
+    def refuse_policy(self, version: PolicyVersion, now: float) -> Step:
+        """Fetch a policy no more, which this router has refused."""
+        self._policies.refuse(version, now)
         return self._finish(now)
 
     def handle_timer(self, now: float) -> Step:
@@ -332,6 +355,7 @@ class Topology:
         self._links_changed(now)
 
     def _adjacency_down(self, adjacency: Adjacency, now: float) -> None:
+        self._policies.gone(adjacency, now)
         self._flooding.adjacency_down(adjacency, now)
         self._links_changed(now)
 
@@ -357,6 +381,8 @@ class Topology:
             raise UnreadableError("area", f"of the area {message.area!r}")
         if isinstance(message, Hello):
             self._hello_protocol.receive_hello(adjacency, message, now)
+            if adjacency.up:
+                self._policies.heard(adjacency, message.policy, now)
             return
         neighbour = self._flooding.neighbours.get(adjacency.router) if adjacency.up else None
         if neighbour is None:
@@ -370,6 +396,8 @@ class Topology:
                 self._flooding.receive_records(neighbour, message, now)
             case Acknowledgement():
                 self._flooding.receive_acknowledgement(neighbour, message.acknowledged)
+            case _:
+                self._policies.receive(adjacency, message, now)
 
     # Timers
 

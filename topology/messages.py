@@ -7,6 +7,7 @@ in it, because their origins signed them.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from amqpmesh.policies.policy_version import LARGEST, MAX_NUMBER, PolicyVersion
 from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
 from amqpmesh.topology.schema import (
     Array,
@@ -37,6 +38,10 @@ AGE_MS: Final = Integer(0, 2**53 - 1)
 ANY_ID: Final = Text(MAX_ID, words="router id or empty")
 MAX_CERTIFICATES: Final = 8
 """Certificates of one origin in a summary: the one in use, its successor, and those that overlap with them."""
+PIECE: Final = 16 * 1024
+"""Octets of a piece of a policy: on a slow link it delays a HELLO by little."""
+POLICY_NUMBER: Final = Integer(1, MAX_NUMBER)
+DIGEST: Final = Binary(32)
 
 
 class SeenRouter(NamedTuple):
@@ -153,6 +158,12 @@ class Hello(Body):
         default=None,
     )
     area: str = item("a", AREA, "the area; adjacencies are within one area", default="")
+    policy: PolicyVersion | None = item(
+        "p",
+        Nullable(Row(PolicyVersion, (("version", POLICY_NUMBER), ("SHA-256 of the file", DIGEST)))),
+        "the policy that the sender can give",
+        default=None,
+    )
 
 
 @body("Summary", "lists the sender's records; the receiver sends those that are newer, or not in it")
@@ -204,9 +215,37 @@ class Acknowledgement(Body):
     area: str = item("a", AREA, "as in Hello", default="")
 
 
-Message: TypeAlias = Hello | Summary | Request | Records | Acknowledgement
+@body("PolicyRequest", "asks for the next piece of a policy that the receiver offers in its Hello")
+class PolicyRequest(Body):
+    """A message of type 6, which asks for a piece of a policy."""
 
-TYPES: Final[dict[int, type[Message]]] = {1: Hello, 2: Summary, 3: Request, 4: Records, 5: Acknowledgement}
+    digest: bytes = item("d", DIGEST, "SHA-256 of the policy's file")
+    offset: int = item("o", Integer(0, LARGEST), "the octets that the sender has")
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+@body("PolicyPiece", "answers a PolicyRequest")
+class PolicyPiece(Body):
+    """A message of type 7, which carries a piece of a policy."""
+
+    digest: bytes = item("d", DIGEST, "as in PolicyRequest")
+    offset: int = item("o", Integer(0, LARGEST), "as in PolicyRequest")
+    total: int = item("n", Integer(1, LARGEST), "the octets of the whole file")
+    data: bytes = item("b", Binary(PIECE), "the octets from the offset on")
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+Message: TypeAlias = Hello | Summary | Request | Records | Acknowledgement | PolicyRequest | PolicyPiece
+
+TYPES: Final[dict[int, type[Message]]] = {
+    1: Hello,
+    2: Summary,
+    3: Request,
+    4: Records,
+    5: Acknowledgement,
+    6: PolicyRequest,
+    7: PolicyPiece,
+}
 """The messages by their type."""
 
 _NUMBERS: Final = {form: number for number, form in TYPES.items()}

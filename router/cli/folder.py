@@ -5,15 +5,18 @@
 files are `ID.pem` and `ID.key`. Only their owner can read the key files, at any time.
 """
 
+import argparse
 import fcntl
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, ConfigError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConfigError
+from amqpmesh.router.cli import passwords
 from amqpmesh.topology.authority import Authority, certificate_pem, is_encrypted, revocations_pem
 from amqpmesh.topology.certificates import (
     AuthorityCertificate,
@@ -102,6 +105,11 @@ class AuthorityFolder:
         _write(self.issued, b"".join(map(certificate_pem, certificates)), _PUBLIC)
 
 
+def write_public(file: Path, octets: bytes) -> None:
+    """Write a file that all users may read. Raises: OSError."""
+    _write(file, octets, _PUBLIC)
+
+
 def write_certificate(file: Path, certificate: RouterCertificate) -> None:
     """Write a router's certificate. Raises: OSError."""
     _write(file, certificate_pem(certificate), _PUBLIC)
@@ -133,3 +141,51 @@ def _write(file: Path, octets: bytes, mode: int) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# ------------------------------------------------------------------------------------------------------- arguments
+
+
+def add_authority_options(command: argparse.ArgumentParser) -> None:
+    """Declare the arguments that lead to an authority."""
+    add_directory(command)
+    command.add_argument(
+        "--passphrase-file",
+        type=Path,
+        metavar="F",
+        help="read the passphrase of the authority's key from the first line of this file",
+    )
+
+
+def add_directory(command: argparse.ArgumentParser) -> None:
+    """Declare the argument with the folder of an authority."""
+    command.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(),
+        metavar="D",
+        help="the authority's folder; default: the current folder",
+    )
+
+
+def authority_of(given: argparse.Namespace) -> Authority:
+    """Return the authority that the arguments lead to. Raises: as `AuthorityFolder.authority`."""
+    return authority_in(AuthorityFolder(given.directory), given)
+
+
+def authority_in(folder: AuthorityFolder, given: argparse.Namespace) -> Authority:
+    """Return the authority of a folder; ask for its passphrase. Raises: as `AuthorityFolder.authority`."""
+    passphrase = passphrase_of(given)
+    if passphrase is None and folder.has_passphrase() and sys.stdin.isatty():
+        passphrase = passwords.from_person(f"passphrase of {folder.key}: ").encode()
+    return folder.authority(passphrase)
+
+
+def passphrase_of(given: argparse.Namespace) -> bytes | None:
+    """Return the passphrase in the file that was given; None: none was. Raises: CommandError: it is empty."""
+    if given.passphrase_file is None:
+        return None
+    passphrase = passwords.from_file(given.passphrase_file)
+    if not passphrase:
+        raise CommandError(f"{given.passphrase_file}: the passphrase is empty")
+    return passphrase.encode()

@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "receive": "receive messages",
     "status": "show the state of a running router",
     "user": "manage password users",
-    "policy": "check a policy, and ask what it permits",
+    "policy": "check a policy, ask what it permits, and give it to a mesh",
     "ca": "manage the certificates of a mesh",
     "pipeline": "analyse recorded telemetry with Spark",
     "routes": "apply link costs that `pipeline plan` proposed",

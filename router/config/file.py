@@ -22,7 +22,8 @@ from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfi
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
 from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
 from amqpmesh.router.config.observability import LogConfig, TelemetryConfig
-from amqpmesh.router.config.policy_file import PolicyConfig, load_policy
+from amqpmesh.router.config.policy_file import PolicyConfig
+from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
 from amqpmesh.router.config.tables import Table, declared, parsed, read, rows, setting, table, written
 from amqpmesh.router.config.users import Users
@@ -186,8 +187,9 @@ def load(file: Path) -> RouterConfig:
     config = parse(parsed(file), file)
     if config.mesh is not None:
         _check_files(config.mesh, file, "mesh")
-    if config.policy is not None:
-        _check_content(load_policy, config.policy.file, file, "policy.file")
+    policy = config.policy
+    if policy is not None:
+        _check_content(lambda _: read_policy(policy, config.mesh), policy.file, file, "policy.file")
     for key, tables in (("token_issuer", config.token_issuers), ("token_key", config.token_keys)):
         for position, each in enumerate(tables):
             _check_files(each, file, f"{key}[{position}]")

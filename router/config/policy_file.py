@@ -6,6 +6,7 @@ It is the same file at each router of a mesh, so nothing in it depends on a rout
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,17 +16,15 @@ from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
+from amqpmesh.policies.policy_version import LARGEST, MAX_NUMBER, PolicyVersion
 from amqpmesh.policies.tenants import Match, Tenant
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.exports import ExportConfig, ImportConfig, exports_of
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
-from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, parsed, rows, setting, table
+from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, parsed_text, rows, setting, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-LARGEST = 4 * 2**20
-"""Octets of the largest policy file: a policy of some ten thousand groups."""
 
 _TABLES = ("tenant", "group")
 
@@ -66,6 +65,8 @@ class PolicyConfig(Table):
 
     file: Path = setting()
     vouch: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    push: bool = setting(default=False)
+    signed: bool = setting(default=False)
 
 
 @table
@@ -172,13 +173,37 @@ def load_policy(file: Path) -> Policy:
 
     Raises: ConfigError: with the file, the key (`group[0].send`) and the reason.
     """
+    return policy_of(octets_of(file), file).policy
+
+
+def octets_of(file: Path) -> bytes:
+    """Return the octets of a policy file. Raises: ConfigError: it cannot be read, or is too large."""
     try:
-        size = file.stat().st_size
+        if file.stat().st_size > LARGEST:
+            raise ConfigError(str(file), "file", f"is larger than {LARGEST} octets")
+        return file.read_bytes()
     except OSError as error:
         raise ConfigError(str(file), "file", error.strerror or str(error)) from None
-    if size > LARGEST:
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """A policy, and the octets of its file."""
+
+    policy: Policy
+    version: PolicyVersion
+    data: bytes
+
+
+def policy_of(data: bytes, file: Path) -> PolicyText:
+    """Return the policy in the octets of a file. Args: file: named in errors. Raises: ConfigError: as `load_policy`."""
+    if len(data) > LARGEST:
         raise ConfigError(str(file), "file", f"is larger than {LARGEST} octets")
-    return parse_policy(parsed(file), file)
+    raw = parsed_text(data, file)
+    number = raw.pop("version", 0)
+    if type(number) is not int or not 0 <= number <= MAX_NUMBER:
+        raise ConfigError(str(file), "version", f"must be a number from 1 to {MAX_NUMBER}")
+    return PolicyText(parse_policy(raw, file), PolicyVersion.of(data, number), data)
 
 
 def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:

@@ -43,9 +43,15 @@ def parsed(file: Path) -> dict[str, Any]:
     Raises: ConfigError: it cannot be read, is not UTF-8, or not TOML; the reason has line and column.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return parsed_text(file.read_bytes(), file)
     except OSError as error:
-        reason = error.strerror or str(error)
+        raise ConfigError(str(file), "file", error.strerror or str(error)) from None
+
+
+def parsed_text(text: bytes, file: Path) -> dict[str, Any]:
+    """Return the document in the octets of a TOML file. Raises: as `parsed`."""
+    try:
+        return tomllib.loads(text.decode())
     except ValueError as error:
         reason = str(error)
     except RecursionError:

@@ -30,6 +30,7 @@ from amqpmesh.router.statistics.router_statistics import (
     LinkStatistics,
     ListenerStatistics,
     NodeStatistics,
+    PolicyStatistics,
     RouterStatistics,
     Statistics,
 )
@@ -185,6 +186,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
             lambda e: f"/{e.name}",
             called=lambda e: e.name,
         ),
+        EntityType("policy", PolicyStatistics, lambda s: s.policies, lambda e: f"/{e.file}"),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),

@@ -43,7 +43,7 @@ PAGE_VALUES: Final = MAX_VALUES * 3 // 4
 MAX_ATTRIBUTE_NAMES: Final = 200
 """Attribute names in a QUERY at most; there are fewer."""
 
-OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 501
+OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 409, 501
 
 _DESCRIPTIONS: Final = {
     OK: "OK",
@@ -51,6 +51,7 @@ _DESCRIPTIONS: Final = {
     FORBIDDEN: "Forbidden",
     NOT_FOUND: "Not Found",
     NOT_ALLOWED: "Method Not Allowed",
+    CONFLICT: "Conflict",
     NOT_IMPLEMENTED: "Not Implemented",
 }
 
@@ -76,7 +77,6 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
     message-id. Args: change: None: the sender may change nothing.
     """
     properties = request.application_properties
-    status = OK
     try:
         operation = _text(properties, "operation")
         if operation is None:
@@ -87,15 +87,24 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
             body = yield from _update(request, statistics, change)
         else:
             body = _operation(operation)(request)
-        description = _DESCRIPTIONS[OK]
     except RequestError as refusal:
-        status, body, description = refusal.status, {}, f"{_DESCRIPTIONS[refusal.status]}: {refusal}"
+        return refused(request, refusal)
+    return answer(request, OK, _DESCRIPTIONS[OK], body)
+
+
+def answer(request: Message, status: int, description: str, body: Value) -> Message:
+    """Return the answer to a request."""
     return Message(
         body,
         to=request.reply_to,
         correlation_id=request.message_id if request.correlation_id is None else request.correlation_id,
         application_properties={"statusCode": Int(status), "statusDescription": description},
     )
+
+
+def refused(request: Message, refusal: RequestError) -> Message:
+    """Return the answer to a request that is refused."""
+    return answer(request, refusal.status, f"{_DESCRIPTIONS[refusal.status]}: {refusal}", {})
 
 
 def goes_on(request: Message) -> bool:
@@ -232,6 +241,8 @@ def _operations_of(name: str) -> Value:
     known: dict[Any, Value] = {"READ": ["name", "identity"]}
     if TYPES[name].changeable:
         known["UPDATE"] = ["name", "identity"]
+    if name == f"{PREFIX}policy":
+        known["PUSH"] = ["digest", "offset", "total"]
     return known
 
 

@@ -26,6 +26,7 @@ from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.workers import Members, covers
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.policy_version import PolicyVersion
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
@@ -246,6 +247,16 @@ class MeshMember:
         """Advertise an address to the mesh; None: withdraw it."""
         self._apply(self.topology.advertise(tenant, name, advert, self._context.now))
 
+    def give_policy(self, version: PolicyVersion | None, data: bytes, now: float) -> None:
+        """Offer a policy to the neighbours. Args: as of `Topology.give_policy`."""
+        self._context.now = now
+        self._apply(self.topology.give_policy(version, data, self._context.now))
+
+    def refuse_policy(self, version: PolicyVersion, now: float) -> None:
+        """Fetch a policy no more."""
+        self._context.now = now
+        self._apply(self.topology.refuse_policy(version, self._context.now))
+
     def drain(self) -> None:
         """Withdraw all addresses, and let no path lead through this router."""
         self._apply(self.topology.drain(self._context.now))
@@ -352,6 +363,8 @@ class MeshMember:
                     addresses |= change.addresses
                 case changes.RevocationsChanged():
                     self.check()
+                case changes.PolicyFetched():
+                    self._context.on_policy(change.neighbour, change.version, change.data)
                 case changes.Refused(adjacency=Neighbour() as neighbour):
                     error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
                     self._close(neighbour, error)
@@ -404,6 +417,10 @@ class MeshMember:
                     reason=change.reason,
                     detail=change.detail,
                     count=change.count,
+                )
+            case changes.PolicyNotFetched():
+                log.warning(
+                    "policy not fetched", router=change.neighbour, version=change.version.number, reason=change.reason
                 )
             case changes.IdentityConflict():
                 log.error("duplicate router id", router=change.router, neighbours=", ".join(change.neighbours))

@@ -20,6 +20,8 @@ from amqpmesh.router.incremental import Steps
 from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service
+from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
+from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
@@ -61,8 +63,17 @@ lines a second at most.
 class ManagementNode(LinkFactory):
     """The management node: it answers one request after the other."""
 
-    def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
-        """Args: listener: the limits of the node's connection. survey: takes a snapshot of the router."""
+    def __init__(
+        self,
+        listener: ListenerConfig,
+        survey: Callable[[], Steps[Statistics]],
+        take_policy: Callable[[bytes], Awaitable[str | None]],
+    ) -> None:
+        """Args: listener: the limits of the node's connection. survey: takes a snapshot of the router.
+        take_policy: puts a policy in force; returns the reason why it is not.
+        """
+        self._take_policy = take_policy
+        self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._take_snapshot = survey
         self._snapshot: tuple[float, Statistics] | None = None
@@ -111,6 +122,7 @@ class ManagementNode(LinkFactory):
                 await self._answer(delivery)
 
     async def _answer(self, delivery: Delivery) -> None:
+        self._upload.forget(trio.current_time())
         try:
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
@@ -119,11 +131,15 @@ class ManagementNode(LinkFactory):
             if not self._may_have_answer(asking, delivery.message.reply_to):
                 delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
                 return
+            if delivery.message.application_properties.get("operation") == PUSH:
+                response = await self._pushed(delivery.message, asking)
+                delivery.accept()
+                await self._reply(delivery, response)
+                return
             statistics = await self._statistics(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
             response = await self._in_turns(service.respond(delivery.message, statistics, self._changes(asking)))
             delivery.accept()
-            with trio.move_on_after(REPLY_TIME):
-                await delivery.reply(response)
+            await self._reply(delivery, response)
         except AmqpMeshError as error:
             # An unknown message-format, or an answer that cannot be sent. If the connection has ended, the next request
             # raises.
@@ -133,6 +149,32 @@ class ManagementNode(LinkFactory):
             log.error("internal error", exception=error, address=service.ADDRESS)
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
+
+    async def _reply(self, delivery: Delivery, response: Message) -> None:
+        with trio.move_on_after(REPLY_TIME):
+            await delivery.reply(response)
+
+    async def _pushed(self, request: Message, asking: ConnectionRecord | VouchedPeer | None) -> Message:
+        """Take a piece of a policy; after the last one, put the policy in force."""
+        if not self._may_change(asking):
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        try:
+            data = self._upload.take(request, trio.current_time())
+            reason = None if data is None else await self._take_policy(data)
+            if reason is not None:
+                raise service.RequestError(service.CONFLICT, reason)
+        except service.RequestError as refusal:
+            return service.refused(request, refusal)
+        if data is not None:
+            self._snapshot = None
+        return service.answer(request, service.OK, "OK", {"complete": data is not None})
+
+    def _may_change(self, asking: ConnectionRecord | VouchedPeer | None) -> bool:
+        """Tell whether the sender of a request may make changes."""
+        assert self._driver is not None
+        if isinstance(asking, VouchedPeer):
+            return asking.may_change
+        return asking is not None and may_change(self._driver.core.context, asking)
 
     def _asking(self, delivery: Delivery) -> ConnectionRecord | VouchedPeer | None:
         """Return the sender of a request: its connection, or what its router says of it; None: it is not known."""
@@ -166,12 +208,10 @@ class ManagementNode(LinkFactory):
         driver = self._driver
         assert driver is not None
         who: dict[str, object]
-        if isinstance(asking, VouchedPeer):
-            if not asking.may_change:
-                return None
-            who = {"router": asking.router, "host": asking.peer.host, "user": asking.peer.user}
-        elif asking is None or not may_change(driver.core.context, asking):
+        if asking is None or not self._may_change(asking):
             return None
+        if isinstance(asking, VouchedPeer):
+            who = {"router": asking.router, "host": asking.peer.host, "user": asking.peer.user}
         else:
             who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig, load
-from amqpmesh.router.config.policy_file import load_policy
+from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
 from amqpmesh.router.runtime.token_keys import TokenFiles
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.policy import Policy
+    from amqpmesh.router.config.policy_file import PolicyText
     from amqpmesh.router.runtime.connectors import Connector
 
 NewConfig: TypeAlias = RouterConfig | Path | Callable[[], RouterConfig] | None
@@ -27,7 +27,7 @@ class Reloaded:
     config: RouterConfig | None
     accepting: dict[ListenerConfig, Credentials]
     connecting: dict[Connector, ConnectorCredentials]
-    policy: Policy | None
+    policy: PolicyText | None
     tokens: TokenFiles | None
 
 
@@ -46,6 +46,6 @@ class Reader:
             config=load(config) if isinstance(config, Path) else config() if callable(config) else config,
             accepting={each: Credentials.load(each, mesh) for each in self.listeners},
             connecting={each: ConnectorCredentials.load(each.config, mesh) for each in self.connectors},
-            policy=None if policy is None else load_policy(policy.file),
+            policy=None if policy is None else read_policy(policy, mesh),
             tokens=TokenFiles.read(self.current),
         )

@@ -21,7 +21,7 @@ from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.arguments import demand_trio
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
-from amqpmesh.router.config.policy_file import load_policy
+from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
 from amqpmesh.router.incremental import Steps, run_to_end
@@ -42,6 +42,7 @@ from amqpmesh.router.runtime.heap import RouterMemory
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.on_demand_connectors import OnDemand
+from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
@@ -128,7 +129,8 @@ class Router(LinkFactory):
         # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = InProcess(self._stream_listener)
-        self._management = ManagementNode(self._stream_listener, self._take_snapshot)
+        self._policies = PolicyStore(config)
+        self._management = ManagementNode(self._stream_listener, self._take_snapshot, self._policies.take)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
@@ -160,7 +162,7 @@ class Router(LinkFactory):
         await trio.lowlevel.checkpoint()
         mesh = self.config.mesh
         member = self._member()
-        policy = None if self.config.policy is None else await aside(load_policy, self.config.policy.file)
+        policy = None if self.config.policy is None else await aside(partial(read_policy, self.config.policy), mesh)
         token_files = await aside(TokenFiles.read, self.config)
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
@@ -173,8 +175,6 @@ class Router(LinkFactory):
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
-            if policy is not None:
-                core.set_policy(policy, trio.current_time())
             if token_files is not None:
                 core.context.tokens = tokens = tokens_of(self.config, token_files, self._wall)
                 self._key_readers = KeyReaders(self.config, tokens)
@@ -200,6 +200,8 @@ class Router(LinkFactory):
             self._serve_accepted,
             self._served,
         )
+        if policy is not None:
+            self._policies.begin(self._driver, self._nursery.start_soon, policy)
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)
         self._management.begin(self._driver, self._start_inside)
@@ -306,7 +308,7 @@ class Router(LinkFactory):
         if self._membership is not None and core.mesh is not None:
             self._membership.reload(core.mesh, trio.current_time())
         if read.policy is not None:
-            core.set_policy(read.policy, trio.current_time())
+            self._policies.put_in_force(read.policy)
         if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
             read.tokens.put_in_force(core.context.tokens)
             self._key_readers.read_soon()
@@ -350,6 +352,7 @@ class Router(LinkFactory):
             told,
             listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
             connectors=connectors,
+            policies=self._policies.statistics(),
             container_links=tuple(explained(each, connectors) for each in told.container_links),
         )
 

@@ -87,6 +87,27 @@ class ListenerStatistics:
     """The cost of its connections to neighbours, unless a neighbour has its own cost."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStatistics:
+    """The policy in force, and the last one that the router has refused."""
+
+    file: str
+    version: int
+    """The version in the file; 0: it has none."""
+    digest: str
+    """SHA-256 of the file, in hexadecimal digits."""
+    tenants: int
+    groups: int
+    push: bool
+    """The router takes policies that are pushed to it or to its neighbours."""
+    refused_version: int | None
+    """The version of the last policy that the router has refused since the one in force came; unset: none."""
+    refused_digest: str | None
+    """Its digest."""
+    refused_reason: str | None
+    """The reason."""
+
+
 class ConnectorState(StrEnum):
     """The state of a connector."""
 
@@ -345,6 +366,8 @@ class Statistics:
     listeners: tuple[ListenerStatistics, ...] = ()
     connectors: tuple[ConnectorStatistics, ...] = ()
     container_links: tuple[ContainerLinkStatistics, ...] = ()
+    policies: tuple[PolicyStatistics, ...] = ()
+    """The policy of the router; none: it has none."""
     connections: tuple[ConnectionStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
     addresses: tuple[AddressStatistics, ...] = ()

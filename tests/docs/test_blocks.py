@@ -53,6 +53,7 @@ RUN: Final = {
     ("operate/mesh.md", "toml"): "test_blocks",
     ("operate/policy.md", "console"): "test_policy",
     ("operate/policy.md", "toml"): "test_policy",
+    ("operate/policy-push.md", "toml"): "test_policy",
     ("operate/tenant-limits.md", "toml"): "test_policy",
     ("operate/security.md", "console"): "test_operations",
     ("start/tutorial.md", "console"): "test_tutorial",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from amqpmesh.router.cli.main import main
 from amqpmesh.router.config.file import load
+from amqpmesh.router.config.policy_file import PolicyConfig, load_policy
+from amqpmesh.router.config.tables import read
 from tests.docs.pages import blocks, commands
 
 PAGE = "operate/policy.md"
@@ -45,6 +48,15 @@ def run_commands(page: str, capsys: pytest.CaptureFixture[str]) -> None:
             status = main(given)
             assert capsys.readouterr().out.splitlines() == command.output
             assert status == (5 if any(": no:" in each or "refused" in each for each in command.output) else 0)
+
+
+def test_the_page_on_pushing_shows_a_configuration_and_a_version(tmp_path: Path) -> None:
+    config, version = blocks("operate/policy-push.md", "toml")
+    (tmp_path / "policy.toml").write_text(version.text)
+    assert load_policy(tmp_path / "policy.toml").groups == ()
+    table = read(PolicyConfig, tomllib.loads(config.text)["policy"], file=tmp_path / "router.toml", where="policy")
+    assert table.push
+    assert table.signed
 
 
 def test_the_limits_of_the_page_are_right(tmp_path: Path) -> None:

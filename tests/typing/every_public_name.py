@@ -77,6 +77,7 @@ from amqpmesh import (
     PasswordConfig,
     PlaceConfig,
     PolicyConfig,
+    PolicyStatistics,
     Primitive,
     ProtocolError,
     Reason,
@@ -308,6 +309,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
     for bound in statistics.container_links:
         waits = "" if bound.state is ContainerLinkState.ATTACHED else f"waits: {bound.reason}"
         yield f"{bound.node} {bound.address} {waits}"
+    policy: PolicyStatistics
+    for policy in statistics.policies:
+        yield f"{policy.file} {policy.version} {policy.refused_reason or ''}"
     connection: ConnectionStatistics
     for connection in statistics.connections:
         ours = connection.direction is ConnectionDirection.OUT

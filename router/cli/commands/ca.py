@@ -5,15 +5,23 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import arguments, passwords
+from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.folder import NAME, AuthorityFolder, write_certificate, write_key
+from amqpmesh.router.cli.folder import (
+    NAME,
+    AuthorityFolder,
+    add_authority_options,
+    add_directory,
+    authority_in,
+    passphrase_of,
+    write_certificate,
+    write_key,
+)
 from amqpmesh.router.cli.output.terminal import table
 from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
 from amqpmesh.topology.certificates import CertificateError, RouterCertificate, mesh_refusal
@@ -38,7 +46,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     )
     init.add_argument("--mesh", metavar="NAME", type=_mesh, default="mesh", help="the mesh's name; default: mesh")
     _add_days(init, f"{AUTHORITY_DAYS}")
-    _add_options(init)
+    add_authority_options(init)
     _add_force(init)
     init.set_defaults(command=make)
 
@@ -51,7 +59,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     )
     issue.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
     _add_days(issue, f"{ROUTER_DAYS}")
-    _add_options(issue)
+    add_authority_options(issue)
     _add_force(issue)
     issue.set_defaults(command=issue_one)
 
@@ -68,7 +76,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         "--authority", action="store_true", help="renew the authority's certificate; issued certificates stay valid"
     )
     _add_days(renew, f"{ROUTER_DAYS}, with --authority {AUTHORITY_DAYS}")
-    _add_options(renew)
+    add_authority_options(renew)
     renew.set_defaults(command=renew_one)
 
     revoke = actions.add_parser(
@@ -86,7 +94,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         action="append",
         help="revoke only this certificate; may be repeated; `amqpmesh ca show` prints serial numbers",
     )
-    _add_options(revoke)
+    add_authority_options(revoke)
     revoke.set_defaults(command=revoke_some)
 
     show = actions.add_parser(
@@ -95,7 +103,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         description="Print the authority and the certificates that it issued. This needs no key. Times are UTC.",
         epilog=EPILOG,
     )
-    _add_directory(show)
+    add_directory(show)
     show.set_defaults(command=show_all)
 
 
@@ -109,33 +117,13 @@ def _add_force(command: argparse.ArgumentParser) -> None:
     command.add_argument("--force", action="store_true", help="replace existing files")
 
 
-def _add_options(command: argparse.ArgumentParser) -> None:
-    _add_directory(command)
-    command.add_argument(
-        "--passphrase-file",
-        type=Path,
-        metavar="F",
-        help="read the passphrase of the authority's key from the first line of this file",
-    )
-
-
-def _add_directory(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--directory",
-        type=Path,
-        default=Path(),
-        metavar="D",
-        help="the authority's folder; default: the current folder",
-    )
-
-
 # --------------------------------------------------------------------------------------------------------- the actions
 
 
 def make(given: argparse.Namespace) -> int:
     """Make an authority. Returns: 0. Raises: CommandError, ThereAlreadyError, OSError."""
     folder = AuthorityFolder(given.directory)
-    passphrase = _passphrase(given)
+    passphrase = passphrase_of(given)
     with folder.locked():
         if not given.force:
             folder.demand_absent(folder.trust, folder.key, folder.issued)
@@ -153,7 +141,7 @@ def issue_one(given: argparse.Namespace) -> int:
     """Issue a certificate. Returns: 0. Raises: CommandError, ConfigError, ThereAlreadyError, OSError."""
     folder = AuthorityFolder(given.directory)
     file, key_file = folder.of_router(given.router)
-    authority = _authority(folder, given)
+    authority = authority_in(folder, given)
     with folder.locked():
         if not given.force:
             folder.demand_absent(file, key_file)
@@ -172,7 +160,7 @@ def issue_one(given: argparse.Namespace) -> int:
 def renew_one(given: argparse.Namespace) -> int:
     """Renew certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     folder = AuthorityFolder(given.directory)
-    authority = _authority(folder, given)
+    authority = authority_in(folder, given)
     if given.authority:
         return _renew_authority(folder, authority, given)
     file, _ = folder.of_router(given.router)
@@ -196,7 +184,7 @@ def renew_one(given: argparse.Namespace) -> int:
 def revoke_some(given: argparse.Namespace) -> int:
     """Revoke certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     folder = AuthorityFolder(given.directory)
-    authority = _authority(folder, given)
+    authority = authority_in(folder, given)
     with folder.locked():
         issued, last = folder.certificates(), folder.revocations()
         revoked = _serials(last)
@@ -246,22 +234,6 @@ def _renew_authority(folder: AuthorityFolder, authority: Authority, given: argpa
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
-
-
-def _authority(folder: AuthorityFolder, given: argparse.Namespace) -> Authority:
-    passphrase = _passphrase(given)
-    if passphrase is None and folder.has_passphrase() and sys.stdin.isatty():
-        passphrase = passwords.from_person(f"passphrase of {folder.key}: ").encode()
-    return folder.authority(passphrase)
-
-
-def _passphrase(given: argparse.Namespace) -> bytes | None:
-    if given.passphrase_file is None:
-        return None
-    passphrase = passwords.from_file(given.passphrase_file)
-    if not passphrase:
-        raise CommandError(f"{given.passphrase_file}: the passphrase is empty")
-    return passphrase.encode()
 
 
 def _issue(authority: Authority, given: argparse.Namespace, key: Ed25519PublicKey) -> RouterCertificate:

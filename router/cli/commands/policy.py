@@ -1,4 +1,4 @@
-"""`amqpmesh policy`: check a policy file, and ask what it permits."""
+"""`amqpmesh policy`: check a policy file, ask what it permits, and give it to a mesh."""
 
 import argparse
 import sys
@@ -17,6 +17,7 @@ from amqpmesh.router.access.needs import needed
 from amqpmesh.router.address_syntax import refusal, split
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.policy_push import declare_push, declare_sign
 from amqpmesh.router.config.policy_file import load_policy
 
 _SHOWN: Final = (
@@ -66,6 +67,21 @@ def declare(command: argparse.ArgumentParser) -> None:
     for managed in Manage:
         asked.add_argument(f"--manage-{managed}", action="store_true", help=f"{managed} at the management node")
     tested.set_defaults(command=test)
+
+    pushed = actions.add_parser(
+        "push",
+        help="give a policy to all routers of a mesh",
+        description="Push a policy to a router. It checks, stores and applies it, and gives it to its neighbours, and "
+        "so on. Print the answer of each router. A router takes part if it has [policy] push = true.",
+    )
+    declare_push(pushed)
+    to_sign = actions.add_parser(
+        "sign",
+        help="sign a policy with the key of the mesh's authority",
+        description="Sign a policy with the key of the mesh's authority. Routers with [policy] signed = true take "
+        "no other.",
+    )
+    declare_sign(to_sign)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:

@@ -92,7 +92,7 @@ def _object(entities: Entities) -> dict[str, Any]:
     """Return all entities by type: a list, or one object if there is never more than one of the type."""
     told: dict[str, Any] = {}
     for kind, found in entities.items():
-        if kind in ("router", "mesh"):
+        if kind in ("router", "mesh", "policy"):
             told[kind] = found[0] if found else None
         else:
             told[f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")] = found

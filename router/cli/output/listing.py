@@ -18,6 +18,8 @@ def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
     yield from _router(router)
     for mesh in entities["mesh"]:
         yield from _mesh(mesh)
+    for policy in entities["policy"]:
+        yield from _policy(policy)
     containers = {each["number"]: _container(each, own) for each in entities["connection"]}
     decided = [each for each in entities["address"] if each.get("decided")]
     listed = {**entities, "address": _addresses(entities), "decided": decided}
@@ -48,6 +50,13 @@ def _mesh(mesh: Entity) -> Iterator[str]:
     dropped = {name.removeprefix(begin): count for name, count in mesh.items() if name.startswith(begin) and count}
     if dropped:
         yield "advertisements dropped: " + ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+
+
+def _policy(policy: Entity) -> Iterator[str]:
+    version = f"version {policy['version']}, " if policy["version"] else ""
+    yield f"policy {version}{policy['digest'][:12]}, tenants {policy['tenants']:,}, groups {policy['groups']:,}"
+    if policy["refused_reason"] is not None:
+        yield f"policy version {policy['refused_version']} refused: {policy['refused_reason']}"
 
 
 def _addresses(entities: Entities) -> list[Entity]:

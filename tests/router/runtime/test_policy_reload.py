@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from amqpmesh import LinkDetachedError, Router, connect
-from amqpmesh.policies.policy import Policy
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config.file import PolicyConfig
+from amqpmesh.router.config.file import MeshConfig, PolicyConfig
+from amqpmesh.router.config.policy_file import PolicyText
 from amqpmesh.router.runtime import reload
 
 POLICY = '[[group]]\nname = "g"\nreceive = {}\nsend = ["q"]\n'
@@ -63,13 +63,13 @@ async def test_links_within_the_process_are_the_programs_own(tmp_path: Path) -> 
 async def test_a_policy_is_read_aside_while_messages_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(POLICY.format('["q"]'))
-    read, passed = reload.load_policy, threading.Event()
+    read, passed = reload.read_policy, threading.Event()
 
-    def slow(file: Path) -> Policy:
+    def slow(config: PolicyConfig, mesh: MeshConfig | None) -> PolicyText:
         assert passed.wait(30), "the loop stood still while the policy was read"
-        return read(file)
+        return read(config, mesh)
 
-    monkeypatch.setattr(reload, "load_policy", slow)
+    monkeypatch.setattr(reload, "read_policy", slow)
     async with (
         Router(id="A", policy=PolicyConfig(file=file)) as router,
         router.receiver("q") as receiver,

@@ -197,9 +197,9 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "router", "routes"),
+        *("own_connection", "policy", "router", "routes"),
     ]
-    assert (told["mesh"], told["neighbours"]) == (None, [])
+    assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"
     assert told["router"]["started_at"] == statistics.router.started_at
     listener = dict(told["listeners"][0])
