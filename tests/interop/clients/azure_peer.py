@@ -6,12 +6,14 @@ import argparse
 import faulthandler
 import json
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from azure.eventhub._pyamqp import client
-from azure.eventhub._pyamqp.authentication import SASLPlainAuth
+from azure.eventhub._pyamqp.authentication import AccessToken, JWTTokenAuth, SASLPlainAuth, SASTokenAuth
 from azure.eventhub._pyamqp.sasl import SASLAnonymousCredential
 
 # The stack has no type hints.
@@ -32,6 +34,9 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds until the client gives up")
     parser.add_argument("--user")
     parser.add_argument("--password")
+    parser.add_argument("--token", type=Path, help="file with a token, which is put by claims-based security")
+    parser.add_argument("--key", help="NAME=SECRET: sign tokens for --audience, and put them")
+    parser.add_argument("--audience", default="amqps://mesh.example/")
     parser.add_argument("--trust", help="PEM file of the authority")
     return parser
 
@@ -42,7 +47,13 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     faulthandler.dump_traceback_later(options.timeout, exit=True, file=sys.stderr)
     url = urlsplit(options.url)
     auth: Any
-    if options.user:
+    if options.token:
+        token = AccessToken(options.token.read_text(), int(time.time()) + 3600)
+        auth = JWTTokenAuth(options.audience, options.audience, lambda: token)
+    elif options.key:
+        name, _, secret = options.key.partition("=")
+        auth = SASTokenAuth(options.audience, options.audience, name, secret)
+    elif options.user:
         auth = SASLPlainAuth(options.user, options.password)
     else:
         # The stack has a class for this only for its own service.

@@ -30,6 +30,7 @@ const COMMON = {
     mechanism: {type: 'string'},
     user: {type: 'string'},
     password: {type: 'string'},
+    token: {type: 'string'},
     trust: {type: 'string'},
     certificate: {type: 'string'},
     key: {type: 'string'},
@@ -62,6 +63,21 @@ function connect(given) {
     if (given.mechanism === 'EXTERNAL') how.enable_sasl_external = true;
     if (given.mechanism && given.mechanism.startsWith('SCRAM-')) {
         how.sasl_mechanisms = {[given.mechanism]: () => scramClient(given.mechanism, given.user, given.password)};
+    }
+    if (given.token) {
+        const token = fs.readFileSync(given.token, 'utf8');
+        if (given.mechanism === 'OAUTHBEARER') {
+            const message = `n,,\x01host=${url.hostname}\x01auth=Bearer ${token}\x01\x01`;
+            how.sasl_mechanisms = {OAUTHBEARER: () => ({
+                start: callback => callback(undefined, message),
+                step: (_, callback) => callback(undefined, '\x01'),
+            })};
+        } else if (given.mechanism === 'XOAUTH2') {
+            how.token = token;  // the library's own
+        }
+    }
+    if (given.mechanism === 'MSSBCBS') {
+        how.sasl_mechanisms = {MSSBCBS: () => ({start: callback => callback(undefined, '')})};
     }
     const connection = container.connect(how);
     connection.on('connection_open', () => say('opened', {container: connection.container_id, user: given.user}));
