@@ -239,6 +239,8 @@ class Handlers:
             self.attaching.refused(record, endpoint, event.error)
         if isinstance(link, Neighbour) and self.mesh is not None:
             self.mesh.detached(link)
+        if isinstance(link, TokenLink):
+            token_links.detached(record, link)
         if isinstance(link, OutgoingLink) and link.lane is not None and not link.gone:
             assert self.mesh is not None
             self.mesh.routes.lane_refused(link)

@@ -200,6 +200,15 @@ def answer_attach(context: Context, record: ConnectionRecord, event: LinkAttache
         token.answers.append(endpoint)
 
 
+def detached(record: ConnectionRecord, link: TokenLink) -> None:
+    """Forget a link that the peer has detached, or that was detached for a fault of the peer."""
+    link.endpoint.context = None
+    token = record.token
+    if token is not None:
+        token.requests[:] = [each for each in token.requests if each is not link.endpoint]
+        token.answers[:] = [each for each in token.answers if each is not link.endpoint]
+
+
 def window_opened(record: ConnectionRecord, session: Session) -> None:
     """Go on sending answers after a session's window has opened."""
     for each in _links(record.token.answers) if record.token is not None else ():

@@ -91,9 +91,11 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
 
 
 def end(context: Context, record: ConnectionRecord) -> None:
-    """Forget the timer of a connection that has ended."""
+    """Forget the timer of a connection that has ended, and its links to `$cbs`."""
     if record.token is not None:
         _disarm(context, record.token)
+        for endpoint in (*record.token.requests, *record.token.answers):
+            endpoint.context = None
         record.token.requests.clear()
         record.token.answers.clear()
 

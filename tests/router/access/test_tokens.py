@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import tomllib
 from dataclasses import replace
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.codec.types import Timestamp
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol, Timestamp
+from amqpmesh.router.amqp.frames import amqp_frame, protocol_header
 from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
+from amqpmesh.router.amqp.sasl.exchange import SaslInit
 from amqpmesh.router.amqp.standard.definitions import Error, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.config.file import TokensConfig
+from amqpmesh.router.amqp.standard.performatives import Open, encode_performative
+from amqpmesh.router.config.file import TlsConfig, TokensConfig
 from amqpmesh.router.config.policy_file import parse_policy
 from amqpmesh.router.message.content import Message
 from tests.support.data.tokens import NOW, bearer, issuer, named_key, shared_access, signed, tokens
@@ -450,3 +455,95 @@ def test_tokens_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert any("token expired" in each for each in events_)
     for token in (good, bad, signature):
         assert not any(token[8:40] in each or token[-16:] in each for each in events_)
+
+
+class Login:
+    """A client that shows a token by OAUTHBEARER, frame by frame."""
+
+    def __init__(self, world: TokenNetwork, token: str) -> None:
+        self.world = world
+        self.record = world.core.accept(world.listener, "127.0.0.1", world.now, secured=False)
+        message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        init = encode_composite(SaslInit(mechanism=Symbol("OAUTHBEARER"), initial_response=message))
+        self.tell(protocol_header(3) + (len(init) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + init)
+
+    def open(self) -> None:
+        """Open the connection, after the login."""
+        self.tell(protocol_header(0) + amqp_frame(0, encode_performative(Open(container_id="c"), compact=True)))
+
+    def tell(self, data: bytes) -> None:
+        while not self.world.core.receive(self.record, data, self.world.now):
+            data = b""
+        self.world.core.data_to_send(self.record, self.world.now)
+        self.world.core.sent(self.record, self.world.now)
+
+
+def test_a_login_by_a_token_gives_the_same_identity_and_ends_with_it() -> None:
+    world = TokenNetwork(POLICY)
+    login = Login(world, bearer(world.wall(), team="billing", note="x" * 2000))
+    login.open()
+    peer = login.record.peer
+    assert (peer.user, peer.tenant, peer.mechanism) == ("alice", "billing", "OAUTHBEARER")
+    assert peer.claims["team"] == ("billing",)
+    assert login.record.rights is not None
+    assert login.record.rights.send("q/1") is not None
+    world.advance(71)
+    assert login.record.lost
+    assert world.core.context.denied == 0
+    world.core.receive_eof(login.record, world.now)
+    world.leave()
+
+
+def test_a_login_whose_claims_give_no_tenant_is_refused() -> None:
+    world = TokenNetwork(POLICY.replace("default = true", 'match = [{ user = "ops" }]'))
+    login = Login(world, bearer(world.wall(), team="shop"))
+    login.open()
+    assert login.record.lost
+    assert world.core.context.denied == 1
+    world.core.receive_eof(login.record, world.now)
+    world.advance(1)  # the log counts the logins of a second
+    assert not world.core.context.timers
+    world.leave()
+
+
+def test_a_token_that_expires_between_login_and_open_lets_nobody_in() -> None:
+    world = TokenNetwork(tokens=TokensConfig())
+    login = Login(world, bearer(world.wall(), exp=int(world.wall()) - 8))
+    world.advance(5)
+    login.open()
+    world.advance(0)
+    assert login.record.lost
+    world.core.receive_eof(login.record, world.now)
+    world.leave()
+
+
+def test_a_connection_that_has_ended_leaves_nothing_behind() -> None:
+    world = TokenNetwork()
+    gc.collect()
+    gc.disable()
+    try:
+        for lose in (True, False):
+            client = world.client_with()
+            Putting(client)
+            if lose:
+                client.lose()
+            else:
+                client.close()
+            world.clients.remove(client)
+            del client
+            assert not world.core.context.timers
+            assert world.core.count_garbage_and_present() == (0, 0), "no circle of references holds it"
+    finally:
+        gc.enable()
+
+
+def test_tokens_are_taken_under_tls_only_beyond_loopback() -> None:
+    world = TokenNetwork()
+    tls = TlsConfig(certificate=Path("c"), key=Path("k"))
+    world.listener = replace(world.listener, url="amqp://0.0.0.0:0", tls=tls, sasl=("ANONYMOUS", "MSSBCBS"))
+    assert world.listener.mechanisms(secured=False) == ("ANONYMOUS",)
+    client = world.client()
+    assert refusal(client, client.sender("$cbs")) == "amqp:not-allowed"
+    assert refusal(client, client.receiver("$cbs")) == "amqp:not-allowed"
+    client.record.tls = "TLSv1.3"
+    assert Putting(client).put(bearer(world.wall()))[0] == 202
