@@ -82,7 +82,7 @@ class Core:
         self.remote_nodes = RemoteNodes(context, self.containers, self.on_demand)
         self.lookup = Lookup(context, self.remote_nodes)
         self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
-        context.handle = lambda record, event: self._handlers.handle(record, event)
+        self._handle = context.handle = self._handlers.handle
         context.resolve = self.lookup.resolve
         context.resolve_copy = self.lookup.of_copy
         context.on_connection_lost = self._handlers.connection_lost
@@ -269,12 +269,13 @@ class Core:
                 return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
-        receive_held(context)
+        if kernel.dirty or kernel.held_back:
+            receive_held(context)
         for event in unfinished:
             if kernel.dirty:
                 context.catch_up()
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
-            self._handlers.handle(record, event)
+            self._handle(record, event)
             if context.legs_seen:
                 flow_state.work -= context.legs_seen
                 if isinstance(event, events.DispositionReceived) and event.deliveries:
@@ -316,7 +317,7 @@ class Core:
         """End a connection whose transport is gone."""
         self._begin(now)
         for event in record.engine.receive_eof():
-            self._handlers.handle(record, event)
+            self._handle(record, event)
         end_connection(self.context, record)
         forget(record, record)
         forget_output(record)
@@ -390,7 +391,7 @@ class Core:
             self.context.touch(owner)
             return
         for event in owner.engine.handle_timer(self.context.now):
-            self._handlers.handle(owner, event)
+            self._handle(owner, event)
         if owner.engine.finished:
             self.context.on_output(owner)
         self.context.set_timer(owner, owner.engine.next_timer())

@@ -62,7 +62,7 @@ class Handlers:
     def handle(self, record: ConnectionRecord, event: events.Event) -> None:
         """Do what follows from an event of a connection."""
         try:
-            _HANDLERS[type(event)](self, record, event)
+            HANDLERS[type(event)](self, record, event)
         except (ProtocolError, CommandError) as error:
             # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
             self._cannot_answer(record, event, error)
@@ -89,7 +89,7 @@ class Handlers:
         else:
             raise error
         for consequence in consequences:
-            _HANDLERS[type(consequence)](self, record, consequence)
+            HANDLERS[type(consequence)](self, record, consequence)
 
     def _tls_requested(self, record: ConnectionRecord, event: events.TlsRequested) -> None:
         record.tls_requested = event.rest
@@ -329,7 +329,8 @@ class Handlers:
         """Do nothing: the event only ends a long run of relayed deliveries, so that other connections get a turn."""
 
 
-_HANDLERS: Final[dict[type, Callable[..., None]]] = {
+#: The handler of each kind of event.
+HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.TlsRequested: Handlers._tls_requested,
     events.Authenticated: Handlers._authenticated,
     events.SaslWorkDue: Handlers._work_due,

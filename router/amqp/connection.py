@@ -26,9 +26,6 @@ from amqpmesh.router.amqp.frames import (
     HEADER_SIZE,
     MIN_MAX_FRAME_SIZE,
     SASL_FRAME,
-    Frame,
-    FrameReader,
-    amqp_frame,
     protocol_header,
 )
 from amqpmesh.router.amqp.incoming_frames import kernel_events, receive_frame
@@ -104,7 +101,7 @@ class Connection:
         self.context: object = None
 
         # SASL frames are rarely larger (§5.3.1). AMQP's may be, once the peer's protocol header has come.
-        self._reader = FrameReader(MIN_MAX_FRAME_SIZE)
+        self._reader = kernel.FrameReader(MIN_MAX_FRAME_SIZE)
         #: TLS or work of the SASL exchange is under way: input is not read until it is done.
         self._waiting = False
         self._events: deque[Event] = deque()
@@ -151,7 +148,7 @@ class Connection:
         body = encoded_open(self.settings, self.hostname, compact=self.flow_state.compact)
         if len(body) > self._room:
             raise self._refusal("open", body)
-        self._append(0, body)
+        self.flow_state.append(0, body)
         self._set_state(after)
 
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
@@ -205,7 +202,7 @@ class Connection:
             return False
         if reader.relay_next(data, flow_state):
             self._liveness.received_at = now
-        return flow_state.pending_disposition is None and reader.needs_more
+        return flow_state.pending_disposition is None and reader.needs_more()
 
     @property
     def is_halted(self) -> bool:
@@ -336,7 +333,7 @@ class Connection:
             if not isinstance(performative, Detach | End | Close):
                 raise self._refusal(type(performative).__name__.lower(), body)
             body = encode_performative(short_farewell(performative))
-        self._append(channel, body)
+        self.flow_state.append(channel, body)
 
     @property
     def _room(self) -> int:
@@ -346,11 +343,6 @@ class Connection:
     def _refusal(self, name: str, body: bytes) -> CommandError:
         size = len(body) + HEADER_SIZE
         return CommandError(f"{name} of {size} octets, the peer takes {self.remote_max_frame_size}")
-
-    def _append(self, channel: int, body: bytes) -> None:
-        flow_state = self.flow_state
-        flow_state.out += amqp_frame(channel, body)
-        flow_state.wake()
 
     def report(self, events: Iterable[Event]) -> None:
         """Queue events that happened outside of `receive`, for the next `receive` or `handle_timer`."""
@@ -363,7 +355,7 @@ class Connection:
 
     # ----------------------------------------------------------------------------------------------------- receiving
 
-    def _receive_frame(self, frame: Frame) -> Iterable[Event]:
+    def _receive_frame(self, frame: kernel.Frame) -> Iterable[Event]:
         """Read a frame of the layer that is negotiated, SASL or AMQP."""
         if self.negotiation.in_sasl:
             if frame.type != SASL_FRAME:

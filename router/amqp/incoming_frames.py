@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from amqpmesh.router.amqp.connection import Connection
-    from amqpmesh.router.amqp.frames import Frame
 
 # Descriptor codes (§2.7).
 _OPEN: Final = 0x10
@@ -73,7 +72,7 @@ def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
         yield RELAYED
 
 
-def receive_frame(connection: Connection, frame: Frame) -> Iterable[Event]:
+def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event]:
     """Read an AMQP frame of the peer, and pass it to the connection or to its session.
 
     Errors of a session or of a link are answered. Raises: ProtocolError, Violation: an error of the connection.

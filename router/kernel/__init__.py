@@ -44,6 +44,7 @@ from amqpmesh.router.kernel.fast_settlement import settle_put_off
 from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.field_lists import FieldList, ListField
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
+from amqpmesh.router.kernel.frame_buffer import Frame, FrameReader
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.frame_reading import frame_size, read_flow, skim_disposition, skim_transfer
 from amqpmesh.router.kernel.frame_writing import (
@@ -92,7 +93,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
 )
 from amqpmesh.router.kernel.transit_routes import TransitRoute
 from amqpmesh.router.kernel.tree_history import TreeHistory
-from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violation
+from amqpmesh.router.kernel.violations import CONNECTION, LINK, SESSION, Incomplete, Violation
 
 __all__ = [
     "ACCEPTED",
@@ -100,6 +101,7 @@ __all__ = [
     "ALL",
     "ANY_EFFECT",
     "BOUND",
+    "CONNECTION",
     "DECLARED",
     "EXTENSION",
     "FAILED_STATE",
@@ -151,6 +153,8 @@ __all__ = [
     "FastShare",
     "FieldList",
     "FlowFrame",
+    "Frame",
+    "FrameReader",
     "Head",
     "Incomplete",
     "Keeper",

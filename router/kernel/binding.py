@@ -71,6 +71,7 @@ ORDER: Final = (
     "client_batch",
     "multicast_path",
     "fast_path",
+    "frame_buffer",
 )
 
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.frame_writing import _OUTGOING_WINDOW, write_dispositions, write_flow
 from amqpmesh.router.kernel.solo_pool import SoloPool
+from amqpmesh.router.kernel.uncompiled import copy, grow
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.client_batch import ReceivedBatch
@@ -94,6 +95,22 @@ class KernelConnection:
         self.toward_since = 0.0
         #: No input waits for this output until this time, seconds: the last wait was too long.
         self.slow_until = 0.0
+
+    def append(self, channel: int, body: bytes) -> None:
+        """Append an AMQP frame to the output."""
+        size = 8 + len(body)
+        out = self.out
+        at = grow(out, size)
+        out[at] = size >> 24 & 255
+        out[at + 1] = size >> 16 & 255
+        out[at + 2] = size >> 8 & 255
+        out[at + 3] = size & 255
+        out[at + 4] = 2
+        out[at + 5] = 0
+        out[at + 6] = channel >> 8
+        out[at + 7] = channel & 255
+        copy(out, at + 8, body, 0, len(body))
+        self.wake()
 
     def wake(self) -> None:
         """Note that there is output."""

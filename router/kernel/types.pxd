@@ -237,6 +237,8 @@ cdef class KernelConnection:
     cdef public dict sessions
     cdef public PendingDisposition pending_disposition
     cdef public ReceivedBatch batch
+    @cython.locals(out=bytearray, at=Py_ssize_t, size=long)
+    cpdef void append(self, long channel, bytes body) except *
     cpdef void wake(self) except *
     @cython.locals(stirred=list, session=KernelSession)
     cpdef void flush(self) except *
@@ -751,3 +753,41 @@ cpdef bint write_dispositions(KernelSession session) except -1
 cpdef void write_disposition(bytearray out, long channel, DispositionRun run) except *
 @cython.locals(out=bytearray, compact=bint, start=Py_ssize_t, window=long, count=long, drain=bint)
 cpdef void write_flow(KernelSession session, KernelLink link, bint echo, bint counted=*) except *
+
+cdef long _HEADER_SIZE
+cdef long _LITTLE
+cdef long _KEPT
+
+@cython.final
+cdef class Frame:
+    cdef public long type, channel
+    cdef public bytes body
+
+@cython.final
+cdef class FrameReader:
+    cdef public long max_frame_size
+    cdef public bytearray kept
+    cdef bytes _data, _behind
+    cdef bytearray _begun
+    cdef Py_ssize_t _at, _behind_at, _wanted
+    @cython.locals(size=Py_ssize_t, missing=Py_ssize_t)
+    cpdef void feed(self, object data, Py_ssize_t at=*) except *
+    cdef bint _keep(self, object data) except -1
+    cdef Py_ssize_t _begun_size(self, object rest, object data) except -1
+    cdef bint _leave_behind(self, object data, Py_ssize_t at) except -1
+    @cython.locals(size=Py_ssize_t)
+    cdef bint _mark_read(self, Py_ssize_t at) except -1
+    cdef bytes _unread(self)
+    @cython.locals(available=bytes, length=Py_ssize_t)
+    cpdef bytes next_header(self)
+    cpdef bint is_empty(self) except -1
+    @cython.locals(data=bytes, at=Py_ssize_t, began=Py_ssize_t, relayed=bint)
+    cpdef bint relay(self, KernelConnection wire) except -1
+    @cython.locals(read=bytes, at=Py_ssize_t)
+    cpdef bint relay_next(self, object data, KernelConnection wire) except -1
+    @cython.locals(data=bytes, at=Py_ssize_t, size=long, kind=long, channel=long, frame=Frame)
+    cpdef Frame next_frame(self)
+    @cython.locals(size=long)
+    cpdef bint needs_more(self) except -1
+
+cdef str _why_refused(bytes data, Py_ssize_t at, long most)

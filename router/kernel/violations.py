@@ -6,10 +6,11 @@ from typing import Final
 
 LINK: Final = "link"
 SESSION: Final = "session"
+CONNECTION: Final = "connection"
 
 
 class Violation(Exception):  # noqa: N818 - not an error of ours: the engine turns it into a ProtocolError
-    """The peer broke the standard in a hot frame. `scope` is the level of the answer: link or session."""
+    """The peer broke the standard in a hot frame. `scope` is the level of the answer."""
 
     def __init__(self, scope: str, condition: str, description: str) -> None:
         super().__init__(description)

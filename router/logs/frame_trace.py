@@ -14,13 +14,16 @@ from amqpmesh.router.amqp.codec.field_codecs import DECLARED
 from amqpmesh.router.amqp.codec.maps import Entries
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import ProtocolError
-from amqpmesh.router.amqp.frames import SASL_FRAME, Frame, FrameReader
+from amqpmesh.router.amqp.frames import SASL_FRAME
 from amqpmesh.router.amqp.sasl.exchange import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from amqpmesh.router.amqp.standard.performatives import decode_abridged, decode_performative, is_overfull
+from amqpmesh.router.kernel import FrameReader, Violation
 from amqpmesh.router.logs.event_log import MAX_VALUE_CHARACTERS, EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from amqpmesh.router.kernel import Frame
 
 NAME: Final = "amqpmesh.frames"
 """The logger; each line is of level INFO."""
@@ -79,7 +82,7 @@ class _DirectionTrace:
             try:
                 if not (self._frame() if self._in_frames else self._header()):
                     return
-            except ProtocolError as error:
+            except (ProtocolError, Violation) as error:
                 # No frame can follow; the engine answers the error.
                 self._is_stopped = True
                 self._write(frame="malformed", reason=str(error))

@@ -12,9 +12,9 @@ from __future__ import annotations
 from time import process_time
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.standard.performatives import Close, decode_performative
 from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.kernel import FrameReader
 from tests.support.peers.bystanders import Bystanders, Intruder
 from tests.support.worlds.network import OUTCOMES
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, Frame, FrameReader, protocol_header
+from amqpmesh.router.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, protocol_header
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
+from amqpmesh.router.kernel import CONNECTION, Frame, FrameReader, Violation
 
 
 def framed(body: bytes, *, channel: int = 0, kind: int = AMQP_FRAME, extended: bytes = b"") -> bytes:
@@ -36,10 +36,15 @@ def chunks(data: bytes, cuts: list[int]) -> Iterator[bytes]:
         yield data[start:end]
 
 
-def read(reader: FrameReader) -> list[Frame]:
+def shown(frame: Frame | None) -> tuple[int, int, bytes]:
+    assert frame is not None
+    return frame.type, frame.channel, frame.body
+
+
+def read(reader: FrameReader) -> list[tuple[int, int, bytes]]:
     found = []
     while (frame := reader.next_frame()) is not None:
-        found.append(frame)
+        found.append(shown(frame))
     return found
 
 
@@ -52,10 +57,10 @@ def test_however_a_stream_is_cut_its_frames_are_the_same(parts: list[bytes], cut
     found = []
     for chunk in chunks(data, cuts):
         reader.feed(chunk)
-        has_more = not reader.needs_more
+        has_more = not reader.needs_more()
         frames_of_it = read(reader)
         assert bool(frames_of_it) is has_more
-        assert reader.needs_more
+        assert reader.needs_more()
         found += frames_of_it
     assert found == read(whole)
     assert len(found) == len(parts)
@@ -89,26 +94,26 @@ def test_of_a_stream_that_is_too_long_nothing_is_kept() -> None:
 def test_a_frame_has_its_type_channel_and_body() -> None:
     reader = FrameReader(512)
     reader.feed(framed(b"body", channel=0x1234))
-    assert reader.next_frame() == Frame(AMQP_FRAME, 0x1234, b"body")
+    assert shown(reader.next_frame()) == (AMQP_FRAME, 0x1234, b"body")
     assert reader.next_frame() is None
 
 
 def test_an_extended_header_is_skipped() -> None:
     reader = FrameReader(4096)
     reader.feed(framed(b"body", extended=b"\xff" * 4) + framed(b"", extended=b"\x00" * (253 * 4)) + framed(b"next"))
-    assert [frame.body for frame in read(reader)] == [b"body", b"", b"next"]
+    assert [body for _, _, body in read(reader)] == [b"body", b"", b"next"]
 
 
 def test_an_empty_frame_has_no_body() -> None:
     reader = FrameReader(512)
     reader.feed(EMPTY_FRAME)
-    assert reader.next_frame() == Frame(AMQP_FRAME, 0, b"")
+    assert shown(reader.next_frame()) == (AMQP_FRAME, 0, b"")
 
 
 def test_what_stands_for_the_channel_of_a_sasl_frame_is_ignored() -> None:
     reader = FrameReader(512)
     reader.feed(framed(b"body", channel=7, kind=SASL_FRAME))
-    assert reader.next_frame() == Frame(SASL_FRAME, 0, b"body")
+    assert shown(reader.next_frame()) == (SASL_FRAME, 0, b"body")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +135,12 @@ def test_a_header_that_no_frame_can_have_is_refused_before_the_body_comes(header
     reader = FrameReader(512)
     reader.feed(bytes.fromhex(header)[:7])
     assert reader.next_frame() is None
-    assert reader.needs_more
+    assert reader.needs_more()
     reader.feed(bytes.fromhex(header)[7:])
-    assert not reader.needs_more, "the error is to be told"
-    with pytest.raises(ProtocolError) as refusal:
+    assert not reader.needs_more(), "the error is to be told"
+    with pytest.raises(Violation) as refusal:
         reader.next_frame()
-    assert (refusal.value.scope, refusal.value.condition) == (Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR)
+    assert (refusal.value.scope, refusal.value.condition) == (CONNECTION, ConnectionCondition.FRAMING_ERROR)
 
 
 def test_a_frame_of_exactly_the_largest_size_is_taken() -> None:
@@ -192,4 +197,4 @@ def test_the_begin_of_a_frame_keeps_nothing_that_came_before_it(relayed: float) 
         tracemalloc.stop()
     assert after - before < 16 * 2**10
     reader.feed(framed(b"x" * 100)[50:])
-    assert read(reader) == [Frame(AMQP_FRAME, 0, b"x" * 100)]
+    assert read(reader) == [(AMQP_FRAME, 0, b"x" * 100)]

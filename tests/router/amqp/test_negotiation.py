@@ -9,13 +9,14 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.frames import EMPTY_FRAME, SASL_FRAME, FrameReader
+from amqpmesh.router.amqp.frames import EMPTY_FRAME, SASL_FRAME
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode, SaslInit, SaslMechanisms, SaslOutcome, SaslServer
 from amqpmesh.router.amqp.sasl.mechanisms import ScramKeys
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.performatives import Begin, Open
 from amqpmesh.router.amqp.states import ConnectionState
+from amqpmesh.router.kernel import FrameReader
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, SASL, TLS, begun, frame
 

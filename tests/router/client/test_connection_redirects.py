@@ -20,13 +20,14 @@ from amqpmesh.router.amqp.errors import (
     InDoubtError,
     LinkRedirectError,
 )
-from amqpmesh.router.amqp.frames import SASL_FRAME, FrameReader
+from amqpmesh.router.amqp.frames import SASL_FRAME
 from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error, LinkCondition, Role
 from amqpmesh.router.amqp.standard.performatives import Close, Open, Transfer
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ListenerConfig, PlaceConfig, RouterConfig
 from amqpmesh.router.config.users import add_user
+from amqpmesh.router.kernel import FrameReader
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import URL, Host, Roads, Serve, enter
 from tests.support.peers.scripted import SASL, frame

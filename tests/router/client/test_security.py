@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
-from amqpmesh.router.amqp.frames import SASL_FRAME, FrameReader
+from amqpmesh.router.amqp.frames import SASL_FRAME
 from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS
 from amqpmesh.router.client.connect import connect
@@ -24,6 +24,7 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.io.dialing import open_tcp
 from amqpmesh.router.io.tls import client_context
+from amqpmesh.router.kernel import FrameReader
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import URL, Host, Roads, enter, joined
 from tests.support.peers.scripted import SASL, frame

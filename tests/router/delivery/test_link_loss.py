@@ -8,7 +8,6 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.types import Symbol
-from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
@@ -16,6 +15,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Disposition, decode_performative
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.kernel import FrameReader
 from amqpmesh.router.management.snapshot import snapshot
 from tests.support.worlds.network import Client, Network, Sent, message
 

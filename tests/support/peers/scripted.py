@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from amqpmesh.router.amqp.frames import FrameReader, protocol_header
+from amqpmesh.router.amqp.frames import protocol_header
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import (
@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     decode_performative,
     encode_performative,
 )
+from amqpmesh.router.kernel import FrameReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,6 @@ from typing import TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
-from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import (
@@ -22,6 +21,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     decode_performative,
 )
 from amqpmesh.router.config.file import ListenerConfig
+from amqpmesh.router.kernel import FrameReader
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted import AMQP, TLS, attached, begun, flow, frame
 

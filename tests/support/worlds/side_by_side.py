@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
 
+from amqpmesh.router import handlers
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.events import Event, TransferReceived
-from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import (
     Attach,
@@ -34,8 +34,7 @@ from amqpmesh.router.amqp.standard.performatives import (
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.delivery import arrival
-from amqpmesh.router.handlers import Handlers
-from amqpmesh.router.kernel import DispositionRun, TransferFrame, write_disposition, write_transfer
+from amqpmesh.router.kernel import DispositionRun, FrameReader, TransferFrame, write_disposition, write_transfer
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.links import IncomingLink
@@ -52,14 +51,15 @@ def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
     """
     counts: Counter[type[Event]] = Counter()
 
-    handle = Handlers.handle
+    def counted(handle: Callable[..., None]) -> Callable[..., None]:
+        def counting(rooms: handlers.Handlers, record: ConnectionRecord, event: Event) -> None:
+            if not isinstance(event, TransferReceived) or isinstance(event.link.context, IncomingLink):
+                counts[type(event)] += 1
+            handle(rooms, record, event)
 
-    def counted(handlers: Handlers, record: ConnectionRecord, event: Event) -> None:
-        if not isinstance(event, TransferReceived) or isinstance(event.link.context, IncomingLink):
-            counts[type(event)] += 1
-        handle(handlers, record, event)
+        return counting
 
-    with patch.object(Handlers, "handle", counted):
+    with patch.dict(handlers.HANDLERS, {kind: counted(handle) for kind, handle in handlers.HANDLERS.items()}):
         if alone:
             yield counts
             return
