@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal, TextIO
+from typing import ClassVar, Literal, TextIO
 
 ROOT = "amqpmesh"
 
@@ -43,6 +43,9 @@ class EventLog:
     """
 
     __slots__ = ("_bound", "_logger")
+
+    only: ClassVar["_OnlyHandler | None"] = None
+    """The handler of `configure`; None: it was not called."""
 
     def __init__(self, name: str, **bound: object) -> None:
         """Args: name: of the module, below `amqpmesh.`; bound: fields of every line."""
@@ -74,7 +77,12 @@ class EventLog:
     ) -> None:
         logger = self._logger
         if logger.isEnabledFor(level):
-            said = LogEvent(event, {**self._bound, **fields})
+            if self._bound:
+                fields = {**self._bound, **fields}
+            only = EventLog.only
+            if only is not None and only.drops(logger, event, fields):
+                return
+            said = LogEvent(event, fields)
             caught = None if exception is None else (type(exception), exception, exception.__traceback__)
             # `Logger.log` would look for its caller, which is always this file.
             if logging.getLogRecordFactory() is logging.LogRecord:
@@ -201,18 +209,13 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
-        event = event_of(record)
-        if event in OF_ROUTERS:
-            key = (_shortened(fields.get("router")), f"{event} {_shortened(fields.get('reason'))}")
-        elif record.name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
+        key = _repeated(record.name, event_of(record), fields)
+        if key is None:
             return True
-        else:
-            key = (str(fields["peer"]), event)
         now = self._clock()
-        since, suppressed = self._seen.get(key, (None, 0))
-        if since is not None and now - since < self._interval:
-            self._seen[key] = (since, suppressed + 1)
+        if self._is_repeat(key, now):
             return False
+        _, suppressed = self._seen.get(key, (now, 0))
         if suppressed:
             setattr(record, _FIELDS, {**fields, "suppressed": suppressed})
         self._seen[key] = (now, 0)
@@ -220,6 +223,46 @@ class RepeatFilter(logging.Filter):
         if len(self._seen) > MAX_REMEMBERED:
             self._seen.popitem(last=False)
         return True
+
+    def suppresses(self, name: str, event: str, fields: Mapping[str, object]) -> bool:
+        """Return True if `filter` would return False for a record with these fields, which is not made then."""
+        key = _repeated(name, event, fields)
+        return key is not None and key in self._seen and self._is_repeat(key, self._clock())
+
+    def _is_repeat(self, key: tuple[str, str], now: float) -> bool:
+        """Return whether the event was written lately; then count it as suppressed."""
+        before = self._seen.get(key)
+        if before is None or now - before[0] >= self._interval:
+            return False
+        self._seen[key] = (before[0], before[1] + 1)
+        return True
+
+
+def _repeated(name: str, event: str, fields: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return what repeats of an event are counted by; None: they are not counted."""
+    if event in OF_ROUTERS:
+        return _shortened(fields.get("router")), f"{event} {_shortened(fields.get('reason'))}"
+    if name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
+        return None
+    return str(fields["peer"]), event
+
+
+class _OnlyHandler:
+    """The handler of `configure`. While all records go to it alone, a repeat needs no record."""
+
+    def __init__(self, root: logging.Logger, handler: logging.Handler, repeats: RepeatFilter) -> None:
+        self._root = root
+        self._handlers = [handler]
+        self._repeats = repeats
+
+    def drops(self, logger: logging.Logger, event: str, fields: Mapping[str, object]) -> bool:
+        """Return True if nobody would write the event: it is a repeat, and no other handler gets it."""
+        return (
+            self._root.handlers == self._handlers
+            and logger.parent is self._root
+            and not (logger.handlers or self._root.propagate)
+            and self._repeats.suppresses(logger.name, event, fields)
+        )
 
 
 class AddFields(logging.Filter):
@@ -247,11 +290,13 @@ def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) 
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATTERS[format]())
-    handler.addFilter(RepeatFilter())
+    repeats = RepeatFilter()
+    handler.addFilter(repeats)
     if bearing:
         handler.addFilter(AddFields(**bearing))
     root = logging.getLogger(ROOT)
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
+    EventLog.only = _OnlyHandler(root, handler, repeats)
     return handler

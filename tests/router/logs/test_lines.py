@@ -27,6 +27,18 @@ class Written:
         return self.stream.getvalue().splitlines()
 
 
+class Kept(logging.Filter):
+    """A filter that keeps all records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.records.append(record)
+        return True
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger("amqpmesh")
@@ -156,6 +168,35 @@ def test_repeats_of_a_peer_are_suppressed_for_ten_seconds_and_then_counted() -> 
         "frame refused peer=10.0.0.1:5 suppressed=413",
         "frame refused peer=10.0.0.1:5",
     ]
+
+
+def test_a_repeat_is_counted_without_a_record_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(event_log, "RepeatFilter", lambda: RepeatFilter(clock=lambda: now))
+    written, made = Written("text"), Kept()
+    logger = logging.getLogger("amqpmesh.test")
+    monkeypatch.setattr(logger, "filters", [made])
+    for n in range(5):
+        written.log.info("connection opened", peer="10.0.0.1", n=n)
+    now = 10.0
+    written.log.info("connection opened", peer="10.0.0.1", n=5)
+    assert [line.split(" INFO ")[1] for line in written.lines] == [
+        "connection opened peer=10.0.0.1 n=0",
+        "connection opened peer=10.0.0.1 n=5 suppressed=4",
+    ]
+    assert len(made.records) == 2
+
+
+@pytest.mark.parametrize("where", ["amqpmesh", "amqpmesh.test"])
+def test_a_handler_of_the_program_gets_each_repeat(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, handler, kept = Written("text"), logging.NullHandler(), Kept()
+    logger = logging.getLogger(where)
+    handler.addFilter(kept)
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
+    monkeypatch.setattr(handler, "handle", handler.filter)
+    for _ in range(3):
+        written.log.info("connection opened", peer="10.0.0.1")
+    assert (len(written.lines), len(kept.records)) == (1, 3)
 
 
 def test_lines_without_a_peer_are_never_suppressed() -> None:
