@@ -66,7 +66,7 @@ class Channels:
 
     def window_share(self, settings: ConnectionSettings) -> int:
         """Return the window of one more session: sessions divide the connection's window, they do not multiply it."""
-        announced = sum(session.part for session in self.sessions) if self.outgoing or self.incoming else 0
+        announced = sum([session.part for session in self.sessions]) if self.outgoing or self.incoming else 0
         return min(settings.window, max(MIN_WINDOW, (settings.connection_window - announced) // 2))
 
     def agree(self, remote_channel_max: int) -> None:

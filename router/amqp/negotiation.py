@@ -14,6 +14,9 @@ AMQP_ID: Final = 0
 TLS_ID: Final = 2
 SASL_ID: Final = 3
 
+#: The layers by their protocol headers.
+_IDS: Final = {protocol_header(each): each for each in (AMQP_ID, TLS_ID, SASL_ID)}
+
 
 class Progress(Enum):
     """The result of a step of the negotiation."""
@@ -79,25 +82,16 @@ class Negotiation:
     def receive_header(self, header: bytes) -> Progress:
         """Take a protocol header, or the octets in its place."""
         wanted = self._next_protocol_id()
-        acceptable = {wanted}
-        if self.server:
-            if self.sasl is not None and not self.sasl.done:
-                acceptable.add(SASL_ID)
-                if not self.sasl_required:
-                    acceptable.add(AMQP_ID)
-            # TLS lies below SASL (§5.1): it cannot begin after the peer has authenticated.
-            if self.tls and not (self.sasl is not None and self.sasl.done):
-                acceptable.add(TLS_ID)
-        asked = next((each for each in sorted(acceptable) if header == protocol_header(each)), None)
-        if asked is None:
+        asked = _IDS.get(header, -1)
+        if asked != wanted and not self._takes(asked):
             if self.server:
                 self.out += protocol_header(wanted)
             self.refusal = f"protocol header {header!r} is not acceptable"
-            if header not in map(protocol_header, (AMQP_ID, TLS_ID, SASL_ID)):
+            if asked == -1:
                 self.foreign = header
             return Progress.REFUSED
         if self.server:
-            self.out += protocol_header(asked)
+            self.out += header
         if asked == TLS_ID:
             return Progress.TLS
         if asked == SASL_ID:
@@ -107,6 +101,14 @@ class Negotiation:
             return Progress.GO_ON
         self.in_frames = True
         return Progress.AMQP
+
+    def _takes(self, protocol_id: int) -> bool:
+        """Return whether a server takes another layer than the one that it would name (-1: not one of AMQP 1.0)."""
+        if not self.server or (self.sasl is not None and self.sasl.done):
+            return False  # TLS lies below SASL (§5.1): it cannot begin after the peer has authenticated
+        if protocol_id == TLS_ID:
+            return self.tls
+        return self.sasl is not None and (protocol_id == SASL_ID or (protocol_id == AMQP_ID and not self.sasl_required))
 
     def receive_sasl(self, body: bytes) -> Progress:
         """Take the body of a SASL frame. Raises: ProtocolError: it is malformed, or not due (§5.3.2)."""

@@ -122,14 +122,15 @@ class Session:
         after = SESSION[self.state].get(Step.SENT_BEGIN)
         if after is None or not self.connection.can_send:
             raise CommandError(f"begin is not possible: the session is {self.state.name}")
-        channel = self.connection.channels.allocate(self)
+        channels = self.connection.channels
+        channel = channels.allocate(self)
         flow_state = self.flow_state
         flow_state.channel = channel
         if window is not None:
             flow_state.window_size = window
         if self.remote is None:
             # Until the peer names its handle-max here, the lowest of its other sessions is assumed (§2.7.2).
-            told = (each.remote.handle_max for each in self.connection.channels.sessions if each.remote is not None)
+            told = [each.remote.handle_max for each in channels.sessions if each.remote is not None]
             self._handles.maximum = min(told, default=self.handle_max)
         self.connection.write(
             channel,

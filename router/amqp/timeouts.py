@@ -79,13 +79,17 @@ class Liveness:
         """Return the time by which `due` must be called; None: there is nothing to wait for."""
         if self._closing and self._deadline is None:
             return self.received_at
-        times = [] if self._deadline is None else [self._deadline]
+        first = self._deadline
         if self._opened:
             if self.idle_time_out is not None:
-                times.append(self.received_at + self.idle_time_out)
+                silent_at = self.received_at + self.idle_time_out
+                if first is None or silent_at < first:
+                    first = silent_at
             if self._heartbeat is not None:
-                times.append(self.sent_at + self._heartbeat)
-        return min(times, default=None)
+                due_at = self.sent_at + self._heartbeat
+                if first is None or due_at < first:
+                    first = due_at
+        return first
 
     def due(self, now: float) -> Due:
         """Return the action that is due now."""

@@ -181,6 +181,15 @@ def _refuse_message(_said: bytes) -> Never:
 
 
 @lru_cache(maxsize=256)
+def _offered(mechanisms: tuple[str, ...], has_external_user: bool) -> tuple[str, ...]:
+    """Return the mechanisms to offer. Raises: CommandError: as `SaslServer`."""
+    _check_names(mechanisms)
+    # proton's clients choose EXTERNAL wherever it is offered, and would always fail without a certificate.
+    possible = tuple(name for name in mechanisms if name != "EXTERNAL" or has_external_user)
+    return possible or mechanisms  # an empty list is not allowed (§5.3.3.1)
+
+
+@lru_cache(maxsize=256)
 def _encoded_offer(mechanisms: tuple[str, ...]) -> bytes:
     return encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, mechanisms))))
 
@@ -210,10 +219,7 @@ class SaslServer(_Exchange[ClientFrame]):
         Raises: CommandError: no mechanism, or an unknown one.
         """
         super().__init__(_FROM_CLIENT, defers)
-        _check_names(mechanisms)
-        # proton's clients choose EXTERNAL wherever it is offered, and would always fail without a certificate.
-        possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
-        self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
+        self._offered = _offered(tuple(mechanisms), external_user is not None)
         self._side = ServerSide(authenticator, external_user, tokens)
         if not BEARERS.isdisjoint(self._offered):
             self.max_frame_size = max(self.max_frame_size, token_size + BESIDE_TOKEN)
