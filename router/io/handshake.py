@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ssl import SSLCertVerificationError, SSLContext
-from typing import Any, Final, Self
+from ssl import CERT_NONE, SSLCertVerificationError, SSLContext
+from typing import Any, Final
 
 import trio
 
@@ -14,6 +14,12 @@ from amqpmesh.router.logins import Logins
 
 HANDSHAKE_TIME_OUT = 10.0
 """Seconds for a TLS handshake; the engine has its own time-out for what follows."""
+
+REMEMBERED: Final = 128
+"""Certificates that were read and are remembered: a client that connects again and again shows the same one."""
+
+LONGEST: Final = 4096
+"""Octets of the longest certificate that is remembered."""
 
 SecuredStream = TlsStream | trio.SSLStream[trio.abc.Stream]
 """A stream inside TLS: `TlsStream` over a socket, `trio.SSLStream` over any other stream."""
@@ -27,20 +33,32 @@ class Identity:
     user: str | None = None
     subject: str | None = None
 
-    @classmethod
-    def of(cls, stream: SecuredStream, name: str = "any") -> Self:
+    @staticmethod
+    def of(stream: SecuredStream, name: str = "any") -> "Identity":
         """Return the identity of the peer of a stream after its handshake.
 
         Args: name: the kind of name in the certificate that is the user, as of `certificate_user`.
         """
-        told = stream.getpeercert()
+        certificate = stream.getpeercert(binary_form=True)
         # An unverified certificate has a binary form, too.
-        certificate = stream.getpeercert(binary_form=True) if told else None
-        return cls(certificate, certificate_user(told, name), certificate_subject(told))
+        if certificate is None or stream.context.verify_mode is CERT_NONE:
+            return UNKNOWN
+        known = _read.get((certificate, name))
+        if known is None:
+            told = stream.getpeercert()
+            known = Identity(certificate, certificate_user(told, name), certificate_subject(told))
+            if len(certificate) <= LONGEST:
+                _read[certificate, name] = known
+                if len(_read) > REMEMBERED:
+                    del _read[next(iter(_read))]
+        return known
 
 
 UNKNOWN: Final = Identity()
 """The identity of a peer that has shown no certificate."""
+
+_read: Final[dict[tuple[bytes, str], Identity]] = {}
+"""The identities of the latest certificates, by certificate and kind of name."""
 
 
 async def secure(

@@ -103,6 +103,11 @@ class TlsStream(DirectStream):
         """End TLS, and wait until the peer ends it, too. Raises: as `do_handshake`."""
         await self._finish(self._tls.unwrap)
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the handshake."""
+        return self._tls.context
+
     def getpeercert(self, binary_form: bool = False) -> Any:
         """See `ssl.SSLObject`."""
         return self._tls.getpeercert(binary_form)

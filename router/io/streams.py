@@ -107,18 +107,26 @@ class DirectStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
+def prepare(connected: socket.socket) -> None:
+    """Set the options of a socket: no octet waits for more octets, and a peer that vanishes is noticed."""
+    with suppress(OSError):  # the peer is gone already: the first read reports it; or it is a Unix socket
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
     """A stream over a connected socket."""
 
     #: A task has waited for the socket: Trio knows it.
     _is_known = False
 
-    def __init__(self, connected: socket.socket) -> None:
-        """Args: connected: the socket; it belongs to the stream from now on."""
+    def __init__(self, connected: socket.socket, *, is_prepared: bool = False) -> None:
+        """Args: connected: the socket; it belongs to the stream from now on. is_prepared: it has its options already
+        (`prepare`).
+        """
         connected.setblocking(False)
-        with suppress(OSError):  # the peer is gone already: the first read reports it; or it is a Unix socket
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not is_prepared:
+            prepare(connected)
         self._socket = connected
 
     def limit_buffers(self) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import trio
 
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.urls import Endpoint
-from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.streams import TcpStream, prepare
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.poller import READABLE, Poller
 from amqpmesh.router.statistics.router_statistics import ListenerStatistics
@@ -27,6 +28,9 @@ connection beyond it is refused, or retries a second later.
 
 ACCEPT_BATCH = 16
 """Connections accepted in a row before open ones get their turn."""
+
+INHERITS = sys.platform == "linux"
+"""An accepted socket has the options of the listening one (tcp(7))."""
 
 PAUSE = 0.1
 """Seconds until a listener accepts again, after the system had no resources for another connection."""
@@ -131,13 +135,13 @@ class Listener:
         self._poller = poller
         return True
 
-    def accept_some(self, listening: socket.socket, admit: Admit) -> float:
-        """Accept connections that wait, `ACCEPT_BATCH` at most. Never raise.
+    def accept_some(self, listening: socket.socket, admit: Admit, most: int = ACCEPT_BATCH) -> float:
+        """Accept connections that wait, `most` at most. Never raise.
 
         Returns: the seconds until it may accept again.
         """
         try:
-            for _ in range(ACCEPT_BATCH):
+            for _ in range(most):
                 self._accept_one(listening, admit)
         except (BlockingIOError, ConnectionError):
             pass  # none is left, or the peer is gone already
@@ -164,7 +168,7 @@ class Listener:
         """Accept one connection. Raises: as sockets do."""
         connected, address = listening.accept()
         if not self.config.endpoint.is_unix:
-            admit(self, TcpStream(connected), address[0])
+            admit(self, TcpStream(connected, is_prepared=INHERITS), address[0])
         elif is_of_this_user(connected):
             admit(self, TcpStream(connected), WORKER)
         else:
@@ -181,10 +185,17 @@ class _PolledSocket:
         self._listening = listening
         self._admit = admit
         self._poller = poller
+        #: The end of the turn in which it was served last.
+        self._served_until = 0.0
 
-    def serve(self, until: float) -> bool:  # noqa: ARG002 - `ACCEPT_BATCH` limits its time
-        """See `Polled`. The system reports the connections that are left."""
-        pause = self._listener.accept_some(self._listening, self._admit)
+    def serve(self, until: float) -> bool:
+        """See `Polled`. The system reports the connections that are left.
+
+        Usually only one waits, so another attempt would be in vain. If more wait, it is served again in the same turn.
+        """
+        most = ACCEPT_BATCH if until == self._served_until else 1
+        self._served_until = until
+        pause = self._listener.accept_some(self._listening, self._admit, most)
         if pause:
             self._poller.rest(self._listening.fileno(), pause)
         return False
@@ -240,6 +251,7 @@ def _bind_once(addresses: Sequence[Address], *, shared: bool, listens: bool) -> 
             sockets.append(bound)
             bound.setblocking(False)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart need not wait for old connections
+            prepare(bound)
             if shared:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:

@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +15,8 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Close, Open
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig, TlsConfig
 from amqpmesh.router.config.users import add_user
-from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, certificate_subject
+from amqpmesh.router.io import handshake
+from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, LONGEST, REMEMBERED, Identity, certificate_subject
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.runtime.router import Router
@@ -255,3 +257,54 @@ def test_a_subject_of_one_part(subject: tuple[tuple[str, str], ...], text: str |
 def test_a_subject_is_written_as_rfc_4514_says(subject: tuple[object, ...], text: str) -> None:
     assert certificate_subject({"subject": subject}) == text
     assert certificate_subject(None) is None
+
+
+class Shown:
+    """A stream after its handshake. Args: context: of the handshake. certificate: the peer's, as its octets."""
+
+    def __init__(self, certificate: bytes, verify_mode: ssl.VerifyMode = ssl.CERT_REQUIRED) -> None:
+        self._certificate = certificate
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.verify_mode = verify_mode
+        self.was_read = False
+
+    def getpeercert(self, binary_form: bool = False) -> object:
+        if binary_form:
+            return self._certificate
+        self.was_read = True
+        return {"subject": ((("commonName", "ada"),),)} if self.context.verify_mode else {}
+
+
+def identity(stream: Any, name: str = "any") -> Identity:
+    return Identity.of(stream, name)
+
+
+@pytest.fixture
+def _nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "_read", {})
+
+
+@pytest.mark.usefixtures("_nothing_read")
+def test_a_certificate_that_comes_again_is_not_read_again() -> None:
+    first, again, other_name = Shown(b"ada"), Shown(b"ada"), Shown(b"ada")
+    assert identity(first) == identity(again) == Identity(b"ada", "ada", "CN=ada")
+    assert identity(other_name, "uri").user is None
+    assert (first.was_read, again.was_read, other_name.was_read) == (True, False, True)
+
+
+@pytest.mark.usefixtures("_nothing_read")
+def test_a_certificate_that_was_not_verified_is_nobodys_although_it_is_known() -> None:
+    assert identity(Shown(b"ada")).user == "ada"
+    assert identity(Shown(b"ada", ssl.CERT_NONE)) == Identity()
+
+
+@pytest.mark.usefixtures("_nothing_read")
+def test_few_and_short_certificates_are_remembered() -> None:
+    for number in range(2 * REMEMBERED):
+        identity(Shown(b"%d" % number))
+    identity(Shown(bytes(LONGEST + 1)))
+    assert sum(len(certificate) for certificate, _ in handshake._read) < REMEMBERED * 4
+    last, first = Shown(b"%d" % (2 * REMEMBERED - 1)), Shown(b"0")
+    identity(last)
+    identity(first)
+    assert (last.was_read, first.was_read) == (False, True)

@@ -13,7 +13,7 @@ import trio
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs.event_log import event_of
-from amqpmesh.router.runtime import listeners
+from amqpmesh.router.runtime import listeners, poller
 from amqpmesh.router.runtime.listeners import Listener, reserved
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted_stream import connect
@@ -141,6 +141,26 @@ async def test_a_connection_has_no_delay_and_is_kept_alive_and_many_may_wait_for
         # In struct tcp_info of a listening socket, tcpi_sacked is the limit of connections that wait in the system.
         (backlog,) = struct.unpack_from("I", listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)
         assert backlog == min(int(Path("/proc/sys/net/core/somaxconn").read_text()), 0xFFFF)
+
+
+async def test_of_many_connections_at_once_none_waits_and_one_alone_takes_one_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = 0
+    accept = socket.socket.accept
+
+    def counted(listening: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal attempts
+        attempts += 1
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", counted)
+    async with Router(listeners=[LOOPBACK]) as router:
+        await (await connect(router)).open()
+        assert attempts == (2 if poller.EPOLL is None else 1)
+        together = [await connect(router) for _ in range(40)]
+        for each in together:
+            await each.open()
 
 
 def by_path(path: Path) -> ListenerConfig:
