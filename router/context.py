@@ -110,7 +110,7 @@ class Context:
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
         self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
-        #: The users of a listener, once they were read again; None: it has none, or they were not.
+        #: The users of a listener now; None: it has none.
         self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None
         #: The owner: a neighbour has given a policy, which is to be judged.
         self.on_policy: Callable[[str, PolicyVersion, bytes], object] = lambda *_: None
@@ -264,7 +264,8 @@ class Context:
         if self.kernel.dirty:
             self.catch_up()
         self.touched[node] = None
-        self.close_fast_route(node)
+        if node.fast_route is not None or node.borrowers:
+            self.close_fast_route(node)
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """Note that an outgoing link can take more or less than before."""

@@ -17,12 +17,8 @@ from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
-    from amqpmesh.router.config.listener import ListenerConfig
-    from amqpmesh.router.config.users import Users
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -36,12 +32,8 @@ def put_in_force(context: Context, policy: Policy) -> None:
         context.chores.put_off(_apply(context, policy))
 
 
-def end_logins(context: Context, users_of: Callable[[ListenerConfig], Users | None]) -> None:
-    """Close the connections of users who may not log in by a password any more, in small steps.
-
-    Args: users_of: the users of a listener now; None: it has none.
-    """
-    context.users_of = users_of
+def end_logins(context: Context) -> None:
+    """Close the connections of users who may not log in by a password any more, in small steps."""
     if context.connections:
         context.chores.put_off(_end_logins(context))
 

@@ -153,8 +153,7 @@ class Router(LinkFactory):
         """Listen, then serve.
 
         Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are not
-            valid.
-            CommandError: the router has run before, or this is not inside `trio.run`.
+            valid. CommandError: the router has run before, or this is not inside `trio.run`.
         """
         demand_trio()
         if self._core is not None:
@@ -173,6 +172,7 @@ class Router(LinkFactory):
                 bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
+            core.context.users_of = self._users
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
             if token_files is not None:
@@ -313,7 +313,7 @@ class Router(LinkFactory):
             read.tokens.put_in_force(core.context.tokens)
             self._key_readers.read_soon()
         self._credentials |= read.accepting
-        end_logins(core.context, self._users)
+        end_logins(core.context)
         self._driver.settle()
         for connector, credentials in read.connecting.items():
             connector.credentials = credentials
