@@ -37,11 +37,13 @@ def finish_batch(context: Context) -> None:
         context.catch_up()
     if context.kernel.held_back:
         receive_held(context)
-    check(context)
+    budget, memory = context.budget, context.memory
+    if budget.used > budget.limit or memory.used_up or memory.withheld:
+        check(context)
     if context.relieved:
         _relieve(context)
     _finish_touched(context)
-    if context.memory.is_exceeded:  # by deliveries that were sent meanwhile
+    if budget.used > budget.limit and memory.is_exceeded:  # by deliveries that were sent meanwhile
         check(context)
         _finish_touched(context)
     if context.closed:

@@ -247,7 +247,7 @@ class Core:
         Returns: False, if work is left: there was too much for one turn, or the output of `waits_for` must be written
             first. The caller must call again then, without data.
         """
-        context = self.context
+        context, engine = self.context, record.engine
         kernel = context.kernel
         context.now = kernel.now = now
         context.chores.begin_turn()
@@ -255,7 +255,6 @@ class Core:
         size = len(data)
         record.octets_in += size
         context.octets_in += size
-        engine = record.engine
         flow_state = engine.flow_state
         flow_state.work = WORK_LIMIT
         unfinished = record.unfinished

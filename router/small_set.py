@@ -36,7 +36,9 @@ def with_item(items: SmallSet[Item], item: Item) -> SmallSet[Item]:
 def without_item(items: SmallSet[Item], item: Item) -> SmallSet[Item]:
     """Return the set without an item, if it is in it."""
     if isinstance(items, tuple):
-        return tuple([each for each in items if each is not item]) if item in items else items
+        if item not in items:
+            return items
+        return () if len(items) == 1 else tuple([each for each in items if each is not item])
     items.pop(item, None)
     return items or ()
 

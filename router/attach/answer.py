@@ -109,9 +109,8 @@ class Attaching:
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.detached_unsettled) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
-            holders = [
-                each.connection for each in self._context.link_names.having(key) if each.connection is not record
-            ]
+            known = self._context.link_names.having(key)
+            holders = [each.connection for each in known if each.connection is not record] if known else []
             # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
             if claim is None and holders and attach.unsettled is None and self._context.config.theft_wait:
                 _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)

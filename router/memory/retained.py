@@ -23,7 +23,7 @@ from amqpmesh.router.endpoint_setup import LARGE, REDIRECT, WHOLE
 from amqpmesh.router.memory.holders import SHARES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from amqpmesh.router.memory.holders import Memory
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -51,6 +51,8 @@ def of_open(opened: Open) -> Open:
 
 def of_begin(begun: Begin) -> Begin:
     """Return a peer's `begin` with only the fields that are needed later."""
+    if begun.properties is None and not (begun.offered_capabilities or begun.desired_capabilities):
+        return begun  # all others are numbers
     return Begin(
         next_outgoing_id=begun.next_outgoing_id,
         incoming_window=begun.incoming_window,
@@ -127,9 +129,9 @@ def _made(
 _alike = lru_cache(maxsize=256)(_made)
 
 
-def _known(capabilities: Iterable[Symbol], *known: Symbol) -> tuple[Symbol, ...]:
+def _known(capabilities: Sequence[Symbol], *known: Symbol) -> tuple[Symbol, ...]:
     """Return the capabilities that this router knows, as its own objects: those of all peers share their memory."""
-    return tuple(each for each in known if each in capabilities)
+    return tuple([each for each in known if each in capabilities]) if capabilities else ()
 
 
 def size_of_open(opened: Open) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypedDict
 
 from amqpmesh.policies.access import Peer
@@ -28,6 +29,12 @@ class Origin(TypedDict, total=False):
 
     listener: str
     connector: str
+
+
+@lru_cache(maxsize=256)
+def _before_open(host: str, listener: str = "", connector: str = "") -> Peer:
+    """Return a peer of which only its host and our end are known."""
+    return Peer(container_id="", host=host, listener=listener, connector=connector)
 
 
 class Freed:
@@ -129,7 +136,7 @@ class ConnectionRecord:
         self.inside = inside
         #: The peer's address, without its port.
         self.host = host
-        self.peer = Peer(container_id="", host=host, **self.origin)
+        self.peer = _before_open(host, **self.origin)
         #: What the policy lets the peer do; None: the policy does not rule the connection.
         self.rights: Rights | None = None
         #: The token of the peer; None: it has shown none, and need not.

@@ -180,6 +180,8 @@ class Node:
     """The remote node that this node serves, by links to its container; None: it serves none."""
     held = False
     """True while a lane has no path and waits for one."""
+    ingress: IngressNode | None = None
+    """The node that producers attach to, in a mesh or for a remote node; None: they attach to this one."""
 
     def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
         #: The router's memory; once a message has waited here, the node's own account in it.
@@ -293,8 +295,15 @@ class Node:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is attached and nothing waits."""
-        return not (self.incoming or self.outgoing or self.copies or self.waiting.size or self.borrowers)
+        """True if nothing is attached and nothing waits, here or at its ingress."""
+        return not (
+            self.incoming
+            or self.outgoing
+            or self.copies
+            or self.waiting.size
+            or self.borrowers
+            or self.ingress is not None
+        )
 
 
 class LocalNode(Node):
@@ -304,16 +313,10 @@ class LocalNode(Node):
 
     def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
         super().__init__(tenant, name, config, memory)
-        #: The node that producers attach to, in a mesh or for a remote node; None: they attach to this one.
-        self.ingress: IngressNode | None = None
+        self.ingress = None
         #: True if this router advertises to the mesh that the address has consumers here.
         self.is_advertised = False
         self.remote = None
-
-    @property
-    def is_idle(self) -> bool:
-        """True if nothing is attached and nothing waits, here or at its ingress."""
-        return self.ingress is None and super().is_idle
 
 
 class OwnNode(LocalNode):
