@@ -319,6 +319,7 @@ class Lookup:
         """Return the node and the address, as `resolve`, for a copy that the router sends itself; never refuse it."""
         place = self.place(address)
         try:
+            tenant, place, _ = self.owner(tenant, place, sends=True)
             if self._is_here(place) and place.config.redirect is not None:
                 return self._remote_nodes.ingress(tenant, place.name), place.address
             return self.route(tenant, place), place.address

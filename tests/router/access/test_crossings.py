@@ -20,6 +20,8 @@ from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Direction
+from amqpmesh.router.telemetry.schema import Kind
+from tests.support.data.recordings import Records
 from tests.support.peers.broker import Broker
 from tests.support.worlds.network import message
 from tests.support.worlds.tenants import Tenants, made, policy
@@ -242,6 +244,27 @@ def test_the_exporters_addresses_redeliver_and_have_dead_letters_of_its_own() ->
     world.mesh.leave()
 
 
+@pytest.mark.parametrize("exported", [True, False])
+def test_dead_letters_go_to_an_imported_address_as_what_the_tenant_sends_does(exported: bool) -> None:
+    config = AddressConfig(pattern="q", redeliver=True, dead_letter="dead")
+    may = "send" if exported else "receive"
+    world = Tenants(
+        "AB",
+        [("A", "B")],
+        config,
+        operator=f'exports = [{{ pattern = "letters", to = "shop", as = "dead", may = ["{may}"] }}]',
+        shop='imports = [{ from = "operator", pattern = "dead" }]',
+    )
+    operator, shop = world.client("operator", "B"), world.client("shop")
+    operator.receiver("letters")
+    shop.receiver("q")
+    world.rest()
+    shop.send(shop.sender("q"))
+    shop.take(1)[0].dispose(Rejected(), settled=True)
+    world.rest()
+    take(operator, int(exported))
+
+
 @pytest.mark.parametrize(
     ("pattern", "alias", "expected"),
     [
@@ -285,7 +308,8 @@ def test_a_redirect_of_the_exporters_address_is_not_told(router: str, way: str) 
 
 
 CHANGES: Final = [
-    (EXPORTS.replace("invoices/#", "bills/#"), IMPORTS, "the name means another address"),
+    (EXPORTS.replace('pattern = "invoices/#"', 'pattern = "bills/#"'), IMPORTS, "the name means another address"),
+    (EXPORTS.replace('pattern = "invoices/#"', 'pattern = "#"'), IMPORTS, "so does this one, though both are exported"),
     ("", IMPORTS, "no export"),
     (EXPORTS, "", "no import"),
     (EXPORTS.replace('to = "audit"', 'to = "shop"'), IMPORTS, "it is for another tenant"),
@@ -359,9 +383,14 @@ def test_a_message_of_an_anonymous_sender_is_refused_once_its_export_is_gone() -
 
 def test_a_link_is_shown_by_the_name_and_the_tenant_of_its_peer() -> None:
     world = tenants()
+    records = Records(world.mesh["A"].core)
     audit, billing = world.client("audit"), world.client("billing")
     audit.receiver("billing/invoices/7")
     billing.sender("invoices/7")
+    assert {(each["tenant"], each["address"]) for each in records.taken[Kind.LINK] if not each["from_router"]} == {
+        ("audit", "billing/invoices/7"),
+        ("billing", "invoices/7"),
+    }
     shown = snapshot(world.mesh["A"].core)
     assert {(each.direction, each.tenant, each.address) for each in shown.links} == {
         (Direction.OUTGOING, "audit", "billing/invoices/7"),

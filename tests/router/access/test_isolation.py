@@ -31,7 +31,7 @@ from tests.support.worlds.tenants import Tenants, made
 NAMES: Final = ("operator", "red", "green", "blue")
 ADDRESSES: Final = (
     AddressConfig(pattern="#/all", distribution=Distribution.MULTICAST),
-    AddressConfig(pattern="#/bad", dead_letter="dead"),
+    AddressConfig(pattern="#/bad", redeliver=True, dead_letter="dead"),
 )
 #: Names that all tenants have of their own.
 COMMON: Final = ("q", "q/all", "dead")
@@ -129,7 +129,7 @@ class Traffic:
         self.nodes: dict[str, Client] = {}
         #: By message: the owner of its address at that time, and its address.
         self.messages: dict[int, tuple[str, str]] = {}
-        self.accepted = self.refused = self.crossed = 0
+        self.accepted = self.refused = self.crossed = self.dead = 0
 
     def tenant(self, client: Client) -> str:
         return key(self.clients[client])
@@ -171,8 +171,15 @@ class Traffic:
 
     # -------------------------------------------------------------------------------------------------------- the steps
 
-    def receive(self) -> None:
-        client, name = self.pick(Use.RECEIVE)
+    def await_dead_letters(self) -> None:
+        """Attach receivers that reject what comes, and those of dead letters, in each tenant."""
+        for client, tenant in self.clients.items():
+            for name in (f"of-{tenant}/bad", DEAD):
+                self.receive(client, name)
+
+    def receive(self, client: Client | None = None, name: str = "") -> None:
+        if client is None:
+            client, name = self.pick(Use.RECEIVE)
         permitted = self.judge.permitted(self.tenant(client), name, Use.RECEIVE) is not None
         link = client.receiver(name, credit=1000)
         if self.check_link(client, link, permitted=permitted):
@@ -249,6 +256,7 @@ class Traffic:
             dead = self.listening((owner[0], DEAD))
             assert len(rest) == 1, where
             assert rest[0] in dead, where
+            self.dead += 1
 
     def take(self) -> list[Receiver]:
         """Let all clients take what has come, and return the links by which it came."""
@@ -345,5 +353,7 @@ def test_nothing_of_a_tenant_reaches_another_that_is_not_exported(seed: int) -> 
 
 def test_the_traffic_crosses_tenants() -> None:
     traffic = Traffic(100)
+    traffic.await_dead_letters()
     traffic.run(150)
     assert traffic.crossed > 3
+    assert traffic.dead
