@@ -66,6 +66,8 @@ def _within(limits: Allowance, owner: str) -> Iterator[str]:
         yield f"{owner}: limits.waiting never binds: limits.memory is {_shown(memory)}"
     if limits.waiting is not None and limits.message is not None and limits.message > limits.waiting:
         yield f"{owner}: limits.message contradicts limits.waiting, which is less: {_shown(limits.waiting)}"
+    if limits.unsettled is not None and limits.receivers is not None and limits.unsettled < limits.receivers:
+        yield f"{owner}: limits.receivers contradicts limits.unsettled: {_shown(limits.unsettled)} receivers use it up"
     if limits.burst is not None and all(getattr(limits, name) is None for name in RATES):
         yield f"{owner}: limits.burst does nothing: there is no rate"
 

@@ -43,6 +43,9 @@ class Policy:
         self._by_name = {(each.tenant, each.name): each for each in self.groups}
         self._by_key = {each.key: each for each in self.tenants}
         self._default = next((each for each in self.tenants if each.default), None)
+        #: Whether any limit is one of frames or of session windows.
+        limits = (*(each.limits for each in self.tenants), *(each.limits for each in self.groups))
+        self.limits_frames = any((each.frame or each.session_window) is not None for each in limits)
         by_tenant: dict[str, list[Group]] = {}
         for group in self.groups:
             by_tenant.setdefault(group.tenant, []).append(group)

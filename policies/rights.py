@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.groups import Manage, May
-from amqpmesh.policies.limits import widest
+from amqpmesh.policies.limits import UNLIMITED, widest
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.policies.scopes import TOKEN
 from amqpmesh.policies.variables import expanded
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from amqpmesh.policies.groups import Group
+    from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.scopes import Scope, ScopeRights
     from amqpmesh.policies.tenants import Tenant
@@ -88,6 +89,11 @@ class Rights:
     def tenant_key(self) -> str:
         """The key of its tenant."""
         return "" if self.tenant is None else self.tenant.key
+
+    @property
+    def tenant_limits(self) -> Allowance:
+        """The limits of the peer's tenant."""
+        return UNLIMITED if self.tenant is None else self.tenant.limits
 
     def send(self, address: str) -> Grant | None:
         """Return the line by which it may send to an address, without its container."""

@@ -20,6 +20,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import Node, NodeTable
 from amqpmesh.router.model.solo import take_solo
+from amqpmesh.router.model.usage import UsageTable
 from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class Context:
         self.kernel = KernelRouter()
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
-        self.nodes = NodeTable(config.address_table(), self.budget)
+        #: The counts of what tenants, users and hosts have, for connections that the policy rules.
+        self.usages = UsageTable(self.budget, 1 if config.worker is None else config.worker.count)
+        self.nodes = NodeTable(config.address_table(), self.usages.memory_of)
         #: The routes to other routers; of a router in a mesh, `MeshRoutes`.
         self.routes = LocalRoutes()
         self.connections: dict[ConnectionRecord, None] = {}
@@ -148,6 +151,8 @@ class Context:
         self.stolen = 0
         #: Connections, links and messages that the policy did not permit.
         self.denied = 0
+        #: Connections, sessions, links and dynamic nodes that a limit of the policy did not permit.
+        self.limited = 0
         self.irregular_heads = 0
         #: Connections given to other workers of this router, and connections from them.
         self.handed_over = 0

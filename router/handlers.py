@@ -7,9 +7,9 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.router.access import token_links, tokens
+from amqpmesh.router.access import caps, token_links, tokens
 from amqpmesh.router.access.change import check_login
-from amqpmesh.router.access.rights import admit
+from amqpmesh.router.access.rights import admit, restrict
 from amqpmesh.router.access.token_links import TokenLink
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
@@ -119,6 +119,7 @@ class Handlers:
         engine.remote = of_open(event.open)
         record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
         if record.listener is not None:
+            restrict(self._context, record)
             engine.open()
         if not remember(self._context.memory, record, size_of_open(event.open)):
             description = "container-id and hostname are too long"
@@ -190,10 +191,17 @@ class Handlers:
         session.remote = of_begin(session.remote)
         if session.can_send:  # the peer has answered our `begin`
             return
+        refusal = caps.begin(self._context, record, session)
+        if refusal is not None:
+            for consequence in session.fail(refusal):
+                self.handle(record, consequence)
+            return
         if self.mesh is None or not self.mesh.begun(record, session):
             session.begin()
 
     def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
+        if record.usage is not None:
+            record.usage.end(event.session)
         end_session(self._context, record, event.session)
         if self.mesh is not None:
             self.mesh.ended(record, event.session)
@@ -203,6 +211,7 @@ class Handlers:
     def _link_attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         if self._context.leads_away(record, event):
             return
+        record.is_handed_over = False
         endpoint = event.link
         # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
         # error follows (§2.6.3).

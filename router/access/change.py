@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.groups import May
+from amqpmesh.router.access import caps
 from amqpmesh.router.access.crossings import crossing
 from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection, why
 from amqpmesh.router.address_syntax import split
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def put_in_force(context: Context, policy: Policy) -> None:
     """Put a policy in force. New links and messages are judged by it at once; those that exist, one after the other."""
     context.policy = policy
+    caps.renew_tenants(context, policy)
     context.kernel.epoch += 1  # addresses of anonymous senders are judged again
     if context.connections:
         context.chores.put_off(_apply(context, policy))
@@ -78,6 +80,7 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
             refuse_connection(context, record, "its tenant has changed")
         else:  # a peer that has asked for something since then has its new rights, but its links were not judged
             record.rights = admitted.rights
+            caps.renew(context, record, admitted.rights)
             yield from _apply_to_links(context, record, admitted.rights)
         yield
 

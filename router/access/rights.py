@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqpmesh.policies.exports import Use
 from amqpmesh.policies.groups import Manage, May
+from amqpmesh.router.access import caps
 from amqpmesh.router.access.needs import EXPORT, is_of_dynamic_node, needed
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection
@@ -35,7 +36,8 @@ def is_judged(context: Context, record: ConnectionRecord) -> bool:
 def admit(context: Context, record: ConnectionRecord) -> bool:
     """Give a peer that has opened its connection its tenant and its rights.
 
-    Returns: False: it is in no tenant, and its connection was closed (§2.8.15, unauthorized-access).
+    Returns: False: its connection was closed. It is in no tenant (§2.8.15, unauthorized-access), or a limit of
+        connections is reached (resource-limit-exceeded).
     """
     if not is_judged(context, record):
         return True
@@ -45,12 +47,30 @@ def admit(context: Context, record: ConnectionRecord) -> bool:
         refuse_connection(context, record, "the peer is in no tenant")
         return False
     record.peer, record.rights = admitted
-    return True
+    full = caps.enter(context, record, record.peer, admitted.rights)
+    if full is not None:
+        context.limited += 1
+        _close(context, record, full.reason, caps.error_of(full))
+    return full is None
+
+
+def restrict(context: Context, record: ConnectionRecord) -> None:
+    """Limit the frames and session windows of a connection as the policy says, before our `open` is sent (§2.7.1)."""
+    if is_judged(context, record):
+        assert context.policy is not None
+        admitted = context.policy.admit(record.peer) if context.policy.limits_frames else None
+        if admitted is not None:
+            caps.restrict(record, admitted.rights)
 
 
 def refuse_connection(context: Context, record: ConnectionRecord, reason: str) -> None:
     """Close a connection that the policy does not permit. Args: reason: for the log."""
     context.denied += 1
+    error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
+    _close(context, record, reason, error)
+
+
+def _close(context: Context, record: ConnectionRecord, reason: str, error: Error) -> None:
     context.log.warning(
         "peer refused",
         connection=record.number,
@@ -59,7 +79,6 @@ def refuse_connection(context: Context, record: ConnectionRecord, reason: str) -
         user=record.peer.user,
         reason=reason,
     )
-    error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
     close_connection(context, record, error)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.access import caps
 from amqpmesh.router.access.change import judge_links
 from amqpmesh.router.access.rights import is_judged, refuse_connection
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
@@ -73,6 +74,12 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
         raise TokenError("another user or tenant, while links are attached")
     if not _remember(context, record, identity):
         raise TokenError("the claims of the token are too long")
+    full = None if rights is None else caps.identify(context, record, peer, rights)
+    if full is not None:
+        context.log.warning(
+            "peer refused", connection=record.number, peer=record.host, user=peer.user, reason=full.reason
+        )
+        raise TokenError("too many connections")
     token.identity, token.is_awaited = identity, False
     record.peer = peer
     if rights is not record.rights:

@@ -1,7 +1,4 @@
-"""A connection endpoint: bytes in, events out; commands in, bytes out (§2.4).
-
-It knows no socket and no clock: callers pass the time as `now`, in seconds of any monotonic clock.
-"""
+"""A connection endpoint without socket and clock: bytes in, events out; commands in, bytes out (§2.4)."""
 
 from __future__ import annotations
 
@@ -151,6 +148,11 @@ class Connection:
         self.flow_state.append(0, body)
         self._set_state(after)
 
+    def restrict(self, settings: ConnectionSettings) -> None:
+        """Take tighter settings, before `open` is sent."""
+        self.settings = settings
+        self._reader.max_frame_size = self.flow_state.max_frame_size = settings.max_frame_size
+
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
         """Initiate a session (§2.5.1).
 
@@ -206,10 +208,7 @@ class Connection:
 
     @property
     def is_halted(self) -> bool:
-        """`relay` stopped early: `flow_state.waits_for` is to be written first, or it is the turn of other connections.
-
-        Call it with no bytes to go on.
-        """
+        """`relay` stopped early, and must be called without bytes: after `waits_for` is written, or others' turn."""
         flow_state = self.flow_state
         return flow_state.waits_for is not None or (flow_state.work <= 0 and flow_state.pending_disposition is None)
 

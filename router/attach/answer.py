@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.groups import May
+from amqpmesh.router.access import caps
 from amqpmesh.router.access.rights import check, check_address
 from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
@@ -97,6 +98,7 @@ class Attaching:
         claim = endpoint.context if isinstance(endpoint.context, Claim) else None
         # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
+        is_counted = False
         try:
             if is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
@@ -116,6 +118,9 @@ class Attaching:
                 _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
+            replaces = any(_is_robbed(record, claim, each) for each in self._context.link_names.having(key))
+            caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=replaces)
+            is_counted = True
             if attach.unsettled is not None:
                 resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
                 for each in resumed:
@@ -126,6 +131,8 @@ class Attaching:
                 assert isinstance(endpoint, Sender)
                 link = self._consumer(record, endpoint, attach)
         except (RefusedError, ProtocolError) as refusal:
+            if is_counted:
+                caps.give_back(record, sends=isinstance(endpoint, Receiver))
             reason: str | None = None
             if isinstance(refusal, RefusedError):
                 error, reason = refusal.error, refusal.reason
@@ -144,12 +151,13 @@ class Attaching:
             record.account.add(octets)
         if self._context.recording is not None:
             self._context.recording.up(link)
-        for holder in [*resumed, *self._context.link_names.having(key)]:
-            if claim is None or holder.connection is record or holder.connection in claim.silent:
+        others = [*resumed, *self._context.link_names.having(key)]
+        self._context.link_names.add(key, link)
+        for holder in others:
+            if _is_robbed(record, claim, holder):
                 self._steal(record, holder)
             else:
                 self._log_shared_id(record, holder)
-        self._context.link_names.add(key, link)
 
     def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object]:
         """Return the unsettled map that answers an incomplete one."""
@@ -239,7 +247,7 @@ class Attaching:
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
-            max_message_size=record.limits.max_message_size or None,
+            max_message_size=caps.message_size(record) or None,
             unsettled=None if attach.unsettled is None else states(both),
         )
         incoming = (IncomingLink if foreign is None else ForeignIncomingLink)(
@@ -302,6 +310,7 @@ class Attaching:
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
+        most = caps.unsettled(context, record, node.config.max_unsettled)
         end_undecided(context, record, endpoint, attach)
         endpoint.attach(
             source=Source(
@@ -327,12 +336,14 @@ class Attaching:
             node,
             copy=copy,
             default_outcome=default,
-            max_unsettled=node.config.max_unsettled,
+            max_unsettled=node.config.max_unsettled if most is None else most,
             number=context.next_link_number(),
             now=context.now,
         )
         if isinstance(outgoing, ForeignOutgoingLink):
             outgoing.foreign = foreign
+        if record.usage is not None and most is not None:
+            record.usage.begin_lease(outgoing, most)
         record.outgoing[outgoing] = None
         if copy:
             node.copies = with_item(node.copies, outgoing)
@@ -353,7 +364,9 @@ class Attaching:
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(endpoint.name)}"
         name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
+        caps.make_node(self._context, record)
         node = self._context.nodes.make_dynamic(record.peer.tenant, name, record)
+        node.member = record.usage
         node.is_open = isinstance(endpoint, Receiver)
         # If the link is refused after all, the node is not used, and is forgotten.
         self._context.touch(node)
@@ -411,6 +424,11 @@ class Attaching:
             container=record.peer.container_id,
             link=holder.endpoint.name,
         )
+
+
+def _is_robbed(record: ConnectionRecord, claim: Claim | None, holder: IncomingLink | OutgoingLink) -> bool:
+    """Tell whether a link ends because a peer attaches it again. Args: claim: of the attach; None: none was needed."""
+    return claim is None or holder.connection is record or holder.connection in claim.silent
 
 
 def _lifetime(terminus: object) -> LifetimePolicy | None:

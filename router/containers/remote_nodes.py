@@ -85,7 +85,7 @@ class RemoteNode(RemoteSide):
         """Return the node that its producers attach to; make it if there is none."""
         local = self.local
         if local.ingress is None:
-            ingress = IngressNode(local.tenant, local.name, local.config, self._context.budget)
+            ingress = IngressNode(local.tenant, local.name, local.config, self._context.usages.memory_of(local.tenant))
             ingress.remote = self
             local.ingress = ingress
             self._context.touch(ingress)

@@ -132,9 +132,13 @@ class PoolState:
         """
         self._held_until = until
 
-    def set_suspended(self, suspended: bool) -> None:
-        """Suspend or resume the pool. While the router's memory is used up, it grants nothing and takes credit back."""
+    def set_suspended(self, suspended: bool, *, at_once: bool = False) -> None:
+        """Suspend or resume the pool. While the router's memory is used up, it grants nothing and takes credit back.
+
+        Args: at_once: without waiting for `starve_time`.
+        """
         self._suspended = suspended
+        self._lower_now = self._lower_now or (suspended and at_once)
         self._lowered_fully = False
 
     # Sinks.

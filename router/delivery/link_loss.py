@@ -17,6 +17,7 @@ from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.model.usage import RECEIVER, SENDER
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
@@ -65,6 +66,8 @@ def cut_connection(context: Context, record: ConnectionRecord) -> None:
 
 def end_connection(context: Context, record: ConnectionRecord) -> None:
     """End all links of a connection that is closed or lost, though its transport may still be there."""
+    if record.usage is not None:  # also of a connection that another worker has taken up
+        record.usage.leave()
     if record.lost:
         return
     context.on_connection_lost(record)
@@ -138,6 +141,11 @@ def close_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
 
 def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Forget the name of a link: no attach can steal the link now, and its name no longer counts against the peer."""
+    usage = link.connection.usage
+    if usage is not None and link.key is not None:
+        if isinstance(link, OutgoingLink):
+            usage.end_lease(link)
+        usage.release_late(*(RECEIVER if isinstance(link, OutgoingLink) else SENDER))
     forget(link.connection, link)
     context.link_names.remove(link)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
     from amqpmesh.router.kernel import Leg
     from amqpmesh.router.model.node import Node
 
@@ -49,6 +50,17 @@ def check(context: Context) -> None:
             withheld[node] = None
             if not memory.is_over(node.account):
                 context.touch(node)
+                if len(withheld) > LOOKED_AT:  # a part of the memory may have room for all of them again
+                    context.chores.put_off(_look_at_all(context))
+                    break
+
+
+def _look_at_all(context: Context) -> Steps[None]:
+    """Let each node have credit again that is not above its share any more."""
+    for node in tuple(context.memory.withheld):
+        if node in context.memory.withheld and not context.memory.is_over(node.account):
+            context.touch(node)
+        yield
 
 
 def nodes(context: Context) -> Iterator[Node]:

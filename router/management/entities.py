@@ -27,6 +27,7 @@ from amqpmesh.router.statistics.router_statistics import (
     ConnectionStatistics,
     ConnectorStatistics,
     ContainerLinkStatistics,
+    LimitStatistics,
     LinkStatistics,
     ListenerStatistics,
     NodeStatistics,
@@ -160,6 +161,14 @@ def _of_router(entity: AdvertStatistics | DisagreementStatistics, name: str) -> 
     return f"{tenant}/{quote(entity.router, safe='')}/{name}"
 
 
+def _limit(entity: LimitStatistics) -> str:
+    # The quoted parts are unambiguous, whatever characters a user's name has.
+    owner = ("user", entity.user) if entity.user is not None else ("host", entity.host)
+    whose = "" if owner[1] is None else f"/{owner[0]}/{quote(owner[1], safe='')}"
+    tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
+    return f"{tenant}/{entity.limit}{whose}"
+
+
 def _meshes(told: Statistics) -> Sequence[MeshStatistics]:
     return (told.mesh,) if told.mesh is not None else ()
 
@@ -191,6 +200,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
+        EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),
         EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),
         EntityType(
             "neighbour",

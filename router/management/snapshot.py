@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.incremental import run_to_end
+from amqpmesh.router.management.limit_snapshot import usage_statistics
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
 from amqpmesh.router.model.blocked import (
     NO_CONSUMERS,
@@ -35,6 +36,7 @@ from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
 from amqpmesh.router.statistics.router_statistics import (
     AddressStatistics,
     ConnectionStatistics,
+    LimitStatistics,
     LinkStatistics,
     NodeStatistics,
     RouterStatistics,
@@ -121,6 +123,10 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             addresses.append(_address(node, tally, why[node], where[node]))
         nodes.extend(_nodes(node))
         yield
+    limits: list[LimitStatistics] = []
+    for usage in core.context.usages:
+        limits += usage_statistics(usage, core.context.usages.unsettled_of(usage))
+        yield
     seen = yield from mesh_snapshot(core, lanes)
     return Statistics(
         router=RouterStatistics(
@@ -143,6 +149,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             expired=core.context.expired,
             stolen=core.context.stolen,
             denied=core.context.denied,
+            limited=core.context.limited,
             handed_over=core.context.handed_over,
             taken_up=core.context.taken_up,
             irregular=core.context.irregular_heads,
@@ -153,6 +160,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         links=tuple(links),
         addresses=tuple(addresses),
         nodes=tuple(nodes),
+        limits=tuple(limits),
         lanes=tuple(lanes),
         **seen,
     )

@@ -64,8 +64,7 @@ class Memory:
     @property
     def share(self) -> int:
         """Octets that each holder may have when the memory is used up."""
-        budget = self.budget
-        return budget.limit // max(SHARES, budget.holders)
+        return share_of(self.budget)
 
     @property
     def is_exceeded(self) -> bool:
@@ -74,10 +73,30 @@ class Memory:
 
     def is_over(self, account: Budget) -> bool:
         """Return whether a holder gets no more memory: the budget is used up, and the holder is above its share."""
-        budget = self.budget
-        if account is self.reserve or not (self.used_up or budget.used > budget.limit):
+        whole = account.whole
+        if whole is not self.budget:
+            return whole is not None and self._is_over_part(account, whole)
+        if account is self.reserve or not (self.used_up or whole.used > whole.limit):
             return False
         return account.used > self.share
+
+    def _is_over_part(self, account: Budget, part: Budget) -> bool:
+        """Return the same of a holder in a part of the memory, which a user or a tenant may take.
+
+        The part itself is a holder in the memory that it is of.
+        """
+        if account.used <= share_of(part):
+            return False
+        return part.used > part.limit or self.is_over(part)
+
+    def room(self, account: Budget) -> int:
+        """Return the octets that a holder may have when the memory, or the part that it is in, is used up."""
+        return self.share if account.whole is None else min(self.share, share_of(account.whole))
+
+
+def share_of(budget: Budget) -> int:
+    """Return the octets that each holder in a memory may have when that is used up."""
+    return budget.limit // max(SHARES, budget.holders)
 
 
 def waiting_at(memory: Memory, relay: Relay, node: Node) -> Budget:
@@ -125,7 +144,7 @@ def count_output(memory: Memory, record: ConnectionRecord) -> None:
     record.account.add(unwritten - record.counted)
     record.counted = unwritten
     most = record.output_backlog
-    flow_state.backlog = min(most, memory.share) if memory.is_over(record.account) else most
+    flow_state.backlog = min(most, memory.room(record.account)) if memory.is_over(record.account) else most
 
 
 def forget_output(record: ConnectionRecord) -> None:
@@ -146,4 +165,5 @@ def check_node(memory: Memory, node: Node, *, draining: bool) -> None:
     if suspended != node.suspended:
         node.suspended = suspended
         if node.has_pool:
-            node.pool.set_suspended(suspended)
+            # A tenant that may take only a part of the memory must not fill it with credit that it was given before.
+            node.pool.set_suspended(suspended, at_once=is_over and node.account.whole is not memory.budget)

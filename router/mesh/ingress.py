@@ -80,7 +80,7 @@ class Ingresses:
         elif node.is_multicast:
             lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
         self._watched_addresses.changed(node.tenant, node.name)  # its messages lead to the ingress now
-        node.ingress = IngressNode(node.tenant, node.name, config, context.budget, lane)
+        node.ingress = IngressNode(node.tenant, node.name, config, context.usages.memory_of(node.tenant), lane)
         context.touch(node.ingress)
 
     def destinations(self, node: LocalNode) -> Destinations:

@@ -48,7 +48,9 @@ class LaneNodes:
             if lane.kind is not LaneKind.TRANSIT:
                 # The ingress router has decided how the address distributes, and the kind of the lane tells it.
                 config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
-            node = self._by_lane[lane] = LaneNode(lane.tenant, lane.name, config, context.budget, lane)
+            node = self._by_lane[lane] = LaneNode(
+                lane.tenant, lane.name, config, context.usages.memory_of(lane.tenant), lane
+            )
             nodes = self._by_address.get((lane.tenant, lane.name), ())
             self._by_address[lane.tenant, lane.name] = with_item(nodes, node)
             context.touch(node)

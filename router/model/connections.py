@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Node, NodeTable
     from amqpmesh.router.model.peer_token import PeerToken
+    from amqpmesh.router.model.usage import Member
 
 
 class Origin(TypedDict, total=False):
@@ -69,6 +70,7 @@ class ConnectionRecord:
         "host",
         "incoming",
         "inside",
+        "is_handed_over",
         "limits",
         "listener",
         "login",
@@ -92,6 +94,7 @@ class ConnectionRecord:
         "trace_frames",
         "unfinished",
         "unsettled_after_detach",
+        "usage",
     )
 
     def __init__(
@@ -141,6 +144,10 @@ class ConnectionRecord:
         self.rights: Rights | None = None
         #: The token of the peer; None: it has shown none, and need not.
         self.token: PeerToken | None = None
+        #: Its part in what its tenant, user and host have; None: the policy does not rule the connection.
+        self.usage: Member | None = None
+        #: True up to its first attach, if another worker of this router has accepted it and hands it over.
+        self.is_handed_over = False
         #: True if the container accepts messages for nodes that do not exist.
         self.doubtful = False
         #: The peer's certificate, verified by TLS; DER.

@@ -15,15 +15,19 @@ from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.counters import NO_DECISIONS, Decisions, Tally
+from amqpmesh.router.model.usage import Kind, move_account
 from amqpmesh.router.small_set import SmallSet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.kernel import FastRoute, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.model.usage import Member
 
 #: The lifetime of a dynamic node for which no other is asked.
 DELETE_ON_CLOSE: Final = DeleteOnClose()
@@ -184,7 +188,8 @@ class Node:
     """The node that producers attach to, in a mesh or for a remote node; None: they attach to this one."""
 
     def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
-        #: The router's memory; once a message has waited here, the node's own account in it.
+        #: The memory of the router, or of the node's tenant; once a message has waited here, the node's own account in
+        #: it. An account has no limit of its own, 0.
         self._memory = memory
         self._pool: Pool | None = None
         #: True if its senders get no credit: the node is above its share of memory, or the router drains.
@@ -246,14 +251,21 @@ class Node:
     @property
     def account(self) -> Budget:
         """The account of the octets that wait here; made when first used."""
-        if self._memory.whole is None:
-            self._memory = Budget(self._memory.limit, self._memory)
+        if self._memory.limit:
+            self._memory = Budget(0, self._memory)
         return self._memory
 
     @property
     def buffered(self) -> int:
         """Octets that wait here."""
-        return 0 if self._memory.whole is None else self._memory.used
+        return 0 if self._memory.limit else self._memory.used
+
+    def belong_to(self, memory: Budget) -> None:
+        """Count the octets that wait here in another memory."""
+        if self._memory.limit:
+            self._memory = memory
+        else:
+            move_account(self._memory, memory)
 
     @property
     def demand(self) -> int:
@@ -333,11 +345,13 @@ class OwnNode(LocalNode):
 class DynamicNode(LocalNode):
     """A node that a connection made for itself (§3.5.3). Args: maker: the connection."""
 
-    __slots__ = ("is_open", "lifetime", "maker")
+    __slots__ = ("is_open", "lifetime", "maker", "member")
 
     def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, maker: ConnectionRecord) -> None:
         super().__init__(tenant, name, config, memory)
         self.maker = maker
+        #: Its maker's part in what its tenant has, in which the node counts; None: it is not counted.
+        self.member: Member | None = None
         #: True if all who know its name may receive from it; False: only its maker may.
         self.is_open = False
         #: The end of its life (§3.5.10 to §3.5.13).
@@ -404,9 +418,10 @@ def node_of(relay: Relay) -> Node | None:
 class NodeTable:
     """The nodes in use, by (tenant, name), and the configuration of all addresses."""
 
-    def __init__(self, patterns: PatternTable[AddressConfig], memory: Budget) -> None:
+    def __init__(self, patterns: PatternTable[AddressConfig], memory_of: Callable[[str], Budget]) -> None:
+        """Args: memory_of: returns the memory of a tenant."""
         self.patterns = patterns
-        self._memory = memory
+        self._memory_of = memory_of
         self._default = AddressConfig(pattern="#")
         self._nodes: dict[tuple[str, str], LocalNode] = {}
         #: Dynamic nodes by their names, which no other node has, of any tenant.
@@ -444,17 +459,19 @@ class NodeTable:
         """
         node = self.find(tenant, name)
         if node is None:
-            node = self._nodes[tenant, name] = LocalNode(tenant, name, config or self.config(name), self._memory)
+            node = self._nodes[tenant, name] = LocalNode(
+                tenant, name, config or self.config(name), self._memory_of(tenant)
+            )
         return node
 
     def make_dynamic(self, tenant: str, name: str, maker: ConnectionRecord) -> DynamicNode:
         """Make a dynamic node (§3.5.3), whose name nothing else has."""
-        node = self._dynamic[name] = DynamicNode(tenant, name, self._default, self._memory, maker)
+        node = self._dynamic[name] = DynamicNode(tenant, name, self._default, self._memory_of(tenant), maker)
         return node
 
     def make_own(self, name: str) -> None:
         """Make a node of the router itself."""
-        self._nodes["", name] = OwnNode("", name, self.config(name), self._memory)
+        self._nodes["", name] = OwnNode("", name, self.config(name), self._memory_of(""))
 
     def drop_if_idle(self, node: Node) -> bool:
         """Forget a node that is not used any more. Returns: whether it was forgotten."""
@@ -465,7 +482,10 @@ class NodeTable:
 
     def remove(self, node: Node) -> None:
         """Forget a node."""
-        if self._dynamic.get(node.name) is node:
+        made = self._dynamic.get(node.name)
+        if made is not None and made is node:
             del self._dynamic[node.name]
+            if made.member is not None:
+                made.member.release_late(Kind.DYNAMIC)
         elif self._nodes.get((node.tenant, node.name)) is node:
             del self._nodes[node.tenant, node.name]

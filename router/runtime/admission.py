@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.hand_overs import Arrival, HandOvers
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.poller import Poller
+    from amqpmesh.router.runtime.shared_counts import SharedCounts
     from amqpmesh.router.runtime.transport import Transport
 
     Serve: TypeAlias = Callable[[TcpStream, ListenerConfig, str], Awaitable[None]]
@@ -86,11 +87,13 @@ class Admission:
         self._served = served
         self._handshakes = None if poller is None else Handshakes(core, poller, start)
         self._hand_overs: HandOvers | None = None
+        self._shared: SharedCounts | None = None
         #: Connections with TLS that other workers serve.
         self.bridges = Served()
         worker = core.context.config.worker
         if worker is not None and worker.count > 1 and poller is not None:
             self._hand_overs = self._exchange(worker, poller)
+            self._shared = self._share(worker)
 
     def admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
         """Serve a connection that a listener has accepted, unless there are too many.
@@ -142,6 +145,15 @@ class Admission:
         """Close the channels to other workers; all connections have ended."""
         if self._hand_overs is not None:
             self._hand_overs.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    def _share(self, worker: WorkerConfig) -> SharedCounts:
+        from amqpmesh.router.runtime.shared_counts import SharedCounts  # here: a single process does not need it
+
+        shared = SharedCounts(worker)
+        self._core.context.usages.share = shared.places
+        return shared
 
     def _exchange(self, worker: WorkerConfig, poller: Poller) -> HandOvers | None:
         from amqpmesh.router.runtime.hand_overs import HandOvers  # here: a single process does not need it
@@ -227,6 +239,7 @@ class Admission:
             )
             if arrival is not None:
                 record.tls, record.cipher = arrival.terms.tls, arrival.terms.cipher
+                record.is_handed_over = True
             transport = AcceptedTransport(
                 self._driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
             )

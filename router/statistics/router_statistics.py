@@ -60,6 +60,8 @@ class RouterStatistics(Outcomes):
     """Links that another connection took over (link stealing, §2.6.1)."""
     denied: int
     """Connections, links and messages that the policy did not permit."""
+    limited: int
+    """Connections, sessions, links and dynamic nodes refused because of a limit of the policy."""
     handed_over: int
     """Connections handed over to another worker of this router, at which the address of their first link lives."""
     taken_up: int
@@ -354,6 +356,27 @@ class NodeStatistics:
     """The lifetime policy of a dynamic node (§3.5.10 to §3.5.13), for example `delete-on-close`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitStatistics:
+    """A limit of the policy: how much of it a tenant, a user or a host uses now.
+
+    If the router has several workers, `used` counts at all of them.
+    """
+
+    tenant: str
+    limit: str
+    """The limit's name in the policy, for example `connections`."""
+    user: str | None
+    """The user whose limit it is; None: it is the tenant's, or of a host."""
+    host: str | None
+    """The host whose limit it is, or whose peers share it because they have not logged in."""
+    used: int
+    allowed: int
+    """The limit; `used` may be more, if the limit has shrunk."""
+    refused: int
+    """Refusals because of it, at this worker. Those of users and hosts count from their first connection on."""
+
+
 Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 """Statistics of anything that has a cost of sending."""
 
@@ -372,6 +395,8 @@ class Statistics:
     links: tuple[LinkStatistics, ...] = ()
     addresses: tuple[AddressStatistics, ...] = ()
     nodes: tuple[NodeStatistics, ...] = ()
+    limits: tuple[LimitStatistics, ...] = ()
+    """Of tenants, users and hosts, without those that no policy sets."""
     mesh: MeshStatistics | None = None
     """None: the router is in no mesh."""
     neighbours: tuple[NeighbourStatistics, ...] = ()

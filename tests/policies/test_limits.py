@@ -118,6 +118,7 @@ tenant "t": limits.connections_per_host never binds: limits.connections is 500
 tenant "t": limits.links never binds: senders and receivers together are 2
 tenant "t": limits.waiting never binds: limits.memory is 1_000
 tenant "u": limits.burst does nothing: there is no rate
+tenant "u": limits.receivers contradicts limits.unsettled: 3 receivers use it up
 tenant "u": limits.message contradicts limits.waiting, which is less: 1_000
 group[0] "g": limits.senders never binds: limits.links is 1
 group[0] "g": limits.messages_per_link never binds: limits.messages is 0.5
@@ -147,7 +148,14 @@ def test_limits_that_never_bind_are_found(tmp_path: Path) -> None:
                 {
                     "name": "u",
                     "match": [{"user": "u"}],
-                    "limits": {"burst": 2.0, "waiting": 1000, "message": 1001, "dynamic": 0},
+                    "limits": {
+                        "burst": 2.0,
+                        "waiting": 1000,
+                        "message": 1001,
+                        "dynamic": 0,
+                        "unsettled": 3,
+                        "receivers": 4,
+                    },
                 },
             ],
             "group": [

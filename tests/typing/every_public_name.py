@@ -54,6 +54,7 @@ from amqpmesh import (
     Int,
     LaneStatistics,
     Limits,
+    LimitStatistics,
     LinkConfig,
     LinkDetachedError,
     LinkRedirectError,
@@ -321,6 +322,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
         arrow = "<-" if link.direction is Direction.INCOMING else "->"
         waits = "" if link.reason is None else f"waits: {link.reason}"
         yield f"{arrow} {link.address} {link.credit} {link.unsettled} {counted(link)} {waits}"
+    limit: LimitStatistics
+    for limit in statistics.limits:
+        yield f"{limit.tenant} {limit.user or limit.host} {limit.limit}: {limit.used} of {limit.allowed}"
     address: AddressStatistics
     for address in statistics.addresses:
         yield f"{address.name} {address.waiting} {'alone' if address.reason is Reason.NO_RECEIVER else ''}"

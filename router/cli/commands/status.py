@@ -65,6 +65,11 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="print all attributes as one JSON object; times are seconds of the router's clock; own_connection is the "
         "number of this command's connection",
     )
+    command.add_argument(
+        "--tenants",
+        action="store_true",
+        help="show the limits of tenants, users and hosts, too, with what they use; --json has them always",
+    )
     client_peer.add_options(command, reconnect=None)
     command.set_defaults(command=status)
 
@@ -77,7 +82,7 @@ def status(given: argparse.Namespace) -> int:
     if given.json:
         print(dump({**_object(entities), "own_connection": own}))
     else:
-        print("\n".join(printable(line) for line in lines(entities, width(), own)))
+        print("\n".join(printable(line) for line in lines(entities, width(), own, tenants=given.tenants)))
     return Exit.DONE
 
 

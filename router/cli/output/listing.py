@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.cli.output.terminal import Cell, table
 
 OWN: Final = "this command"
@@ -12,8 +13,11 @@ Entity = Mapping[str, Any]
 Entities = Mapping[str, Sequence[Entity]]
 
 
-def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
-    """Yield the lines. Args: width: columns of the terminal. own: the number of our own connection."""
+def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = False) -> Iterator[str]:
+    """Yield the lines.
+
+    Args: width: columns of the terminal. own: the number of our own connection. tenants: show the limits, too.
+    """
     (router,) = entities["router"]
     yield from _router(router)
     for mesh in entities["mesh"]:
@@ -23,6 +27,8 @@ def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
     containers = {each["number"]: _container(each, own) for each in entities["connection"]}
     decided = [each for each in entities["address"] if each.get("decided")]
     listed = {**entities, "address": _addresses(entities), "decided": decided}
+    if not tenants:
+        listed["limit"] = []
     for kind, title, columns in _TABLES:
         if listed[kind]:
             names = [name for name in columns if entities["mesh"] or name not in _OF_MESHES]
@@ -267,6 +273,19 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "out": _plain("deliveries_out"),
             "waiting": _plain("waiting"),
             "why blocked": _plain("reason"),
+        },
+    ),
+    (
+        "limit",
+        "LIMITS",
+        {
+            "tenant": lambda entity, _now, _containers: entity["tenant"] or OPERATOR,
+            "user": _plain("user"),
+            "host": _plain("host"),
+            "limit": _plain("limit"),
+            "used": _plain("used"),
+            "allowed": _plain("allowed"),
+            "refused": _plain("refused"),
         },
     ),
     (

@@ -24,6 +24,7 @@ from amqpmesh.router.statistics.router_statistics import (
     ConnectorStatistics,
     ContainerLinkState,
     ContainerLinkStatistics,
+    LimitStatistics,
     ListenerStatistics,
     Statistics,
 )
@@ -80,12 +81,14 @@ def statistics() -> Statistics:
         reason=None,
         unwatched=None,
     )
+    limit = LimitStatistics(tenant="t", limit="connections", user="u/v", host=None, used=1, allowed=2, refused=3)
     seen = snapshot(mesh.nodes["A"].core)
     return replace(
         snapshot(network.core),
         listeners=(listener,),
         connectors=(connector,),
         container_links=(link,),
+        limits=(limit,),
         mesh=seen.mesh,
         neighbours=seen.neighbours,
         routes=seen.routes,
@@ -153,6 +156,12 @@ def test_a_connector_tells_why_it_is_not_connected() -> None:
     assert (connector["identity"], connector["name"]) == ("connector/broker", "broker")
     assert (connector["state"], connector["failures"], connector["url"]) == ("waiting", 3, None)
     assert connector["reason"] == "Connection refused"
+
+
+def test_a_limit_is_named_after_its_owner() -> None:
+    (limit,) = query(entityType="limit")
+    assert (limit["name"], limit["identity"]) == ("connections", "limit@t/connections/user/u%2Fv")
+    assert (limit["used"], limit["allowed"], limit["refused"]) == (1, 2, 3)
 
 
 def test_the_prefix_of_a_type_may_be_left_out() -> None:

@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.standard.delivery_states import STATES, Accepted, Deli
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, DistributionMode, Header, Properties, Source, Target
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
+from amqpmesh.router.endpoint_setup import agreed
 from amqpmesh.router.kernel import Delivery, dispose
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -87,7 +88,16 @@ class Client:
     """One connection to the router under test, and everything that arrived over it."""
 
     def __init__(
-        self, network: Network, container_id: str, *, max_frame_size: int, window: int, idle_time_out: float | None
+        self,
+        network: Network,
+        container_id: str,
+        *,
+        max_frame_size: int,
+        window: int,
+        idle_time_out: float | None,
+        user: str | None = None,
+        host: str = "127.0.0.1",
+        hostname: str | None = None,
     ) -> None:
         self.network = network
         settings = ConnectionSettings(
@@ -96,9 +106,11 @@ class Client:
             window=window,
             idle_time_out=idle_time_out,
         )
-        self.engine = Connection(settings, Negotiation(server=False), network.now)
+        self.engine = Connection(settings, Negotiation(server=False), network.now, hostname=hostname)
         core = network.core
-        self.record = core.accept(network.listener, "127.0.0.1", network.now, secured=False)
+        # A user has logged in before, as on a connection from another worker.
+        negotiation = None if user is None else agreed("PLAIN", user)
+        self.record = core.accept(network.listener, host, network.now, secured=False, negotiation=negotiation)
         self.engine.open()
         self.session: Session = self.engine.begin()
         self.arrivals: list[Arrival] = []
@@ -293,10 +305,21 @@ class Network:
         max_frame_size: int = 4096,
         window: int = 256,
         idle_time_out: float | None = None,
+        user: str | None = None,
+        host: str = "127.0.0.1",
+        hostname: str | None = None,
     ) -> Client:
-        """Connect one more client."""
-        container_id = container_id or f"client-{len(self.clients)}"
-        client = Client(self, container_id, max_frame_size=max_frame_size, window=window, idle_time_out=idle_time_out)
+        """Connect one more client. Args: user: that has logged in. host: its address. hostname: of its `open`."""
+        client = Client(
+            self,
+            container_id or f"client-{len(self.clients)}",
+            max_frame_size=max_frame_size,
+            window=window,
+            idle_time_out=idle_time_out,
+            user=user,
+            host=host,
+            hostname=hostname,
+        )
         self.clients.append(client)
         self.run()
         return client

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from amqpmesh.router.cli.commands.status import all_pages
 from amqpmesh.router.cli.exit_status import RefusedError
 from amqpmesh.router.cli.process.interruptible import PeerTimeout
 from amqpmesh.router.client.connect import connect
-from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig
+from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig, PolicyConfig
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.router_statistics import ConnectorState
 from tests.support.processes.router_thread import Command, Serve, Served
@@ -191,6 +192,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "container_links",
             "disagreements",
             "lanes",
+            "limits",
             "links",
             "listeners",
             "mesh",
@@ -207,6 +209,26 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
     assert listener == asdict(statistics.listeners[0]) | {"connections": 1}
     (link,) = (link for link in told["links"] if link["address"] == "hello")
     assert (link["direction"], link["credit"], link["reason"]) == ("outgoing", 3, None)
+
+
+def test_limits_are_shown_if_they_are_asked_for(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.toml"
+    limits = "connections = 5, links = 9, sessions = 1_000"
+    policy.write_text(f'[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = ["read"]\nlimits = {{ {limits} }}')
+    monkeypatch.setenv("AMQPMESH_URL", serve(policy=PolicyConfig(file=policy)).url)
+    said = command("status", "--tenants")
+    assert said.status == 0, said.err
+    for name, used, allowed in (("connections", "1", "5"), ("links", "2", "9"), ("sessions", "2", "1,000")):
+        assert row(said.out, "operator", "-", "127.0.0.1", name).split()[4:] == [used, allowed, "0"]
+    assert "LIMITS" not in command("status").out
+    told = json.loads(command("status", "--json").out)["limits"]
+    assert [(each["limit"], each["used"], each["allowed"]) for each in told] == [
+        ("connections", 1, 5),
+        ("sessions", 2, 1000),
+        ("links", 2, 9),
+    ]
 
 
 def test_a_router_may_be_named(served: Served, command: Command) -> None:

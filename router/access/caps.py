@@ -1,0 +1,219 @@
+"""Limits of what tenants, users and hosts may have: each connection, session, link and dynamic node is counted here.
+
+What is there stays, even if its limit shrinks; new ones are refused until there are fewer. A peer is told that a limit
+is reached. The log says which one, and whose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.limits import UNLIMITED
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.delivery.memory_pressure import nodes
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.model.refusal import RefusedError
+from amqpmesh.router.model.usage import RECEIVER, SENDER, Full, Kind, Owner, move_account
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.access import Peer
+    from amqpmesh.policies.limits import Allowance
+    from amqpmesh.policies.policy import Policy
+    from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.amqp.connection_settings import ConnectionSettings
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import OutgoingLink
+    from amqpmesh.router.model.usage import Member
+
+_DESCRIPTIONS: Final = {
+    Kind.CONNECTIONS: "too many connections",
+    Kind.SESSIONS: "too many sessions",
+    Kind.LINKS: "too many links",
+    Kind.SENDERS: "too many links",
+    Kind.RECEIVERS: "too many links",
+    Kind.DYNAMIC: "too many dynamic nodes",
+}
+"""The descriptions of refusals: they do not say whose limit is reached, or which it is."""
+
+
+def enter(context: Context, record: ConnectionRecord, peer: Peer, rights: Rights) -> Full | None:
+    """Count a connection that its peer has opened. Returns: the limit that forbids it."""
+    member = context.usages.join(
+        peer.tenant,
+        peer.user or record.host,
+        record.host,
+        is_anonymous=peer.user is None,
+        of_tenant=rights.tenant_limits,
+        of_user=rights.limits,
+    )
+    # Another worker, which hands it over, has admitted the connection, and counts it until it lets go of it.
+    full = context.usages.enter(member, forced=record.is_handed_over)
+    if full is None:
+        record.usage = member
+        _move(record, member)
+    return full
+
+
+def identify(context: Context, record: ConnectionRecord, peer: Peer, rights: Rights) -> Full | None:
+    """Count a connection for the peer that its new token names. It has no links if that is another one.
+
+    Returns: the limit that forbids it; then nothing has changed.
+    """
+    before = record.usage
+    if before is not None and before.is_of(peer.tenant, peer.user):
+        context.usages.limit(before.user, rights.limits)
+        return None
+    full = enter(context, record, peer, rights)
+    if full is not None:
+        context.limited += 1
+        return full
+    member = record.usage
+    assert member is not None
+    for session in record.engine.channels.sessions:
+        member.begin(session, forced=True)
+    if before is not None:
+        before.leave()
+    return None
+
+
+def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
+    """Give the counts of a connection the limits of a changed policy; count all that it has, if nothing was counted."""
+    if record.usage is not None:
+        context.usages.limit(record.usage.user, rights.limits)
+        _move(record, record.usage)
+        return
+    record.is_handed_over, before = True, record.is_handed_over
+    enter(context, record, record.peer, rights)
+    record.is_handed_over = before
+    member = record.usage
+    assert member is not None
+    for session in record.engine.channels.sessions:
+        member.begin(session, forced=True)
+    for link in (*record.incoming, *record.outgoing):
+        if link.key is not None:
+            member.take(*_kinds(link), forced=True)
+        node = link.node
+        if isinstance(node, DynamicNode) and node.maker is record and node.member is None:
+            node.member = member
+            member.take(Kind.DYNAMIC, forced=True)
+
+
+def renew_tenants(context: Context, policy: Policy) -> None:
+    """Give the counts of tenants and hosts the limits of a changed policy."""
+    for tenant in policy.tenants:
+        if tenant.limits is not UNLIMITED:
+            context.usages.of(Owner(tenant.key))  # addresses have octets of it, also without a client of its own
+    limits = {each.key: each.limits for each in policy.tenants}
+    for usage in context.usages:
+        of_tenant = limits.get(usage.owner.tenant)
+        if usage.owner.user is None and of_tenant is not None:
+            context.usages.limit(usage, of_tenant)
+    for node in nodes(context):
+        node.belong_to(context.usages.memory_of(node.tenant))
+
+
+def _move(record: ConnectionRecord, member: Member) -> None:
+    """Count the octets of a connection as part of what its user, or its tenant, may take."""
+    budget = member.user.budget or member.tenant.budget
+    if budget is not None:
+        move_account(record.account, budget)
+
+
+def begin(context: Context, record: ConnectionRecord, session: Session) -> Error | None:
+    """Count a session that a peer has begun. Returns: the error to end it with; None: it is permitted."""
+    if record.usage is None:
+        return None
+    full = record.usage.begin(session, forced=record.is_handed_over)
+    if full is None:
+        return None
+    context.limited += 1
+    context.log.info("session refused", connection=record.number, peer=record.host, reason=full.reason)
+    return error_of(full)
+
+
+def attach(context: Context, record: ConnectionRecord, *, sends: bool, replaces: bool) -> None:
+    """Count a link that a peer attaches.
+
+    Args: sends: the peer sends on it. replaces: another link of its name, which is counted, ends at once.
+    Raises: RefusedError: a limit forbids it.
+    """
+    if record.usage is not None:
+        full = record.usage.take(*(SENDER if sends else RECEIVER), forced=replaces)
+        if full is not None:
+            _refuse(context, full)
+
+
+def give_back(record: ConnectionRecord, *, sends: bool) -> None:
+    """Count a link no more that was refused after all."""
+    if record.usage is not None:
+        record.usage.release_late(*(SENDER if sends else RECEIVER))
+
+
+def make_node(context: Context, record: ConnectionRecord) -> None:
+    """Count a dynamic node that a peer makes. Raises: RefusedError: a limit forbids it."""
+    if record.usage is not None:
+        full = record.usage.take(Kind.DYNAMIC)
+        if full is not None:
+            _refuse(context, full)
+
+
+def unsettled(context: Context, record: ConnectionRecord, most: int) -> int | None:
+    """Return how many deliveries a new receiver may have unsettled; None: no limit says it.
+
+    Args: most: of its address. Raises: RefusedError: the other receivers may have all that the limit allows.
+    """
+    leased = None if record.usage is None else record.usage.lease(most)
+    if leased == 0:
+        context.limited += 1
+        description = "too many unsettled deliveries"
+        raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description, reason="limit reached: unsettled")
+    return leased
+
+
+def message_size(record: ConnectionRecord) -> int:
+    """Return the octets of the largest message that a peer may send; 0: there is no limit (§2.7.3)."""
+    limits = [record.limits.max_message_size or None]
+    if record.rights is not None:
+        limits += [record.rights.limits.message, record.rights.tenant_limits.message]
+    return min((each for each in limits if each is not None), default=0)
+
+
+def restrict(record: ConnectionRecord, rights: Rights) -> None:
+    """Give a connection the frame size and the session windows of its peer's limits, before its `open` is answered."""
+    settings = _restricted(record.engine.settings, rights.tenant_limits, rights.limits)
+    if settings is not record.engine.settings:
+        record.engine.restrict(settings)
+
+
+@lru_cache(maxsize=256)
+def _restricted(settings: ConnectionSettings, of_tenant: Allowance, of_user: Allowance) -> ConnectionSettings:
+    frame = _tightest(settings.max_frame_size, of_tenant.frame, of_user.frame)
+    window = _tightest(settings.window, of_tenant.session_window, of_user.session_window)
+    if frame == settings.max_frame_size and window == settings.window:
+        return settings
+    # The first session may have a wider window while its messages are small: that is limited, too.
+    small_window = _tightest(settings.small_window, of_tenant.session_window, of_user.session_window)
+    return replace(settings, max_frame_size=frame, window=window, small_window=small_window)
+
+
+def _tightest(limit: int, *others: int | None) -> int:
+    return min(limit, *(each for each in others if each is not None), limit)
+
+
+def error_of(full: Full) -> Error:
+    """Return the error that a peer gets."""
+    return Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=_DESCRIPTIONS[full.kind])
+
+
+def _refuse(context: Context, full: Full) -> None:
+    context.limited += 1
+    raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, _DESCRIPTIONS[full.kind], reason=full.reason)
+
+
+def _kinds(link: IncomingLink | OutgoingLink) -> tuple[Kind, ...]:
+    return SENDER if isinstance(link, IncomingLink) else RECEIVER

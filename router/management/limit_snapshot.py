@@ -1,0 +1,54 @@
+"""A snapshot of the limits of tenants, users and hosts, and of what they use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.model.usage import Kind
+from amqpmesh.router.statistics.router_statistics import LimitStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.router.model.usage import Usage
+
+
+def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStatistics]:
+    """Yield the limits of one owner. Args: unsettled: the deliveries that its receivers may have unsettled here."""
+    owner = usage.owner
+    user = None if owner.is_anonymous else owner.user
+    host = owner.user if owner.is_anonymous else owner.host
+    for kind in Kind:
+        allowed = usage.caps[kind]
+        if allowed is not None:
+            yield LimitStatistics(
+                tenant=owner.tenant,
+                limit=kind.limit if owner.host is None else f"{kind.limit}_per_host",
+                user=user,
+                host=host,
+                used=usage.used(kind),
+                allowed=allowed,
+                refused=usage.refused[kind],
+            )
+    if unsettled is not None:
+        yield LimitStatistics(
+            tenant=owner.tenant,
+            limit="unsettled",
+            user=user,
+            host=host,
+            used=usage.leased,
+            allowed=unsettled,
+            refused=usage.starved,
+        )
+    budget = usage.budget
+    for name in ("waiting", "memory"):
+        if budget is not None and getattr(usage.allowance, name) is not None:
+            yield LimitStatistics(
+                tenant=owner.tenant,
+                limit=name,
+                user=user,
+                host=host,
+                used=budget.used,
+                allowed=budget.limit,
+                refused=0,
+            )

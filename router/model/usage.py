@@ -1,0 +1,388 @@
+"""Counts of what tenants, users and hosts have at a router, and the limits of these counts.
+
+A count is kept for each tenant of the policy, and for each user and each host while it has something. So connections
+bound the counts of users and hosts. If a router has several workers, each of them counts what it serves itself; of what
+is limited, it takes a place among those that the workers share (`Places`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqpmesh.policies.limits import UNLIMITED
+from amqpmesh.router.kernel import Budget
+from amqpmesh.router.small_set import SmallSet, with_item, without_item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from amqpmesh.policies.limits import Allowance
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.model.links import OutgoingLink
+
+
+class Kind(IntEnum):
+    """The things that are counted. Their names in lower case are those of the limits."""
+
+    CONNECTIONS = 0
+    SESSIONS = 1
+    LINKS = 2
+    SENDERS = 3
+    RECEIVERS = 4
+    DYNAMIC = 5
+
+    @property
+    def limit(self) -> str:
+        """The name of its limit in a policy."""
+        return self.name.lower()
+
+
+SENDER: Final = (Kind.LINKS, Kind.SENDERS)
+RECEIVER: Final = (Kind.LINKS, Kind.RECEIVERS)
+"""The kinds that a link counts in, by what its client does."""
+
+Caps = tuple[int | None, ...]
+
+NO_CAPS: Final[Caps] = (None,) * len(Kind)
+
+
+@lru_cache(maxsize=256)
+def caps_of(allowance: Allowance) -> Caps:
+    """Return the limits of the counts, in the order of `Kind`."""
+    return tuple(getattr(allowance, kind.limit) for kind in Kind)
+
+
+class Owner(NamedTuple):
+    """A tenant, or a user or host of it."""
+
+    tenant: str
+    """The key of the tenant."""
+    user: str | None = None
+    """The user; for a peer without one, its host."""
+    host: str | None = None
+    """The host whose connections are counted."""
+    is_anonymous: bool = False
+    """The user is a host, whose peers have not logged in."""
+
+
+#: The part of what is left that a receiver may have unsettled, if no limit of receivers says how many there will be.
+LEASE: Final = 8
+
+
+class Places:
+    """The places of one count, which the workers of a router share."""
+
+    def take(self, most: int, *, forced: bool) -> bool:
+        """Take a place. Args: most: places that there are. forced: take one beyond them, if there is none.
+
+        Returns: False: none is free.
+        """
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give back one of the places that this worker has taken."""
+        raise NotImplementedError
+
+    def others(self) -> int:
+        """Return the number of places that other workers have taken."""
+        raise NotImplementedError
+
+
+class Usage:
+    """The counts of one owner, and its limits."""
+
+    __slots__ = ("_places", "allowance", "budget", "caps", "counts", "leased", "owner", "refused", "share", "starved")
+
+    def __init__(self, owner: Owner, share: Callable[[Owner, Kind], Places | None] | None) -> None:
+        """Args: share: returns the shared places of a count, if it has some; None: there is one worker."""
+        self.owner = owner
+        self.share = share
+        self.allowance = UNLIMITED
+        self.caps = NO_CAPS
+        #: The memory that it may take; None: it never had a limit of its own.
+        self.budget: Budget | None = None
+        #: The deliveries that its receivers may have unsettled, all together, and the refusals for want of them.
+        self.leased = 0
+        self.starved = 0
+        self.counts = [0] * len(Kind)
+        #: The number of refusals because of each limit.
+        self.refused = [0] * len(Kind)
+        self._places: dict[Kind, Places] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the owner has nothing."""
+        return not any(self.counts)
+
+    def allow(self, allowance: Allowance, caps: Caps) -> None:
+        """Set the limits. What is there already stays, even if it is more than they allow."""
+        self.allowance = allowance
+        if caps == self.caps:
+            return
+        self.caps = caps
+        if self.share is None:
+            return
+        for kind in Kind:
+            most, places = caps[kind], self._places.get(kind)
+            if most is None and places is not None:
+                for _ in range(self.counts[kind]):
+                    places.release()
+                del self._places[kind]
+            elif most is not None and places is None:
+                places = self.share(self.owner, kind)
+                if places is not None:
+                    self._places[kind] = places
+                    for _ in range(self.counts[kind]):
+                        places.take(most, forced=True)
+
+    def take(self, kind: Kind, *, forced: bool = False) -> bool:
+        """Count one more. Args: forced: also beyond the limit. Returns: False: there is no more, and it is refused."""
+        most = self.caps[kind]
+        if most is not None:
+            places = self._places.get(kind)
+            if not ((forced or self.counts[kind] < most) if places is None else places.take(most, forced=forced)):
+                self.refused[kind] += 1
+                return False
+        self.counts[kind] += 1
+        return True
+
+    def release(self, kind: Kind) -> None:
+        """Count one less."""
+        self.counts[kind] -= 1
+        places = self._places.get(kind)
+        if places is not None:
+            places.release()
+
+    def used(self, kind: Kind) -> int:
+        """Return how many there are, at all workers if the number is limited."""
+        places = self._places.get(kind)
+        return self.counts[kind] + (0 if places is None else places.others())
+
+
+def move_account(account: Budget, whole: Budget) -> None:
+    """Count the octets of an account as a part of another memory."""
+    if account.whole is not whole:
+        used = account.used
+        account.add(-used)
+        account.whole = whole
+        account.add(used)
+
+
+class Full(NamedTuple):
+    """A limit that is reached."""
+
+    usage: Usage
+    kind: Kind
+
+    @property
+    def reason(self) -> str:
+        """The owner and the limit, for the log."""
+        owner, name = self.usage.owner, self.kind.limit
+        if owner.host is not None:
+            whose, name = f"host {owner.host}", f"{name}_per_host"
+        elif owner.user is not None:
+            whose = f"{'host' if owner.is_anonymous else 'user'} {owner.user}"
+        else:
+            whose = f"tenant {owner.tenant or 'operator'}"
+        return f"limit reached: {name} = {self.usage.caps[self.kind]} of {whose}"
+
+
+class Member:
+    """The part that one connection has in the counts of its tenant, its user, and its host."""
+
+    __slots__ = ("_table", "has_left", "host", "leases", "sessions", "tenant", "user")
+
+    def __init__(self, table: UsageTable, tenant: Usage, user: Usage, host: Usage) -> None:
+        self._table = table
+        self.tenant = tenant
+        self.user = user
+        self.host = host
+        #: The sessions that are counted.
+        self.sessions: SmallSet[Session] = ()
+        #: The deliveries that each receiver may have unsettled, if a limit says it.
+        self.leases: dict[OutgoingLink, int] = {}
+        #: True if the connection is not counted any more.
+        self.has_left = False
+
+    def is_of(self, tenant: str, user: str | None) -> bool:
+        """Tell whether it is the part of a user, whose name is proved."""
+        owner = self.user.owner
+        return owner.tenant == tenant and not owner.is_anonymous and owner.user == user
+
+    def take(self, *kinds: Kind, forced: bool = False) -> Full | None:
+        """Count one more of some kinds, or nothing at all. Returns: the limit that forbids it."""
+        taken: list[tuple[Usage, Kind]] = []
+        for usage in (self.tenant, self.user):
+            for kind in kinds:
+                if not usage.take(kind, forced=forced):
+                    for each, counted in taken:
+                        each.release(counted)
+                    return Full(usage, kind)
+                taken.append((usage, kind))
+        return None
+
+    def release(self, *kinds: Kind) -> None:
+        """Count one less of some kinds."""
+        for kind in kinds:
+            self.tenant.release(kind)
+            self.user.release(kind)
+
+    def lease(self, most: int) -> int | None:
+        """Return how many deliveries one more receiver may have unsettled; None: no limit says it; 0: none are left.
+
+        Args: most: of its own limit.
+        """
+        usages = [each for each in (self.tenant, self.user) if each.allowance.unsettled is not None]
+        for usage in usages:
+            most = min(most, self._table.part_of(usage))
+            if most <= 0:
+                usage.starved += 1
+                return 0
+        return most if usages else None
+
+    def begin_lease(self, link: OutgoingLink, most: int) -> None:
+        """Count the deliveries that a receiver may have unsettled."""
+        self.leases[link] = most
+        self.tenant.leased += most
+        self.user.leased += most
+
+    def end_lease(self, link: OutgoingLink) -> None:
+        """Count them no more, if they were counted."""
+        most = self.leases.pop(link, 0)
+        self.tenant.leased -= most
+        self.user.leased -= most
+
+    def release_late(self, *kinds: Kind) -> None:
+        """Count one less of some kinds that outlive a connection: it may be the last thing that the user had."""
+        self.release(*kinds)
+        self._table.forget_idle(self.user)
+
+    def begin(self, session: Session, *, forced: bool = False) -> Full | None:
+        """Count a session. Returns: the limit that forbids it."""
+        full = self.take(Kind.SESSIONS, forced=forced)
+        if full is None:
+            self.sessions = with_item(self.sessions, session)
+        return full
+
+    def end(self, session: Session) -> None:
+        """Count a session no more, if it was counted."""
+        if session in self.sessions:
+            self.sessions = without_item(self.sessions, session)
+            self.release(Kind.SESSIONS)
+
+    def leave(self) -> None:
+        """Count the connection and its sessions no more, once; links and nodes are released by themselves."""
+        if self.has_left:
+            return
+        self.has_left = True
+        for session in tuple(self.sessions):
+            self.end(session)
+        self.release(Kind.CONNECTIONS)
+        self.host.release(Kind.CONNECTIONS)
+        self._table.forget_idle(self.user)
+        self._table.forget_idle(self.host)
+
+
+class UsageTable:
+    """The counts of a router, by their owners."""
+
+    def __init__(self, memory: Budget, workers: int) -> None:
+        """Args: memory: of the router. workers: of the router, which divide the limits of octets."""
+        self._memory = memory
+        self._workers = workers
+        #: Returns the shared places of a count, if the router has several workers.
+        self.share: Callable[[Owner, Kind], Places | None] | None = None
+        self._usages: dict[Owner, Usage] = {}
+
+    def __len__(self) -> int:
+        return len(self._usages)
+
+    def __iter__(self) -> Iterator[Usage]:
+        """Yield all counts, also while others come and go."""
+        return iter(list(self._usages.values()))
+
+    def of(self, owner: Owner) -> Usage:
+        """Return the counts of an owner; make them if there are none."""
+        usage = self._usages.get(owner)
+        if usage is None:
+            usage = self._usages[owner] = Usage(owner, self.share)
+        return usage
+
+    def find(self, owner: Owner) -> Usage | None:
+        """Return the counts of an owner; None: it has nothing."""
+        return self._usages.get(owner)
+
+    def forget_idle(self, usage: Usage) -> None:
+        """Forget the counts of an owner that has nothing."""
+        if usage.is_idle and self._usages.get(usage.owner) is usage:
+            del self._usages[usage.owner]
+
+    def join(
+        self, tenant: str, user: str, host: str, *, is_anonymous: bool, of_tenant: Allowance, of_user: Allowance
+    ) -> Member:
+        """Return a member without anything. Its tenant, user and host have the limits of now."""
+        member = Member(
+            self,
+            self.of(Owner(tenant)),
+            self.of(Owner(tenant, user, is_anonymous=is_anonymous)),
+            self.of(Owner(tenant, host=host)),
+        )
+        self.limit(member.tenant, of_tenant)
+        self.limit(member.user, of_user)
+        self.limit(member.host, of_tenant)
+        return member
+
+    def memory_of(self, tenant: str) -> Budget:
+        """Return the memory that a tenant may take: a part of the router's, or all of it."""
+        usage = self._usages.get(Owner(tenant)) if self._usages else None
+        return self._memory if usage is None or usage.budget is None else usage.budget
+
+    def limit(self, usage: Usage, allowance: Allowance) -> None:
+        """Set the limits of an owner. Args: allowance: of the tenant, or of each user."""
+        if usage.owner.host is not None:
+            usage.allow(allowance, (allowance.connections_per_host, *NO_CAPS[1:]))
+            return
+        usage.allow(allowance, caps_of(allowance))
+        octets = self.octets_of(allowance)
+        whole = self._memory if usage.owner.user is None else self.memory_of(usage.owner.tenant)
+        if usage.budget is not None:
+            usage.budget.limit = whole.limit if octets is None else octets
+        elif octets is not None:
+            usage.budget = Budget(octets, whole)
+
+    def unsettled_of(self, usage: Usage) -> int | None:
+        """Return the deliveries that receivers may have unsettled at this worker; None: there is no limit."""
+        unsettled = usage.allowance.unsettled
+        return None if unsettled is None else max(1, unsettled // self._workers)
+
+    def part_of(self, usage: Usage) -> int:
+        """Return the part of these that one more receiver may have.
+
+        With a limit of receivers, all get the same. Without one, each gets a part of what the others have left.
+        """
+        most, receivers = self.unsettled_of(usage), usage.caps[Kind.RECEIVERS]
+        assert most is not None
+        left = most - usage.leased
+        part = most * self._workers // receivers if receivers else left // LEASE
+        return min(left, max(1, part))
+
+    def octets_of(self, allowance: Allowance) -> int | None:
+        """Return the octets that may wait at this worker; None: there is no limit."""
+        limits = [] if allowance.waiting is None else [allowance.waiting // self._workers]
+        if allowance.memory is not None:
+            workers = self._workers if allowance.memory.share is None else 1  # a worker's memory is divided already
+            limits.append(allowance.memory.of(self._memory.limit) // workers)
+        return max(1, min(limits)) if limits else None
+
+    def enter(self, member: Member, *, forced: bool = False) -> Full | None:
+        """Count a connection. Returns: the limit that forbids it; then the member has no part in anything."""
+        full = member.take(Kind.CONNECTIONS, forced=forced)
+        if full is None and not member.host.take(Kind.CONNECTIONS, forced=forced):
+            member.release(Kind.CONNECTIONS)
+            full = Full(member.host, Kind.CONNECTIONS)
+        if full is not None:
+            self.forget_idle(member.user)
+            self.forget_idle(member.host)
+        return full
