@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.change import judge_links
-from amqpmesh.router.access.rights import is_judged, refuse_connection
+from amqpmesh.router.access.rights import admit, is_judged, refuse_connection
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.memory.retained import remember
@@ -55,9 +55,9 @@ def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bo
 def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> None:
     """Put a token in force for a connection, in place of the one before it.
 
-    Its policy is judged again: rights may grow or shrink at once, also those of links.
-    Raises: TokenError: the token is of another user or tenant than the links of the connection, of no tenant at all, or
-        too long.
+    The policy judges the peer again: rights may grow or shrink at once, also those of links. The user and the tenant
+    stay: links, and what is counted for them, are theirs.
+    Raises: TokenError: the token is of another user or tenant than the connection, of no tenant at all, or too long.
     """
     token = record.token
     assert token is not None, "it has a link to put tokens by"
@@ -69,9 +69,9 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
             context.denied += 1
             raise TokenError("the peer is in no tenant")
         peer, rights = admitted
-    has_links = bool(record.incoming or record.outgoing or record.detached_unsettled)
-    if has_links and (peer.user, peer.tenant) != (record.peer.user, record.peer.tenant):
-        raise TokenError("another user or tenant, while links are attached")
+    is_first = token.is_awaited
+    if not is_first and (peer.user, peer.tenant) != (record.peer.user, record.peer.tenant):
+        raise TokenError("the token is of another user or tenant than the connection")
     if not _remember(context, record, identity):
         raise TokenError("the claims of the token are too long")
     full = None if rights is None else caps.identify(context, record, peer, rights)
@@ -82,10 +82,11 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
         raise TokenError("too many connections")
     token.identity, token.is_awaited = identity, False
     record.peer = peer
-    if rights is not record.rights:
+    if is_first and not admit(context, record):  # as a peer that has just opened its connection
+        return
+    if not is_first and rights is not None and rights is not record.rights:
         record.rights = rights
-        if rights is not None:
-            judge_links(context, record, rights)
+        judge_links(context, record, rights)
     _await_expiry(context, record)
     context.log.info(
         "token accepted",

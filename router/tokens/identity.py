@@ -87,17 +87,20 @@ def _is_deeper(value: Json, depth: int) -> bool:
 
 
 def flattened(content: Mapping[str, Json], limits: TokensConfig) -> Claims:
-    """Return the claims in the content of a token. Raises: TokenError: there are too many.
+    """Return the claims in the content of a token. Raises: TokenError: there are too many, or their names too long.
 
     A claim within another is named by both, with a dot. A claim whose own name is the same precedes it.
     """
     texts: dict[str, tuple[str, ...]] = {}
-    count = 0
+    count = size = 0
     for name, value in _leaves(content):
         found = _texts(value)
         count += 1 + len(found)
+        size += len(name)
         if count > limits.claims:
             raise TokenError("the token has too many claims")
+        if size > limits.size:  # the name of an outer claim is a part of the names of all inner ones
+            raise TokenError("the names of the token's claims are too long")
         texts.setdefault(name, found)
     return Claims(texts)
 

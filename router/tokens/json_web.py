@@ -1,7 +1,7 @@
 """JSON Web Tokens (RFC 7519): signature, issuer, audience, time, and what the claims mean.
 
-joserfc does the cryptography, and the checks of claims. A signature takes some 50 us to verify with RSA and some 100 us
-with an elliptic curve, which is short enough to be done between two frames. Nothing here waits for the network.
+joserfc does the cryptography, and the checks of claims. A token takes some 0.15 ms with RSA and some 0.3 ms with an
+elliptic curve, which is short enough to be done between two frames. Nothing here waits for the network.
 """
 
 from __future__ import annotations

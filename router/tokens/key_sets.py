@@ -59,8 +59,11 @@ class PublicKey:
 def parse_key_set(octets: bytes) -> tuple[PublicKey, ...]:
     """Return the keys for signatures in a JWK set; others are left out. Raises: KeySetError: it is none, or has none.
 
-    The import of joserfc takes a tenth of a second, so it is not done before there is a set of keys.
+    The import of joserfc takes a tenth of a second. It is done here, where no connection waits, for all uses.
     """
+    import joserfc.jws
+    import joserfc.jwt  # noqa: F401 - its use is elsewhere
+
     try:
         given = parse_object(octets, _LIMITS).get("keys")
     except TokenError:

@@ -56,6 +56,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     _add_file(tested)
     for name, shape, told in _SHOWN:
         tested.add_argument(f"--{name}", metavar=shape, help=f"the peer: {told}")
+    tested.add_argument("--token-tenant", metavar="NAME", help="its token: the tenant that the token names")
     for name, shape, told in _OF_TOKEN:
         tested.add_argument(f"--{name}", metavar=shape, action="append", default=[], help=f"its token: {told}")
     tested.add_argument("--address", metavar="ADDRESS", help="the address of --send or --receive, after aliases")
@@ -125,6 +126,7 @@ def test(given: argparse.Namespace) -> int:
         host=given.host or "",
         claims=Claims(claims),
         groups=tuple(given.group),
+        token_tenant=given.token_tenant,
         scopes=tuple(given.scope),
     )
     admitted = policy.admit(peer)

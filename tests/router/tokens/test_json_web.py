@@ -228,6 +228,11 @@ def test_depth_and_number_of_claims_are_limited() -> None:
             flattened(many, limits)
 
 
+def test_a_long_name_of_an_outer_claim_is_not_repeated_for_each_inner_one() -> None:
+    with pytest.raises(TokenError, match="names"):
+        flattened({"x" * 4000: {str(number): 1 for number in range(100)}}, TokensConfig())
+
+
 def test_a_token_that_is_too_long_is_not_read() -> None:
     assert "too long" in refused(bearer(fill="x" * 8192))
     assert "too long" in refused("." * 8193)
