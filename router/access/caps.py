@@ -19,7 +19,6 @@ from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.model.usage import RECEIVER, SENDER, Full, Kind, Owner, move_account
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.access import Peer
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
@@ -41,8 +40,12 @@ _DESCRIPTIONS: Final = {
 """The descriptions of refusals: they do not say whose limit is reached, or which it is."""
 
 
-def enter(context: Context, record: ConnectionRecord, peer: Peer, rights: Rights) -> Full | None:
-    """Count a connection that its peer has opened. Returns: the limit that forbids it."""
+def enter(context: Context, record: ConnectionRecord, rights: Rights) -> Full | None:
+    """Count a connection that its peer has opened, and sessions that have begun before its peer has put a token.
+
+    Returns: the limit that forbids the connection.
+    """
+    peer = record.peer
     member = context.usages.join(
         peer.tenant,
         peer.user or record.host,
@@ -56,29 +59,9 @@ def enter(context: Context, record: ConnectionRecord, peer: Peer, rights: Rights
     if full is None:
         record.usage = member
         _move(record, member)
+        for session in record.engine.channels.sessions:
+            member.begin(session, forced=True)
     return full
-
-
-def identify(context: Context, record: ConnectionRecord, peer: Peer, rights: Rights) -> Full | None:
-    """Count a connection for the peer that its new token names. It has no links if that is another one.
-
-    Returns: the limit that forbids it; then nothing has changed.
-    """
-    before = record.usage
-    if before is not None and before.is_of(peer.tenant, peer.user):
-        context.usages.limit(before.user, rights.limits)
-        return None
-    full = enter(context, record, peer, rights)
-    if full is not None:
-        context.limited += 1
-        return full
-    member = record.usage
-    assert member is not None
-    for session in record.engine.channels.sessions:
-        member.begin(session, forced=True)
-    if before is not None:
-        before.leave()
-    return None
 
 
 def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
@@ -88,12 +71,10 @@ def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
         _move(record, record.usage)
         return
     record.is_handed_over, before = True, record.is_handed_over
-    enter(context, record, record.peer, rights)
+    enter(context, record, rights)
     record.is_handed_over = before
     member = record.usage
     assert member is not None
-    for session in record.engine.channels.sessions:
-        member.begin(session, forced=True)
     for link in (*record.incoming, *record.outgoing):
         if link.key is not None:
             member.take(*_kinds(link), forced=True)

@@ -47,7 +47,7 @@ def admit(context: Context, record: ConnectionRecord) -> bool:
         refuse_connection(context, record, "the peer is in no tenant")
         return False
     record.peer, record.rights = admitted
-    full = caps.enter(context, record, record.peer, admitted.rights)
+    full = caps.enter(context, record, admitted.rights)
     if full is not None:
         context.limited += 1
         _close(context, record, full.reason, caps.error_of(full))

@@ -74,18 +74,13 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
         raise TokenError("the token is of another user or tenant than the connection")
     if not _remember(context, record, identity):
         raise TokenError("the claims of the token are too long")
-    full = None if rights is None else caps.identify(context, record, peer, rights)
-    if full is not None:
-        context.log.warning(
-            "peer refused", connection=record.number, peer=record.host, user=peer.user, reason=full.reason
-        )
-        raise TokenError("too many connections")
     token.identity, token.is_awaited = identity, False
     record.peer = peer
     if is_first and not admit(context, record):  # as a peer that has just opened its connection
         return
     if not is_first and rights is not None and rights is not record.rights:
         record.rights = rights
+        caps.renew(context, record, rights)
         judge_links(context, record, rights)
     _await_expiry(context, record)
     context.log.info(

@@ -206,11 +206,6 @@ class Member:
         #: True if the connection is not counted any more.
         self.has_left = False
 
-    def is_of(self, tenant: str, user: str | None) -> bool:
-        """Tell whether it is the part of a user, whose name is proved."""
-        owner = self.user.owner
-        return owner.tenant == tenant and not owner.is_anonymous and owner.user == user
-
     def take(self, *kinds: Kind, forced: bool = False) -> Full | None:
         """Count one more of some kinds, or nothing at all. Returns: the limit that forbids it."""
         taken: list[tuple[Usage, Kind]] = []

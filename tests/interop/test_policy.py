@@ -65,3 +65,43 @@ def test_a_link_ends_when_its_right_is_taken_away(router, client, policy):
     sender.finish()
     kept.finish()
     assert sender.of("outcome")[0]["outcome"] == "accepted"
+
+
+LIMITS = "links = 1, connections = 2, message = 1000, frame = 4096, sessions = 2"
+
+
+@pytest.mark.parametrize("stack", ["rhea", "proton"])
+def test_a_client_beyond_a_limit_is_told_so_and_others_go_on(start_router, users, tmp_path, client, stack):
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.format(more="") + f"limits = {{ {LIMITS} }}\n")
+    router = start_router(f"""
+        [router]
+        id = "A"
+        drain = 0.2
+        [policy]
+        file = "{policy}"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        sasl = ["SCRAM-SHA-256"]
+        users = "{users}"
+    """)
+    kept = client(f"{stack}_receive", router.url, "--address", "mail/alice", *ALICE)
+    kept.expect("attached")
+    beyond = client(f"{stack}_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT])
+    beyond.finish(status=1)
+    (refused,) = (each for kind in ("sender-error", "link-error") for each in beyond.of(kind))
+    assert (refused["condition"], refused["description"]) == ("amqp:resource-limit-exceeded", "too many links")
+    policy.write_text(
+        policy.read_text().replace("links = 1", "links = 2").replace("connections = 2", "connections = 1")
+    )
+    router.process.send_signal(signal.SIGHUP)
+    closed = client(f"{stack}_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT])
+    closed.finish(status=1)
+    (refused,) = closed.of("connection-error")
+    assert (refused["condition"], refused["description"]) == ("amqp:resource-limit-exceeded", "too many connections")
+    policy.write_text(policy.read_text().replace("connections = 1", "connections = 2"))
+    router.process.send_signal(signal.SIGHUP)
+    sender = client(f"{stack}_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT])
+    sender.finish()
+    kept.finish()
+    assert sender.of("outcome")[0]["outcome"] == "accepted"

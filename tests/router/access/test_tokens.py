@@ -14,17 +14,19 @@ import pytest
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol, Timestamp
-from amqpmesh.router.amqp.frames import amqp_frame, protocol_header
+from amqpmesh.router.amqp.frames import protocol_header
 from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.sasl.exchange import SaslInit
 from amqpmesh.router.amqp.standard.definitions import Error, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.standard.performatives import Open, encode_performative
+from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.file import TlsConfig, TokensConfig
 from amqpmesh.router.config.policy_file import parse_policy
 from amqpmesh.router.message.content import Message
+from amqpmesh.router.model.usage import Kind, Owner
 from tests.support.data.tokens import NOW, bearer, issuer, named_key, shared_access, signed, tokens
+from tests.support.peers.scripted_stream import frame
 from tests.support.worlds.network import Client, Network, message
 
 UNAUTHORIZED = "amqp:unauthorized-access"
@@ -414,6 +416,27 @@ def test_a_token_of_no_tenant_is_refused_and_the_one_before_stays_in_force() -> 
     assert client.record.peer.claims["team"] == ("billing",)
 
 
+def test_the_first_token_counts_its_connection_for_the_peer_that_it_names() -> None:
+    limited = POLICY.replace('name = "billing"', 'name = "billing"\n    limits = { connections = 1, sessions = 2 }', 1)
+    world = TokenNetwork(limited)
+    first, second = world.client_with(team="billing"), world.client()
+    usage = world.core.context.usages.of(Owner("billing"))
+    assert [usage.used(kind) for kind in (Kind.CONNECTIONS, Kind.SESSIONS)] == [1, 1]
+    assert Putting(first).put(bearer(world.wall(), team="billing"))[0] == 202
+    assert usage.used(Kind.CONNECTIONS) == 1, "a further token changes nothing"
+    requests = Putting(second).requests
+    second.send(requests, request(bearer(world.wall(), team="billing")))
+    error = closed(second)
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+    first.close()
+    assert usage.is_idle
+    world.client_with(team="billing")
+    assert [usage.used(kind) for kind in (Kind.CONNECTIONS, Kind.SESSIONS)] == [1, 1]
+    world.leave()
+    assert all(each.is_idle for each in world.core.context.usages)
+
+
 def test_a_policy_that_changes_is_applied_to_claims_and_spares_those_who_wait() -> None:
     world = TokenNetwork(POLICY)
     client, waiting = world.client_with(team="billing", role="reader"), world.client()
@@ -468,7 +491,7 @@ class Login:
 
     def open(self) -> None:
         """Open the connection, after the login."""
-        self.tell(protocol_header(0) + amqp_frame(0, encode_performative(Open(container_id="c"), compact=True)))
+        self.tell(protocol_header(0) + frame(Open(container_id="c")))
 
     def tell(self, data: bytes) -> None:
         while not self.world.core.receive(self.record, data, self.world.now):
