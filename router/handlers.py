@@ -116,6 +116,9 @@ class Handlers:
             host=record.host,
             **record.origin,
         )
+        token = sasl.token if isinstance(sasl, SaslServer) and shown else None
+        if token is not None:
+            record.peer = tokens.with_token(record.peer, token)
         engine.remote = of_open(event.open)
         record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
         if record.listener is not None:
@@ -132,7 +135,7 @@ class Handlers:
         if record.listener is not None and record.listener.redirect is not None:
             self._redirect(record, record.listener.redirect.place)
             return
-        is_known = tokens.begin(self._context, record, sasl.token if isinstance(sasl, SaslServer) and shown else None)
+        is_known = tokens.begin(self._context, record, token)
         if record.lost or not check_login(self._context, record):
             return
         if is_known and not admit(self._context, record):

@@ -29,9 +29,9 @@ EXPIRED: Final = "the token has expired"
 
 
 def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bool:
-    """Give a peer that has opened its connection the identity of its token, or wait for one.
+    """Note the token of a peer that has opened its connection, and its expiry, or wait for one.
 
-    Args: token: that it has shown at its login.
+    Args: token: that it has shown at its login; its identity is the peer's already (`with_token`).
     Returns: whether the policy can judge the peer now; False: it has to put a token first, or it is refused.
     """
     identity = token if isinstance(token, TokenIdentity) else None
@@ -44,7 +44,6 @@ def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bo
         _arm(context, record, context.now + listener.open_time_out, partial(_refuse_late, context, record))
         return False
     if identity is not None:
-        record.peer = _with(record.peer, identity)
         if not _remember(context, record, identity):
             refuse_connection(context, record, "the claims of its token are too long")
             return False
@@ -61,7 +60,7 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
     """
     token = record.token
     assert token is not None, "it has a link to put tokens by"
-    peer, rights = _with(record.peer, identity), record.rights
+    peer, rights = with_token(record.peer, identity), record.rights
     if is_judged(context, record):
         assert context.policy is not None
         admitted = context.policy.admit(peer)
@@ -103,7 +102,10 @@ def end(context: Context, record: ConnectionRecord) -> None:
         record.token.answers.clear()
 
 
-def _with(peer: Peer, identity: TokenIdentity) -> Peer:
+def with_token(peer: Peer, identity: Token | None) -> Peer:
+    """Return a peer with the identity of its token. Args: identity: None: it has shown none at its login."""
+    if not isinstance(identity, TokenIdentity):
+        return peer
     return replace(
         peer,
         user=identity.user,

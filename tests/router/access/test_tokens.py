@@ -569,3 +569,14 @@ def test_tokens_are_taken_under_tls_only_beyond_loopback() -> None:
     assert refusal(client, client.receiver("$cbs")) == "amqp:not-allowed"
     client.record.tls = "TLSv1.3"
     assert Putting(client).put(bearer(world.wall()))[0] == 202
+
+
+def test_limits_of_the_tenant_that_a_login_gives_are_in_our_open() -> None:
+    limited = POLICY.replace('value = "billing" }]', 'value = "billing" }]\n    limits = { frame = 2048 }', 1)
+    world = TokenNetwork(limited)
+    login = Login(world, bearer(world.wall(), team="billing"))
+    login.open()
+    assert login.record.engine.settings.max_frame_size == 2048
+    world.core.receive_eof(login.record, world.now)
+    world.leave()
+    assert all(each.is_idle for each in world.core.context.usages), "nothing is counted any more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import trio
 import trio.testing
 import trustme
 
+from amqpmesh import LinkDetachedError, Message, connect
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import ListenerConfig, PasswordConfig, TokenIssuerConfig
 from amqpmesh.router.io.environment import OF_THIS_RUN, REAL
@@ -36,6 +38,7 @@ from tests.support.data.tokens import (
     signed,
     tokens,
 )
+from tests.support.worlds.sibling_workers import address_at, clients, router_config, workers
 
 ONE, TWO = (parse_key_set(key_set(key(name))) for name in ("one", "two"))
 
@@ -245,3 +248,49 @@ def test_without_the_extra_the_configuration_says_what_to_install(
     assert found is not None
     assert found.secrets == {"sender": (b"c2VjcmV0",)}
     assert "c2VjcmV0" not in repr(found)
+
+
+# -------------------------------------------------------------------------------------------------------------- clients
+
+
+async def test_a_connection_with_a_token_stays_with_the_worker_that_has_judged_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "c2VjcmV0")
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", cbs=True)
+    config = router_config(listeners=(listener,), token_keys=(named_key(),))
+    async with workers(config, tmp_path) as (first, second), connect(first.listeners[0].url) as client:
+        token = Message(
+            shared_access(first._wall() + 60),
+            application_properties={
+                "operation": "put-token",
+                "type": "servicebus.windows.net:sastoken",
+                "name": "amqps://mesh.example/",
+            },
+        )
+        async with client.sender("$cbs") as requests:
+            with pytest.raises(LinkDetachedError):
+                async with client.receiver(address_at(2)):
+                    raise AssertionError("no token was put yet")
+            await requests.send(token)
+            async with client.receiver(address_at(2)):
+                assert (clients(first), clients(second)) == (1, 0)
+                assert "sender" in [each.user for each in first.statistics().connections]
+
+
+async def test_frames_that_are_traced_show_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("KEY", "c2VjcmV0")
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", cbs=True, trace_frames=True)
+    async with Router(id="A", listeners=[listener], token_keys=(named_key(),)) as router:
+        token = shared_access(router._wall() + 60)
+        properties = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "x"}
+        async with connect(router.listeners[0].url) as client, client.sender("$cbs") as requests:
+            await requests.send(Message(token, application_properties=properties))
+        lines = [record.getMessage() for record in caplog.records]
+        assert any("$cbs" in str(record.__dict__) for record in caplog.records), "the frames are traced"
+        for shown in (*lines, *(str(record.__dict__) for record in caplog.records)):
+            assert "SharedAccessSignature" not in shown
+            assert token[-20:] not in shown
