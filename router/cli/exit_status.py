@@ -28,7 +28,7 @@ class Exit(IntEnum):
     TIMED_OUT = 4
     """Nothing happened for as long as `--timeout` allows."""
     NO = 5
-    """The answer is no: the policy does not permit it, or a check has findings."""
+    """The answer is no: the policy does not permit it, a check has findings, or a router refuses a policy."""
 
 
 EPILOG: Final = (

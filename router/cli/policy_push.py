@@ -12,7 +12,7 @@ import trio
 from amqpmesh.policies.policy_version import MAX_NUMBER, PolicyVersion, with_number
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments, client_peer
-from amqpmesh.router.cli.commands.status import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path, width
+from amqpmesh.router.cli.commands.status import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.folder import add_authority_options, authority_of, write_public
 from amqpmesh.router.cli.output.bodies import dump
@@ -26,6 +26,11 @@ from amqpmesh.router.management.policy_upload import TYPE, pieces
 from amqpmesh.router.management.queries import AnswerError, body_of, entities_of, query
 from amqpmesh.router.management.service import ADDRESS, CONFLICT
 from amqpmesh.router.message.outcomes import OutcomeError
+
+REFUSED_TIME: Final = 2.0
+"""Seconds to wait for other routers after the first one has refused the policy."""
+
+_WIDE: Final = 10**4  # columns: a reason is never cut
 
 ASK_TIME: Final = 0.25
 """Seconds between two questions whether a router has the policy."""
@@ -88,7 +93,7 @@ def push(given: argparse.Namespace) -> int:
     else:
         print(f"version {version.number}, {version.short_digest}")
         rows = [(each.router, each.text, each.reason) for each in answers]
-        print("\n".join(map(printable, table(("ROUTER", "IN FORCE", "REASON"), rows, width(), ("REASON",)))))
+        print("\n".join(map(printable, table(("ROUTER", "IN FORCE", "REASON"), rows, _WIDE, ()))))
     if any(each.accepted is False for each in answers):
         return Exit.NO
     is_late = any(each.accepted is None and each.router in work.within_reach for each in answers)
@@ -138,7 +143,9 @@ class _Push:
             await self._number(asked)
         self._patience.rest()
         await self._upload(own["id"], management)
-        with trio.move_on_after(self._given.timeout):
+        # A router that refuses a policy may still pass it on, if it cannot write its file.
+        refused = self.answers[own["id"]].accepted is False
+        with trio.move_on_after(min(REFUSED_TIME, self._given.timeout) if refused else self._given.timeout):
             async with trio.open_nursery() as nursery:
                 for router, requester in asked.items():
                     if self.answers[router].accepted is None:

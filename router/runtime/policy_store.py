@@ -77,8 +77,13 @@ class PolicyStore:
                 self._driver.settle()
 
     async def _fetched(self, neighbour: str, version: PolicyVersion, data: bytes) -> None:
-        """Judge a policy that a neighbour has given."""
-        reason = await self.take(data, version)
+        """Judge a policy that a neighbour has given. Raises: nothing: an internal error ends nothing else."""
+        try:
+            reason = await self.take(data, version)
+        except Exception as error:
+            log.error("internal error", exception=error, router=neighbour)
+            self._refuse(version, "internal error")
+            return
         if reason is None:
             log.info("policy changed", version=version.number, digest=version.short_digest, router=neighbour)
 
@@ -88,8 +93,7 @@ class PolicyStore:
         Args: offered: as a neighbour has offered it; None: it is pushed to this router.
         Returns: the reason why it is not in force; None: it is.
         """
-        assert self._driver is not None
-        if not self.takes_part:
+        if self._driver is None or not self.takes_part:
             return "this router takes no policy: [policy] push = true permits it"
         async with self._lock:
             try:
@@ -149,6 +153,8 @@ class PolicyStore:
         """Replace the file at once, and keep the one before beside it. Raises: OSError."""
         assert self._config.policy is not None
         target = Path(os.path.realpath(self._config.policy.file))  # a link stays a link
+        if target.exists() and target.read_bytes() == data:
+            return  # another worker of this router has stored it
         before = target.stat() if target.exists() else None
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -160,9 +166,9 @@ class PolicyStore:
                     os.fchmod(stream.fileno(), before.st_mode & 0o7777)
             if before is not None:
                 previous = target.with_name(f"{target.name}.previous")
-                with suppress(FileNotFoundError):
-                    previous.unlink()
-                os.link(target, previous)
+                with suppress(OSError):  # another worker does the same
+                    previous.unlink(missing_ok=True)
+                    os.link(target, previous)
             os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

@@ -12,9 +12,10 @@ import trio
 
 from amqpmesh import LinkDetachedError, ListenerConfig, MeshConfig
 from amqpmesh.policies.policy_version import PolicyVersion
-from amqpmesh.router.config.policy_file import PolicyConfig
+from amqpmesh.router.config.policy_file import PolicyConfig, PolicyText
 from amqpmesh.router.management.policy_upload import pieces
 from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.topology.authority import Authority
 from amqpmesh.topology.signed_policies import signed
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
@@ -259,6 +260,52 @@ async def test_nobody_without_the_right_pushes_a_policy(world: World) -> None:
     await world.start("A")
     world.mesh["A"].serve(CLIENTS, ListenerConfig(url="amqp://127.0.0.1:5672", name="in"))
     assert await world.push("A", policy(2, "b")) == "Forbidden: not permitted"
+    assert world.version("A") == 1
+
+
+@INSECURE
+async def test_a_router_without_a_policy_takes_none(world: World) -> None:
+    await world.mesh.router("A")
+    world.listen("A")
+    assert "push = true" in await world.push("A", policy(2, "b"))
+    assert world.mesh["A"].statistics().policies == ()
+
+
+@INSECURE
+async def test_routers_that_share_a_file_keep_the_one_before_it(world: World) -> None:
+    """Workers of one router do."""
+    await world.start("A")
+    await world.mesh.router("B", policy=PolicyConfig(file=world.file("A"), push=True))
+    world.mesh.link("A", "B")
+    await world.mesh.settled()
+    assert await world.push("A", policy(2, "b")) == "OK"
+    await world.until("AB", 2)
+    assert world.file("A").with_name("policy.toml.previous").read_bytes() == policy(1, "a")
+
+
+@INSECURE
+async def test_an_internal_error_leaves_the_policy_in_force(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.start("A", "B")
+    read = PolicyStore._read
+
+    def fail(self: PolicyStore, data: bytes) -> PolicyText:
+        if self is world.mesh["B"].router._policies:
+            raise ZeroDivisionError
+        return read(self, data)
+
+    monkeypatch.setattr(PolicyStore, "_read", fail)
+    assert await world.push("A", policy(2, "b")) == "OK"
+    await trio.sleep(3)
+    assert world.versions("AB") == [2, 1]
+    assert world.refused("B") == "internal error"
+    world.mesh.log.faults.clear()
+
+
+@INSECURE
+@pytest.mark.parametrize("data", [b"version = 2\n" + b"a = " + b"[" * 100_000, b"\xff\xfe", b"version = 1e400\n", b"x"])
+async def test_a_policy_that_is_made_to_break_the_reader_is_refused(world: World, data: bytes) -> None:
+    await world.start("A")
+    assert (await world.push("A", data)).startswith("Conflict: ")
     assert world.version("A") == 1
 
 
