@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies import limit_findings
 from amqpmesh.policies.export_findings import findings_of_exports
+from amqpmesh.policies.managing import Manage
 from amqpmesh.policies.tenants import OPERATOR
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def findings(policy: Policy) -> Iterator[str]:
     for number, group in enumerate(policy.groups):
         if not (group.send or group.receive or group.may or group.manage):
             yield f'{group.key} "{group.name}" permits nothing'
-        if group.manage and group.tenant:
-            yield f'{group.key}.manage permits nothing: only the tenant "{OPERATOR}" has the management node'
+        if group.tenant and any(each.right is Manage.WRITE for each in group.manage):
+            yield f'{group.key}.manage gives no more than read: all that can be changed is of the tenant "{OPERATOR}"'
         for action, patterns in (("send", group.send), ("receive", group.receive)):
             for position, pattern in enumerate(patterns):
                 line = group.tenant, action, pattern

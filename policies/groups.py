@@ -8,6 +8,7 @@ from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
 from amqpmesh.policies.claims import ClaimMatch
 from amqpmesh.policies.limits import UNLIMITED, Allowance
+from amqpmesh.policies.managing import Managed
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.peer_index import CLAIM, Condition, Network, host_address, names, networks
 
@@ -23,14 +24,6 @@ class May(StrEnum):
     """Receivers of copies (§3.5.3, distribution-mode)."""
     CONTAINER = "container"
     """Addresses at a certain router or container: `name@container`."""
-
-
-class Manage(StrEnum):
-    """The rights of a group at the management node."""
-
-    READ = "read"
-    WRITE = "write"
-    """Change what can be changed, and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +46,8 @@ class Group:
     """Patterns of addresses; they may have variables."""
     receive: tuple[str, ...] = ()
     may: frozenset[May] = frozenset()
-    manage: frozenset[Manage] = frozenset()
+    manage: frozenset[Managed] = frozenset()
+    """At the management node of a router, for what the tenant may see there."""
     limits: Allowance = UNLIMITED
     """Of each of its users, not of all together."""
 

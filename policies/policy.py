@@ -58,6 +58,10 @@ class Policy:
         )
         self._rights: WeakValueDictionary[tuple[object, ...], Rights] = WeakValueDictionary()
 
+    def has_tenant(self, key: str) -> bool:
+        """Tell whether there is a tenant. Args: key: as of `Tenant.key`."""
+        return key in self._by_key
+
     def admit(self, peer: Peer) -> Admitted | None:
         """Return a peer with its tenant and its rights; None: it is in no tenant.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqpmesh.policies.groups import Manage, May
 from amqpmesh.policies.limits import UNLIMITED, widest
+from amqpmesh.policies.managing import Manage, Managed
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.policies.scopes import TOKEN
 from amqpmesh.policies.variables import expanded
@@ -13,7 +13,7 @@ from amqpmesh.policies.variables import expanded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from amqpmesh.policies.groups import Group
+    from amqpmesh.policies.groups import Group, May
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.scopes import Scope, ScopeRights
@@ -77,13 +77,13 @@ class Rights:
         self._send = _table(_granted(groups, "send", values))
         self._receive = _table(_granted(groups, "receive", values))
         self._may: dict[May, Grant] = {}
-        self._manage: dict[Manage, Grant] = {}
+        self._manage: dict[Managed, Grant] = {}
         for group in groups:
-            for right in group.may:
-                self._may.setdefault(right, Grant(group.name, f"{group.key}.may", right))
-            # Only the operator's tenant has the management node.
-            for managed in () if group.tenant else group.manage:
-                self._manage.setdefault(managed, Grant(group.name, f"{group.key}.manage", managed))
+            for permitted in group.may:
+                self._may.setdefault(permitted, Grant(group.name, f"{group.key}.may", permitted))
+            for right, kind in sorted(group.manage, key=lambda each: (each.right, each.kind or "")):
+                line = right.value if kind is None else f"{right}:{kind}"
+                self._manage.setdefault(Managed(right, kind), Grant(group.name, f"{group.key}.manage", line))
 
     @property
     def tenant_key(self) -> str:
@@ -109,10 +109,25 @@ class Rights:
         """Return the line by which it has a right that is not a matter of a single address."""
         return self._may.get(right)
 
-    def manage(self, right: Manage) -> Grant | None:
-        """Return the line by which it may read, or change, at the management node."""
-        found = self._manage.get(right)
-        return self._manage.get(Manage.WRITE) if found is None and right is Manage.READ else found
+    def manage(self, right: Manage, kind: str | None = None) -> Grant | None:
+        """Return the line by which it may read, or change, at the management node.
+
+        Args: kind: the type of entities; None: all types.
+        """
+        rights = (Manage.READ, Manage.WRITE) if right is Manage.READ else (right,)
+        kinds = (None,) if kind is None else (None, kind)
+        found = (self._manage.get(Managed(each, of)) for of in kinds for each in rights)
+        return next((grant for grant in found if grant is not None), None)
+
+    @property
+    def management(self) -> Grant | None:
+        """The first line by which it may do anything at the management node."""
+        return next(iter(self._manage.values()), None)
+
+    @property
+    def may_change_something(self) -> bool:
+        """True if it may change entities of any type there."""
+        return any(each.right is Manage.WRITE for each in self._manage)
 
 
 def _by(scope: Scope | None) -> Grant | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from amqpmesh.policies.access import is_reserved
-from amqpmesh.policies.groups import Group, Manage, May
+from amqpmesh.policies.groups import Group, May
+from amqpmesh.policies.managing import Manage, Managed
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.tenants import OPERATOR
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 TOKEN: Final = "token"  # noqa: S105 - a name
 """The name, in logs and answers, of the group that a token's scopes make."""
 
-_TAGS: Final = {"tag:monitoring": Manage.READ, "tag:administrator": Manage.WRITE}
+_TAGS: Final = {"tag:monitoring": Managed(Manage.READ, None), "tag:administrator": Managed(Manage.WRITE, None)}
 
 _MADE: Final = "$dynamic"
 """The address that `configure` has to cover for dynamic nodes: the router makes their names."""

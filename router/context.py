@@ -12,7 +12,7 @@ from amqpmesh.router.kernel import KernelRouter
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.memory.holders import Memory
 from amqpmesh.router.model.connections import Freed
-from amqpmesh.router.model.counters import Tally
+from amqpmesh.router.model.counters import Tally, TenantCounts
 from amqpmesh.router.model.credit_share import take_counts
 from amqpmesh.router.model.ended_links import EndedLinks
 from amqpmesh.router.model.link_names import LinkNames
@@ -154,6 +154,8 @@ class Context:
         #: Connections, sessions, links and dynamic nodes that a limit of the policy did not permit.
         self.limited = 0
         self.irregular_heads = 0
+        #: The same for each tenant but the operator's; those of a tenant are begun when it is first counted.
+        self.by_tenant: dict[str, TenantCounts] = {}
         #: Connections given to other workers of this router, and connections from them.
         self.handed_over = 0
         self.taken_up = 0
@@ -207,6 +209,31 @@ class Context:
             return self.nodes.find(node.tenant, node.name) or node
         return node
 
+    def counts_of(self, tenant: str) -> TenantCounts | None:
+        """Return the counts of a tenant; None: it is the operator's, whose are those of the router."""
+        if not tenant:
+            return None
+        counts = self.by_tenant.get(tenant)
+        if counts is None:
+            counts = self.by_tenant[tenant] = TenantCounts()
+        return counts
+
+    def count_denied(self, tenant: str) -> None:
+        """Count a connection, a link or a message that the policy did not permit."""
+        self.denied += 1
+        counts = self.counts_of(tenant)
+        if counts is not None:
+            counts.denied += 1
+
+    def forget_connection(self, record: ConnectionRecord) -> None:
+        """Forget a connection that is gone. Its tenant keeps the counts of its octets."""
+        self.connections.pop(record, None)
+        self.forget_timer(record)
+        counts = self.counts_of(record.peer.tenant)
+        if counts is not None:
+            counts.octets_in += record.octets_in
+            counts.octets_out += record.octets_out
+
     def keep_count(self, link: Link) -> None:
         """Add the counts of a link that is gone to those of its address and of the router, once."""
         if self.recording is not None:
@@ -214,6 +241,9 @@ class Context:
         if not link.endpoint.flow_state.has_counted:
             return
         self.past.add(link)
+        counts = self.counts_of(link.connection.peer.tenant)
+        if counts is not None:
+            counts.past.add(link)
         if link.node is not None:
             self.seen_as(link.node).count(link)
         link.endpoint.flow_state.reset_counters()

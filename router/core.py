@@ -320,9 +320,8 @@ class Core:
         end_connection(self.context, record)
         forget(record, record)
         forget_output(record)
-        self.context.connections.pop(record, None)
         record.unfinished = None
-        self.context.forget_timer(record)
+        self.context.forget_connection(record)
         finish_batch(self.context)
         if record not in self.context.leaving:
             record.dismantle()

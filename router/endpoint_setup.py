@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
 REDIRECT: Final = Symbol("amqpmesh:redirect")
 
+#: The property of an attach by which the router's own links name the tenant of their addresses.
+TENANT: Final = Symbol("amqpmesh:tenant")
+
 #: The capabilities of the router, which its `open` offers.
 CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 

@@ -221,7 +221,7 @@ class Handlers:
         if not isinstance(endpoint.context, OutgoingLink):
             self._take(record, event)
         if endpoint.remote is not None:
-            endpoint.remote = of_attach(event.attach)
+            endpoint.remote = of_attach(event.attach, own=record.own)
 
     def _take(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         link = event.link.context

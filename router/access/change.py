@@ -29,6 +29,7 @@ def put_in_force(context: Context, policy: Policy) -> None:
     """Put a policy in force. New links and messages are judged by it at once; those that exist, one after the other."""
     context.policy = policy
     caps.renew_tenants(context, policy)
+    context.by_tenant = {each: counts for each, counts in context.by_tenant.items() if policy.has_tenant(each)}
     context.kernel.epoch += 1  # addresses of anonymous senders are judged again
     if context.connections:
         context.chores.put_off(_apply(context, policy))
@@ -99,7 +100,7 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights |
             return
         reason = None if link.endpoint.flow_state.ended else _reason(context, link, rights)
         if reason is not None:
-            context.denied += 1
+            context.count_denied(record.peer.tenant)
             context.log.info(
                 "right withdrawn",
                 connection=record.number,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.exports import Use
-from amqpmesh.policies.groups import Manage, May
+from amqpmesh.policies.groups import May
+from amqpmesh.policies.managing import Manage
 from amqpmesh.router.address_syntax import DYNAMIC, without_secret
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def needed(
         if not is_ours:
             yield May.CONTAINER, rights.may(May.CONTAINER)
     elif is_reserved(name):
-        yield "manage: read", rights.manage(Manage.READ)
+        # Another router learns which tenant a request comes from, and no types of entities.
+        yield "manage: read", rights.management if container is None else rights.manage(Manage.READ)
         if not sends:
             yield wanted, None
     else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.exports import Use
-from amqpmesh.policies.groups import Manage, May
+from amqpmesh.policies.managing import Manage
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.needs import EXPORT, is_of_dynamic_node, needed
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
@@ -16,6 +17,7 @@ from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.groups import May
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -65,7 +67,7 @@ def restrict(context: Context, record: ConnectionRecord) -> None:
 
 def refuse_connection(context: Context, record: ConnectionRecord, reason: str) -> None:
     """Close a connection that the policy does not permit. Args: reason: for the log."""
-    context.denied += 1
+    context.count_denied(record.peer.tenant)
     error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
     _close(context, record, reason, error)
 
@@ -86,7 +88,7 @@ def check(context: Context, record: ConnectionRecord, right: May) -> None:
     """Check a right that is no matter of a single address. Raises: RefusedError: the peer does not have it."""
     rights = _rights(context, record)
     if rights is not None and rights.may(right) is None:
-        _deny(context, rights, right)
+        _deny(context, record, rights, right)
 
 
 def check_address(context: Context, record: ConnectionRecord, name: str, container: str | None, *, sends: bool) -> None:
@@ -99,13 +101,15 @@ def check_address(context: Context, record: ConnectionRecord, name: str, contain
     lacking = None if rights is None else lack(context, rights, name, container, sends=sends)
     if lacking is not None:
         assert rights is not None
-        _deny(context, rights, lacking)
+        _deny(context, record, rights, lacking)
 
 
 def lack(context: Context, rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
     """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
     # Only the names of dynamic nodes and of imported addresses need the look at the mesh.
     is_ours = not (is_of_dynamic_node(name) or rights.policy.exports) or is_of_mesh(context, container)
+    if is_reserved(name) and container in context.config.names:
+        container = None
     needs = needed(rights, name, container, sends=sends, is_ours=is_ours)
     lacking = next((right for right, grant in needs if grant is None), None)
     return f"{EXPORT}: {Use.SEND.action if sends else Use.RECEIVE.action} {name}" if lacking == EXPORT else lacking
@@ -116,15 +120,27 @@ def is_of_mesh(context: Context, container: str | None) -> bool:
     return container is None or container in context.config.names or bool(context.routes.routers_of(container))
 
 
-def may_change(context: Context, record: ConnectionRecord) -> bool:
-    """Tell whether a peer may change what the management node can change: its listener, or a group, permits it."""
+def may_read(context: Context, record: ConnectionRecord, kind: str) -> bool:
+    """Tell whether a peer may read entities of a type at the management node, as far as its tenant has any."""
+    try:
+        rights = _rights(context, record)
+    except RefusedError:
+        return False
+    return rights is None or rights.manage(Manage.READ, kind) is not None
+
+
+def may_change(context: Context, record: ConnectionRecord, kind: str | None = None) -> bool:
+    """Tell whether a peer may change what the management node can change: its listener, or a group, permits it.
+
+    Args: kind: the type of entities; None: all types.
+    """
     if record.listener is not None and record.listener.manage:
         return True
     try:
         rights = _rights(context, record)
     except RefusedError:
         return False
-    return rights is not None and rights.manage(Manage.WRITE) is not None
+    return rights is not None and rights.manage(Manage.WRITE, kind) is not None
 
 
 def _rights(context: Context, record: ConnectionRecord) -> Rights | None:
@@ -153,8 +169,8 @@ def why(lacking: str) -> str:
     return f"no export permits {use}" if is_export and not right else f"no group permits {lacking}"
 
 
-def _deny(context: Context, rights: Rights, lacking: str) -> NoReturn:
-    context.denied += 1
+def _deny(context: Context, record: ConnectionRecord, rights: Rights, lacking: str) -> NoReturn:
+    context.count_denied(record.peer.tenant)
     groups = ", ".join(rights.groups) or "none"
     reason = f"{why(lacking)}; its groups: {groups}"
     raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason)

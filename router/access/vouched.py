@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.policies.groups import Manage
+from amqpmesh.policies.managing import Manage
 from amqpmesh.router.access.needs import is_of_dynamic_node
 from amqpmesh.router.access.rights import lack
 from amqpmesh.router.delivery.vouches import VOUCH, digest
@@ -32,11 +32,22 @@ class VouchedPeer:
     """None: a policy rules it neither there nor here."""
     may_change: bool
     """True if its router is believed in that, and its listener or its groups permit changes."""
+    is_manager: bool = False
+    """True if its listener permits all changes."""
 
     @property
     def may_read(self) -> bool:
         """True if it may read at the management node."""
-        return self.rights is None or self.rights.manage(Manage.READ) is not None
+        return self.rights is None or self.rights.management is not None
+
+    def may_read_kind(self, kind: str) -> bool:
+        """Tell whether it may read entities of a type, as far as its tenant has any."""
+        return self.rights is None or self.rights.manage(Manage.READ, kind) is not None
+
+    def may_change_kind(self, kind: str) -> bool:
+        """Tell whether it may change entities of a type."""
+        by_groups = self.rights is not None and self.rights.manage(Manage.WRITE, kind) is not None
+        return self.may_change and (self.is_manager or by_groups)
 
     def may_send(self, context: Context, name: str, container: str | None) -> bool:
         """Tell whether an answer to it may go to an address."""
@@ -64,6 +75,6 @@ def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: byte
     peer = Peer(container_id=vouch.container_id, user=vouch.user, host=vouch.host, tenant=vouch.tenant)
     policy, config = context.policy, context.config.policy
     rights = None if policy is None or vouch.groups is None else policy.vouched(peer, vouch.groups)
-    permitted = vouch.manage or (rights is not None and rights.manage(Manage.WRITE) is not None)
+    permitted = vouch.manage or (rights is not None and rights.may_change_something)
     is_believed = config is not None and any(covers(each, vouch.router) for each in config.vouch)
-    return VouchedPeer(vouch.router, peer, rights, permitted and is_believed)
+    return VouchedPeer(vouch.router, peer, rights, permitted and is_believed, vouch.manage)

@@ -400,6 +400,9 @@ class Attaching:
             link=robbed.endpoint.name,
         )
         context.stolen += 1
+        counts = context.counts_of(record.peer.tenant)
+        if counts is not None:
+            counts.stolen += 1
         if context.recording is not None:
             context.recording.stolen(robbed)
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")

@@ -18,6 +18,7 @@ from amqpmesh.router.address_syntax import local_key, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.model.lane import tenant_of
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
 
@@ -228,7 +229,7 @@ class Lookup:
         context = self._context
         tenant, place, _ = owner
         if place.is_reserved:
-            node = context.nodes.find(tenant, place.name)
+            node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, place.name), place.name)
             if node is None and sends:
                 node = answerable(context, tenant, place.name)
             if node is None:
@@ -276,7 +277,7 @@ class Lookup:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
         check_address(self._context, incoming.connection, place.name, place.container, sends=True)
-        owner = self.owner(incoming.connection.peer.tenant, place, sends=True)
+        owner = self.owner(tenant_of(incoming), place, sends=True)
         tenant, place, _ = owner
         try:
             if self._is_here(place) and place.config.redirect is not None:
@@ -305,6 +306,8 @@ class Lookup:
             if node is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return context.routes.ingress(node)
+        if place.is_reserved:
+            tenant = context.nodes.tenant_of_reserved(tenant, name)
         if routes.is_in_mesh and container is None:
             found = routes.anonymous_route(tenant, name, place.config)
         else:
@@ -358,8 +361,10 @@ class Lookup:
                 raise for_importer(refusal) if self._is_offered(tenant, name) else refusal from None
         if not place.is_available:
             return None
-        node = context.nodes.find(tenant, name if container is None else local_key(context.id, name))
-        return answerable(context, tenant, name) if node is None and place.is_reserved else node
+        if place.is_reserved:
+            node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, name), name)
+            return node or answerable(context, tenant, name)
+        return context.nodes.find(tenant, name if container is None else local_key(context.id, name))
 
     def _is_offered(self, tenant: str, name: str) -> bool:
         policy = self._context.policy

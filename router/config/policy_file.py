@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from amqpmesh.policies import tenants
+from amqpmesh.policies import managing, tenants
 from amqpmesh.policies.claims import ClaimMatch
-from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.groups import Group, May, pattern_fault
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
@@ -144,7 +144,7 @@ class GroupConfig(Table):
     send: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     may: tuple[May, ...] = setting(default=())
-    manage: tuple[Manage, ...] = setting(default=())
+    manage: tuple[str, ...] = setting(default=(), check=_each(managing.fault))
     limits: UserLimitsConfig | None = setting(default=None)
 
     def group(self, key: str, tenant: str) -> Group:
@@ -163,7 +163,7 @@ class GroupConfig(Table):
             send=self.send,
             receive=self.receive,
             may=frozenset(self.may),
-            manage=frozenset(self.manage),
+            manage=frozenset(map(managing.managed, self.manage)),
             limits=UNLIMITED if self.limits is None else self.limits.allowance,
         )
 

@@ -38,9 +38,10 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
     route.lists_all = len(node.outgoing) <= FEW
     ready = list(node.outgoing if route.lists_all else node.creditors)
     if not ready or any(
-        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) for each in ready
+        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) or each.connection.own
+        for each in ready
     ):
-        return False
+        return False  # a node of the router's own asks for the sender of each delivery
     if node.lane is None and any(each.lane is not None for each in ready):
         return False  # a lane to remote consumers of an address here: its deliveries enter the mesh here
     if node.lane is not None:

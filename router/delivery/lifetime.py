@@ -126,6 +126,9 @@ def chosen_at(context: Context, relay: Relay) -> Node | None:
 def count_undelivered(context: Context, node: Node | None) -> None:
     """Count a delivery that no receiver got. Args: node: its node; None: there is none."""
     context.undelivered += 1
+    counts = None if node is None else context.counts_of(node.tenant)
+    if counts is not None:
+        counts.undelivered += 1
     if node is not None:
         context.seen_as(node).undelivered += 1
         if isinstance(node, LaneNode) and not node.has_consumers:

@@ -24,8 +24,10 @@ from amqpmesh.router.delivery.queueing import forwarded, unqueue
 from amqpmesh.router.delivery.vouches import is_vouched, vouch
 from amqpmesh.router.kernel import Chunk, Leg, read_head
 from amqpmesh.router.memory.holders import hold
+from amqpmesh.router.model.connections import note_sender
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import OwnNode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,6 +207,8 @@ def _begin_leg(context: Context, outgoing: OutgoingLink, leg: Leg) -> None:
         # Lanes are of mode second, for the deliveries that need it (§2.7.5).
         leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
     leg.delivery.leg = leg
+    if outgoing.connection.own and isinstance(outgoing.node, OwnNode) and isinstance(relay.source, IncomingLink):
+        note_sender(outgoing.node, leg.delivery.tag, relay.source)
     outgoing.current = leg
     if outgoing.bulk and isinstance(relay.source, IncomingLink):
         relay.source.begin_bulk(outgoing.node, leg)

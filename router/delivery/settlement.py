@@ -48,6 +48,7 @@ from amqpmesh.router.kernel import (
     settle_put_off,
     state_kind,
 )
+from amqpmesh.router.model.lane import tenant_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.telemetry.recording import outcome_of
 from amqpmesh.router.telemetry.schema import Outcome
@@ -200,6 +201,10 @@ def undelivered(context: Context, relay: Relay, node: Node | None, state: bytes 
 def expired(context: Context, relay: Relay) -> None:
     """End an unsent delivery whose ttl is over (§3.2.1)."""
     context.expired += 1
+    source = relay.source
+    counts = context.counts_of(tenant_of(source)) if isinstance(source, IncomingLink) else None
+    if counts is not None:
+        counts.expired += 1
     if relay.complete:
         dead_letter(context, relay, b"".join(chunk.data for chunk in relay.chunks))
     end_unsent(context, relay, UNDELIVERABLE_STATE, Outcome.EXPIRED)

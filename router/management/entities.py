@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
+from amqpmesh.policies.managing import KINDS
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Primitive, ULong
 from amqpmesh.router.statistics.mesh_statistics import (
@@ -78,21 +79,23 @@ class EntityType:
         called: Callable[[Any], str] | None = None,
         changeable: Sequence[str] = (),
     ) -> None:
-        """Args: kind: its name without prefix. key: the rest of an identity, unique among entities of this type.
-        called: returns an entity's name, if that is not the identity. changeable: attributes that UPDATE can
+        """Args: kind: its name without prefix, of `KINDS`. key: the rest of an identity, unique among entities of this
+        type. called: returns an entity's name, if that is not the identity. changeable: attributes that UPDATE can
         change.
         """
+        assert kind in KINDS, "a policy could not name it"
         self.name = f"{PREFIX}{kind}"
+        #: Its name without prefix.
+        self.kind = kind
         self.entities = entities
         self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
         self.changeable = changeable
-        self._kind = kind
         self._key = key
         self._public_name = called
 
     def identity(self, entity: Any) -> str:
         """Return the identity of an entity, unique in its router."""
-        return f"{self._kind}{self._key(entity)}"
+        return f"{self.kind}{self._key(entity)}"
 
     def entity_name(self, entity: Any) -> str:
         """Return the name that people use for an entity; it need not be unique."""
@@ -115,7 +118,7 @@ class EntityType:
         if name == "address":
             return lambda entity: None if entity.address is None else without_secret(entity.address)
         write = _WRITTEN[self.attributes[name]]
-        return lambda entity: None if (value := getattr(entity, name)) is None else write(value)
+        return lambda entity: None if (value := getattr(entity, name, None)) is None else write(value)
 
 
 def _typed(cls: type) -> dict[str, Primitive]:

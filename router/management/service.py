@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.statistics.router_statistics import Statistics
+    from amqpmesh.router.management.views import View
 
 ADDRESS: Final = f"{RESERVED}management"
 """The address for requests."""
@@ -70,11 +70,11 @@ class RequestError(Exception):
         self.status = status
 
 
-def respond(request: Message, statistics: Statistics, change: Change | None = None) -> Steps[Message]:
+def respond(request: Message, view: View, change: Change | None = None) -> Steps[Message]:
     """Answer a request, in steps, since answers may be long; an error is answered, too.
 
     The answer's `to` is the request's reply-to, and its correlation-id is the request's correlation-id, or else its
-    message-id. Args: change: None: the sender may change nothing.
+    message-id. Args: view: the entities that the sender may see. change: None: the sender may change nothing.
     """
     properties = request.application_properties
     try:
@@ -82,9 +82,9 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
         if operation is None:
             raise RequestError(BAD_REQUEST, "the application-property `operation` is missing")
         if operation in _SEARCHES:
-            body = yield from _SEARCHES[operation](request, statistics)
+            body = yield from _SEARCHES[operation](request, view)
         elif operation == "UPDATE":
-            body = yield from _update(request, statistics, change)
+            body = yield from _update(request, view, change)
         else:
             body = _operation(operation)(request)
     except RequestError as refusal:
@@ -124,12 +124,12 @@ def _operation(name: str) -> Callable[[Message], Value]:
 # ----------------------------------------------------------------------------------------------------- the operations
 
 
-def _query(request: Message, statistics: Statistics) -> Steps[Value]:
+def _query(request: Message, view: View) -> Steps[Value]:
     """Return attributes of many entities as a table: `attributeNames`, and a row for each entity in `results`.
 
     Rows are encoded as they are read. Encoding takes as long as reading, and would be one long step at the end.
     """
-    kinds = _entity_types(request)
+    kinds = _visible_types(request, "entityType", view)
     names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
     offset = _number(request, "offset") or 0
     asked = _number(request, "count")
@@ -137,7 +137,7 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
     readers = {kind: kind.reader(names) for kind in kinds}
     results: list[Any] = []
     size = values = 0
-    for kind, entity in _page(kinds, statistics, offset, count):
+    for kind, entity in _page(kinds, view, offset, count):
         told = readers[kind](entity)
         row = encode(told)
         size += len(row)
@@ -149,12 +149,10 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
     return {"attributeNames": names, "results": results}
 
 
-def _page(
-    kinds: Iterable[EntityType], statistics: Statistics, offset: int, count: int
-) -> Iterator[tuple[EntityType, Any]]:
+def _page(kinds: Iterable[EntityType], view: View, offset: int, count: int) -> Iterator[tuple[EntityType, Any]]:
     """Yield `count` entities after the first `offset` of all."""
     for kind in kinds:
-        entities = kind.entities(statistics)
+        entities = view.entities(kind)
         page = entities[offset : offset + count]
         offset = max(0, offset - len(entities))
         count -= len(page)
@@ -162,21 +160,21 @@ def _page(
             yield kind, entity
 
 
-def _read(request: Message, statistics: Statistics) -> Steps[Value]:
+def _read(request: Message, view: View) -> Steps[Value]:
     """Return all attributes of one entity."""
     name, identity, wanted = _requested_entity(request)
     if "self" in (name, identity) and wanted in (None, NODE):
         return {"name": "self", "identity": "self", "type": NODE}
-    kind, entity = yield from _find(request, statistics)
+    kind, entity = yield from _find(request, view)
     return _attributes(kind, entity)
 
 
-def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
+def _update(request: Message, view: View, change: Change | None) -> Steps[Value]:
     """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity."""
-    kind, entity = yield from _find(request, statistics)
+    kind, entity = yield from _find(request, view)
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
-    if change is None:
+    if change is None or not view.may_change(kind.kind):
         raise RequestError(FORBIDDEN, "nothing can be changed from where the request came")
     body = request.body
     if not isinstance(body, Mapping) or set(body) != set(kind.changeable):
@@ -204,12 +202,12 @@ def _requested_entity(request: Message) -> tuple[str | None, str | None, str | N
     return name, identity, wanted
 
 
-def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, Any]]:
+def _find(request: Message, view: View) -> Steps[tuple[EntityType, Any]]:
     """Find the requested entity."""
-    name, identity, wanted = _requested_entity(request)
+    name, identity, _ = _requested_entity(request)
     found: list[tuple[EntityType, Any]] = []
-    for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
-        for entity in kind.entities(statistics):
+    for kind in _visible_types(request, "type", view):
+        for entity in view.entities(kind):
             if identity in (None, kind.identity(entity)) and name in (None, kind.entity_name(entity)):
                 found.append((kind, entity))
             yield
@@ -257,7 +255,7 @@ def _get_mgmt_nodes(_request: Message) -> Value:
 
 
 #: The operations that search the entities, in steps.
-_SEARCHES: Final[Mapping[str, Callable[[Message, Statistics], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
+_SEARCHES: Final[Mapping[str, Callable[[Message, View], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
 _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-TYPES": _get_types,
     "GET-ATTRIBUTES": _get_attributes,
@@ -303,10 +301,18 @@ def _entity_type(name: str) -> EntityType:
     return kind
 
 
-def _entity_types(request: Message) -> Sequence[EntityType]:
-    """Return the requested type, or all types."""
-    name = _text(request.application_properties, "entityType")
-    return [_entity_type(name)] if name is not None else list(TYPES.values())
+def _visible_types(request: Message, argument: str, view: View) -> Sequence[EntityType]:
+    """Return the requested type, or all types that the sender may read.
+
+    Raises: RequestError(FORBIDDEN): it may not read the requested one.
+    """
+    name = _text(request.application_properties, argument)
+    if name is None:
+        return [each for each in TYPES.values() if view.may_read(each.kind)]
+    kind = _entity_type(name)
+    if not view.may_read(kind.kind):
+        raise RequestError(FORBIDDEN, "not permitted")
+    return [kind]
 
 
 def _type_names(request: Message) -> list[str]:

@@ -28,6 +28,7 @@ from amqpmesh.router.model.blocked import (
     why_node,
     why_outgoing,
 )
+from amqpmesh.router.model.counters import TenantCounts
 from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode, LocalNode, OwnNode
@@ -41,6 +42,7 @@ from amqpmesh.router.statistics.router_statistics import (
     NodeStatistics,
     RouterStatistics,
     Statistics,
+    TenantTotals,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     receive_held(core.context)
     total = core.context.past.copy()
     by_address: dict[LocalNode, Tally] = {}
+    by_tenant = {tenant: counts.copy() for tenant, counts in core.context.by_tenant.items()}
     why: dict[Node, Reason | None] = {}
     where: dict[Node, ConsumerRouters] = {}
     reachability = core.mesh.mesh_routes.reachability() if core.mesh is not None else None
@@ -88,6 +91,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     def count(link: IncomingLink | OutgoingLink) -> Node | None:
         counted.add(link)
         total.add(link)
+        if link.connection.peer.tenant:
+            by_tenant.setdefault(link.connection.peer.tenant, TenantCounts()).past.add(link)
         used_address = core.context.seen_as(link.node) if link.node is not None else None
         if isinstance(used_address, LocalNode) and used_address in by_address:
             by_address[used_address].add(link)
@@ -96,6 +101,10 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
             connections.append(_connection(record))
+            if record.peer.tenant:
+                counts = by_tenant.setdefault(record.peer.tenant, TenantCounts())
+                counts.octets_in += record.octets_in
+                counts.octets_out += record.octets_out
         for link in (*record.incoming, *record.outgoing, *record.detached_unsettled):
             yield
             if not (link in record.incoming or link in record.outgoing or link in record.detached_unsettled):
@@ -162,6 +171,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         nodes=tuple(nodes),
         limits=tuple(limits),
         lanes=tuple(lanes),
+        totals={tenant: _totals(counts) for tenant, counts in by_tenant.items()},
         **seen,
     )
 
@@ -169,6 +179,20 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
 def snapshot(core: Core) -> Statistics:
     """Return the state of a router now, read without a pause."""
     return run_to_end(take_snapshot(core))
+
+
+def _totals(counts: TenantCounts) -> TenantTotals:
+    return TenantTotals(
+        deliveries_in=counts.past.deliveries_in,
+        deliveries_out=counts.past.deliveries_out,
+        octets_in=counts.octets_in,
+        octets_out=counts.octets_out,
+        undelivered=counts.undelivered,
+        expired=counts.expired,
+        stolen=counts.stolen,
+        denied=counts.denied,
+        **counts.past.outcomes(),
+    )
 
 
 def _connection(record: ConnectionRecord) -> ConnectionStatistics:

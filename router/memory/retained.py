@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES, Accepted, Modified, Outcome, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import LifetimePolicy, Source, Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
-from amqpmesh.router.endpoint_setup import LARGE, REDIRECT, WHOLE
+from amqpmesh.router.endpoint_setup import LARGE, REDIRECT, TENANT, WHOLE
 from amqpmesh.router.memory.holders import SHARES
 
 if TYPE_CHECKING:
@@ -63,8 +63,13 @@ def of_begin(begun: Begin) -> Begin:
     )
 
 
-def of_attach(attach: Attach) -> Attach:
-    """Return a peer's `attach` with only the fields that are needed later. Nearly all links share one such object."""
+def of_attach(attach: Attach, *, own: bool = False) -> Attach:
+    """Return a peer's `attach` with only the fields that are needed later. Nearly all links share one such object.
+
+    Args: own: the peer is the router itself, which names the tenant of its link's addresses.
+    """
+    if own and attach.properties:
+        return replace(of_attach(attach), properties={TENANT: attach.properties.get(TENANT)})
     source, target = attach.source, attach.target
     dynamic = isinstance(source, Source) and source.dynamic, isinstance(target, Target) and target.dynamic
     outcomes: tuple[Symbol, ...] = ()

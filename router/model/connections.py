@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from weakref import ref
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.amqp.dismantling import dismantle_connection
 from amqpmesh.router.config.connector import ConnectorConfig
-from amqpmesh.router.kernel import Budget, Delivery, expand_link
-from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.kernel import Budget
+from amqpmesh.router.model.lane import tenant_of
+from amqpmesh.router.model.node import OwnNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.config.file import Limits, ListenerConfig
-    from amqpmesh.router.model.links import OutgoingLink
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from amqpmesh.router.model.node import Node, NodeTable
     from amqpmesh.router.model.peer_token import PeerToken
     from amqpmesh.router.model.usage import Member
@@ -51,6 +53,7 @@ class ConnectionRecord:
     """One connection of this router."""
 
     __slots__ = (
+        "__weakref__",
         "account",
         "certificate",
         "certificate_subject",
@@ -243,17 +246,40 @@ class ConnectionRecord:
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
 
 
-def brought_by(nodes: NodeTable, name: str, tag: bytes) -> ConnectionRecord | None:
-    """Return the connection whose client sent a delivery to a node of the router's own.
+#: Deliveries to a node of the router itself whose senders are remembered: more than wait for its answers.
+SENDERS: Final = 64
+
+
+def note_sender(node: OwnNode, tag: bytes, link: IncomingLink) -> None:
+    """Remember the sender of a delivery to a node of the router's own, whether it is settled or not.
+
+    Args: tag: under which it leaves the node. link: that it came by.
+    """
+    node.senders[tag] = tenant_of(link), ref(link.connection) if link.lane is None else None
+    if len(node.senders) > SENDERS:
+        del node.senders[next(iter(node.senders))]
+
+
+class Asking(NamedTuple):
+    """The sender of a delivery to a node of the router's own."""
+
+    tenant: str
+    connection: ConnectionRecord | None
+    """None: it is a client of another router."""
+
+
+def brought_by(nodes: NodeTable, name: str, tag: bytes) -> Asking | None:
+    """Return the sender of a delivery to a node of the router's own; ask once for each delivery.
 
     Args: name: of the node. tag: the delivery-tag on the node's outgoing link.
-    Returns: None: the delivery is settled, or came from another router, and its sender is not known.
+    Returns: None: its connection is gone.
     """
     node = nodes.find("", name)
-    for outgoing in node.outgoing if node is not None else ():
-        expand_link(outgoing.endpoint.flow_state)
-        delivery = outgoing.endpoint.terminus.unsettled.get(tag)
-        source = delivery.leg.relay.source if isinstance(delivery, Delivery) and delivery.leg is not None else None
-        if isinstance(source, IncomingLink) and source.lane is None:
-            return source.connection
-    return None
+    found = node.senders.pop(tag, None) if isinstance(node, OwnNode) else None
+    if found is None:
+        return None
+    tenant, connection = found
+    if connection is None:
+        return Asking(tenant, None)
+    record = connection()
+    return None if record is None else Asking(tenant, record)

@@ -65,6 +65,31 @@ class Tally:
         )
 
 
+class TenantCounts:
+    """The counts of one tenant over the life of a router."""
+
+    __slots__ = ("denied", "expired", "octets_in", "octets_out", "past", "stolen", "undelivered")
+
+    def __init__(self) -> None:
+        #: The counts of links that are gone.
+        self.past = Tally()
+        #: Octets of connections that are gone.
+        self.octets_in = 0
+        self.octets_out = 0
+        self.undelivered = 0
+        self.expired = 0
+        self.stolen = 0
+        self.denied = 0
+
+    def copy(self) -> TenantCounts:
+        """Return counts of the same values."""
+        other = TenantCounts()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.past = self.past.copy()
+        return other
+
+
 class Decisions:
     """The deliveries of an address that the router decided about, by reason. All others the kernel has relayed."""
 

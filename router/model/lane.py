@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
+from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.kernel import KernelRouter, onward
+
+if TYPE_CHECKING:
+    from amqpmesh.router.model.links import IncomingLink
 
 PREFIX: Final = "$lane/"
 """The prefix of the target addresses of lanes."""
@@ -104,3 +108,17 @@ class Keys:
 def next_tag(tag: bytes) -> bytes | None:
     """Return the tag for the next hop of a delivery that came with `tag`; None: the delivery may make no more hops."""
     return onward(tag) or None
+
+
+def tenant_of(link: IncomingLink) -> str:
+    """Return the tenant whose addresses the messages of a link name: its lane's, or its peer's.
+
+    The router's own links may name the tenant.
+    """
+    if link.lane is not None:
+        return link.lane.tenant
+    if link.connection.own and link.endpoint.remote is not None:
+        tenant = (link.endpoint.remote.properties or {}).get(TENANT)
+        if isinstance(tenant, str):
+            return tenant
+    return link.connection.peer.tenant

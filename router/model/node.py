@@ -20,6 +20,7 @@ from amqpmesh.router.small_set import SmallSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import ref
 
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.kernel import FastRoute, Relay
@@ -332,9 +333,13 @@ class LocalNode(Node):
 
 
 class OwnNode(LocalNode):
-    """A node of the router itself, such as `$management`: it exists even if it is not used."""
+    """A node of the router itself, such as `$management`: it exists even if unused. All tenants share it."""
 
-    __slots__ = ()
+    __slots__ = ("senders",)
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget) -> None:
+        super().__init__(tenant, name, config, memory)
+        self.senders: dict[bytes, tuple[str, ref[ConnectionRecord] | None]] = {}  # see `note_sender`
 
     @property
     def is_idle(self) -> bool:
@@ -451,6 +456,10 @@ class NodeTable:
     def find_dynamic(self, name: str) -> DynamicNode | None:
         """Return the dynamic node of a name, whichever tenant's peer has made it; None: there is none."""
         return self._dynamic.get(name)
+
+    def tenant_of_reserved(self, tenant: str, name: str) -> str:
+        """Return the tenant in the key of a reserved name: nodes of the router itself are shared by all tenants."""
+        return "" if isinstance(self._nodes.get(("", name)), OwnNode) else tenant
 
     def use(self, tenant: str, name: str, config: AddressConfig | None = None) -> LocalNode:
         """Return the node of an address; make it if there is none.

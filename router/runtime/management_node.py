@@ -1,15 +1,16 @@
 """The `$management` node of a running router: a receiver within the router, over its own connection."""
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 import trio
 
 from amqpmesh.router.access.needs import is_of_dynamic_node
-from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change
+from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
 from amqpmesh.router.access.vouched import VouchedPeer, vouched_peer
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
-from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.amqp.errors import AmqpMeshError, LinkDetachedError, SessionEndedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
@@ -17,10 +18,11 @@ from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
-from amqpmesh.router.io.environment import stopwatch_seconds
+from amqpmesh.router.io.environment import environment, stopwatch_seconds
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.management import service
+from amqpmesh.router.management import service, views
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
+from amqpmesh.router.management.views import Numbers, TenantViews, View
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
@@ -60,6 +62,16 @@ lines a second at most.
 """
 
 
+class _Asker(NamedTuple):
+    """The sender of a request."""
+
+    tenant: str
+    connection: ConnectionRecord | None
+    """None: it is a client of another router."""
+    vouched: VouchedPeer | None
+    """The client as that router describes it; None: it is not believed."""
+
+
 class ManagementNode(LinkFactory):
     """The management node: it answers one request after the other."""
 
@@ -76,7 +88,7 @@ class ManagementNode(LinkFactory):
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._take_snapshot = survey
-        self._snapshot: tuple[float, Statistics] | None = None
+        self._snapshot: tuple[float, Statistics, TenantViews] | None = None
         self._worked = 0.0
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
@@ -93,6 +105,7 @@ class ManagementNode(LinkFactory):
         self._driver = driver
         self._start = start
         driver.core.context.nodes.make_own(service.ADDRESS)
+        self._numbers = Numbers(bytes.fromhex(environment().token(16)))
         self._inside.begin(driver, start)
 
     def end(self) -> None:
@@ -124,22 +137,21 @@ class ManagementNode(LinkFactory):
     async def _answer(self, delivery: Delivery) -> None:
         self._upload.forget(trio.current_time())
         try:
+            asking = self._asking(delivery)
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            asking = self._asking(delivery)
-            if not self._may_have_answer(asking, delivery.message.reply_to):
+            if asking is None or not self._may_have_answer(asking, delivery.message.reply_to):
                 delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
                 return
             if delivery.message.application_properties.get("operation") == PUSH:
                 response = await self._pushed(delivery.message, asking)
-                delivery.accept()
-                await self._reply(delivery, response)
-                return
-            statistics = await self._statistics(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
-            response = await self._in_turns(service.respond(delivery.message, statistics, self._changes(asking)))
+            else:
+                await self._take(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
+                view = await self._view(asking)
+                response = await self._in_turns(service.respond(delivery.message, view, self._changes(asking)))
             delivery.accept()
-            await self._reply(delivery, response)
+            await self._reply(delivery, response, asking.tenant)
         except AmqpMeshError as error:
             # An unknown message-format, or an answer that cannot be sent. If the connection has ended, the next request
             # raises.
@@ -150,13 +162,19 @@ class ManagementNode(LinkFactory):
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 
-    async def _reply(self, delivery: Delivery, response: Message) -> None:
+    async def _reply(self, delivery: Delivery, response: Message, tenant: str) -> None:
+        assert response.to is not None
         with trio.move_on_after(REPLY_TIME):
-            await delivery.reply(response)
+            if not tenant:
+                await delivery.reply(response)
+                return
+            # The address is refused, or too long: the asking client has chosen it.
+            with suppress(LinkDetachedError, SessionEndedError):
+                await self._inside.reply(response.to, response.encode(), settled=True, tenant=tenant)
 
-    async def _pushed(self, request: Message, asking: ConnectionRecord | VouchedPeer | None) -> Message:
+    async def _pushed(self, request: Message, asking: _Asker) -> Message:
         """Take a piece of a policy; after the last one, put the policy in force."""
-        if not self._may_change(asking):
+        if not self._may_push(asking):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         try:
             data = self._upload.take(request, trio.current_time())
@@ -169,24 +187,33 @@ class ManagementNode(LinkFactory):
             self._snapshot = None
         return service.answer(request, service.OK, "OK", {"complete": data is not None})
 
-    def _may_change(self, asking: ConnectionRecord | VouchedPeer | None) -> bool:
-        """Tell whether the sender of a request may make changes."""
+    def _may_push(self, asking: _Asker) -> bool:
+        """Tell whether the sender of a request may change the policy, which is the operator's."""
         assert self._driver is not None
-        if isinstance(asking, VouchedPeer):
-            return asking.may_change
-        return asking is not None and may_change(self._driver.core.context, asking)
+        if asking.tenant:
+            return False
+        if asking.vouched is not None:
+            return asking.vouched.may_change_kind("policy")
+        return asking.connection is not None and may_change(self._driver.core.context, asking.connection, "policy")
 
-    def _asking(self, delivery: Delivery) -> ConnectionRecord | VouchedPeer | None:
-        """Return the sender of a request: its connection, or what its router says of it; None: it is not known."""
+    def _asking(self, delivery: Delivery) -> _Asker | None:
+        """Return the sender of a request; None: its connection is gone."""
         assert self._driver is not None
         context = self._driver.core.context
-        record = brought_by(context.nodes, service.ADDRESS, delivery.tag)
-        return record or vouched_peer(context, delivery.message.delivery_annotations, delivery.payload)
+        sender = brought_by(context.nodes, service.ADDRESS, delivery.tag)
+        if sender is None:
+            return None
+        vouched = None
+        if sender.connection is None:
+            vouched = vouched_peer(context, delivery.message.delivery_annotations, delivery.payload)
+            if vouched is not None and vouched.peer.tenant != sender.tenant:
+                vouched = None
+        return _Asker(sender.tenant, sender.connection, vouched)
 
-    def _may_have_answer(self, asking: ConnectionRecord | VouchedPeer | None, address: str) -> bool:
+    def _may_have_answer(self, asking: _Asker, address: str) -> bool:
         """Tell whether the answer may go to an address: the sender of the request must be allowed to send there.
 
-        If the sender is not known, and there is a policy, answers go to dynamic nodes only.
+        If the sender is at another router, and there is a policy, answers go to dynamic nodes only.
         """
         assert self._driver is not None
         core = self._driver.core
@@ -194,26 +221,46 @@ class ManagementNode(LinkFactory):
             return True
         try:
             place = core.lookup.place(address)
-            if isinstance(asking, VouchedPeer):
-                return asking.may_read and asking.may_send(core.context, place.name, place.container)
-            if asking is None:
+            if asking.vouched is not None:
+                return asking.vouched.may_read and asking.vouched.may_send(core.context, place.name, place.container)
+            if asking.connection is None:
                 return is_of_dynamic_node(place.name)
-            check_address(core.context, asking, place.name, place.container, sends=True)
+            check_address(core.context, asking.connection, place.name, place.container, sends=True)
         except RefusedError:
             return False
         return True
 
-    def _changes(self, asking: ConnectionRecord | VouchedPeer | None) -> service.Change | None:
+    async def _view(self, asking: _Asker) -> View:
+        """Return what the sender of a request may see of the snapshot.
+
+        The router of a client elsewhere has checked its right to read, which is for entities of all types.
+        """
+        assert self._driver is not None
+        assert self._snapshot is not None
+        _, statistics, parts = self._snapshot
+        context, record = self._driver.core.context, asking.connection
+        rights: tuple[views.Permits, ...] = ()
+        if asking.vouched is not None:
+            rights = asking.vouched.may_read_kind, asking.vouched.may_change_kind
+        elif record is not None:
+            rights = (lambda kind: may_read(context, record, kind)), (lambda kind: may_change(context, record, kind))
+        if not asking.tenant:
+            return views.whole(statistics, *rights)
+        return views.of_tenant(await self._in_turns(parts.of(asking.tenant)), *rights)
+
+    def _changes(self, asking: _Asker) -> service.Change | None:
         """Return a function that makes changes for the sender of a request; None: the sender may make none."""
-        driver = self._driver
+        driver, record = self._driver, asking.connection
         assert driver is not None
         who: dict[str, object]
-        if asking is None or not self._may_change(asking):
+        if asking.vouched is not None:
+            if not asking.vouched.may_change:
+                return None
+            who = {"router": asking.vouched.router, "host": asking.vouched.peer.host, "user": asking.vouched.peer.user}
+        elif record is None:
             return None
-        if isinstance(asking, VouchedPeer):
-            who = {"router": asking.router, "host": asking.peer.host, "user": asking.peer.user}
         else:
-            who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
+            who = {"connection": record.number, "host": record.host, "user": record.peer.user}
 
         def change(identity: str, told: Costly, cost: int) -> None:
             driver.core.set_cost(told, cost, trio.current_time())
@@ -223,16 +270,15 @@ class ManagementNode(LinkFactory):
 
         return change
 
-    async def _statistics(self, age: float) -> Statistics:
-        """Return the router's statistics, at most `age` seconds old."""
+    async def _take(self, age: float) -> None:
+        """Take a snapshot of the router, unless there is one that is at most `age` seconds old."""
         if self._snapshot is None or trio.current_time() - self._snapshot[0] >= age:
             found = await self._in_turns(self._take_snapshot())
             if self._forget_scope is None and not self._ended:
                 assert self._start is not None
                 self._forget_scope = trio.CancelScope()
                 self._start(self._forget)
-            self._snapshot = trio.current_time(), found
-        return self._snapshot[1]
+            self._snapshot = trio.current_time(), found, TenantViews(found, self._numbers)
 
     async def _forget(self) -> None:
         """Drop the snapshot once no answer needs it: it holds names of links that are gone."""

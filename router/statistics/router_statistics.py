@@ -5,7 +5,7 @@ router's clock: only differences have a meaning, as in `statistics.router.now - 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from amqpmesh.policies.distribution import Distribution
@@ -70,6 +70,20 @@ class RouterStatistics(Outcomes):
     """Messages with sections out of order, duplicate or malformed. The router relays the rest of such a message
     unchanged.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantTotals(Outcomes):
+    """The counts of one tenant's clients at this router: of their connections, links and messages."""
+
+    deliveries_in: int = 0
+    deliveries_out: int = 0
+    octets_in: int = 0
+    octets_out: int = 0
+    undelivered: int = 0
+    expired: int = 0
+    stolen: int = 0
+    denied: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +418,8 @@ class Statistics:
     lanes: tuple[LaneStatistics, ...] = ()
     adverts: tuple[AdvertStatistics, ...] = ()
     disagreements: tuple[DisagreementStatistics, ...] = ()
+    totals: Mapping[str, TenantTotals] = field(default_factory=dict)
+    """The counts of each tenant but the operator's, as far as it has any."""
 
     @property
     def is_empty(self) -> bool:

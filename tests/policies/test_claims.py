@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.claims import ClaimMatch, Claims
 from amqpmesh.policies.findings import findings
-from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.groups import Group, May, pattern_fault
+from amqpmesh.policies.managing import Manage
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Admitted, Policy
 from amqpmesh.policies.scopes import ScopeRights, scope_of

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.policies import managing
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.findings import findings
-from amqpmesh.policies.groups import Group, Manage, May, pattern_fault
+from amqpmesh.policies.groups import Group, May, pattern_fault
+from amqpmesh.policies.managing import KINDS, Manage, managed
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.rights import Rights
@@ -82,7 +84,7 @@ def rights(*groups: Group, **shown: str) -> Rights:
 def test_rights_of_all_groups_of_a_peer_add_up() -> None:
     one = Group(name="one", key="group[0]", users=(NamePattern("a*"),), send=("x/#",), may=frozenset({May.COPY}))
     two = Group(
-        name="two", key="group[1]", users=(NamePattern("*e"),), receive=("y",), manage=frozenset({Manage.WRITE})
+        name="two", key="group[1]", users=(NamePattern("*e"),), receive=("y",), manage=frozenset({managed("write")})
     )
     alice = rights(one, two, user="alice")
     assert alice.groups == ("one", "two")
@@ -200,26 +202,54 @@ def test_lines_without_effect_are_found() -> None:
         [
             Group(name="all", key="group[0]", tenant="a", send=("x",)),
             Group(name="some", key="group[1]", tenant="a", users=(NamePattern("u"),), send=("x", "y")),
-            Group(name="other", key="group[2]", tenant="b", send=("x",), manage=frozenset({Manage.READ})),
+            Group(name="other", key="group[2]", tenant="b", send=("x",), manage=frozenset({managed("write")})),
             Group(name="none", key="group[3]", tenant="b"),
         ],
     )
     assert list(findings(policy)) == [
         'tenant "b": match[0] never applies: tenant "a" has it before',
         'group[1].send[0] adds nothing: group[0] "all" permits it to the same peers',
-        'group[2].manage permits nothing: only the tenant "operator" has the management node',
+        'group[2].manage gives no more than read: all that can be changed is of the tenant "operator"',
         'group[3] "none" permits nothing',
     ]
     assert not list(findings(Policy([], [Group(name="g", key="group[0]", send=("x",))])))
 
 
-def test_only_groups_of_the_operators_tenant_have_rights_at_the_management_node() -> None:
-    def manage(tenant: str) -> object:
-        group = Group(name="g", key="group[0]", tenant=tenant, manage=frozenset({Manage.WRITE}))
-        return Rights(Policy([], [group]), (group,), {}).manage(Manage.READ)
+@pytest.mark.parametrize("tenant", ["", "billing"])
+@pytest.mark.parametrize(
+    ("line", "read", "read_links", "change", "change_listeners"),
+    [
+        ("read", True, True, False, False),
+        ("write", True, True, True, True),
+        ("link", False, True, False, False),
+        ("read:link", False, True, False, False),
+        ("read:address", False, False, False, False),
+        ("write:listener", False, False, False, True),
+    ],
+)
+def test_a_right_at_the_management_node_is_for_all_types_or_for_one(
+    line: str, read: bool, read_links: bool, change: bool, change_listeners: bool, tenant: str
+) -> None:
+    group = Group(name="g", key="group[0]", tenant=tenant, manage=frozenset({managed(line)}))
+    rights = Rights(Policy([], [group]), (group,), {})
+    found = (
+        rights.manage(Manage.READ),
+        rights.manage(Manage.READ, "link"),
+        rights.manage(Manage.WRITE),
+        rights.manage(Manage.WRITE, "listener"),
+    )
+    assert [each is not None for each in found] == [read, read_links, change, change_listeners]
+    assert rights.management is not None
 
-    assert manage("") is not None
-    assert manage("shop") is None
+
+@pytest.mark.parametrize("line", ["", "reed", "read:", "read:links", "link:read", ":link", "write:read", "read:read"])
+def test_a_right_that_no_type_of_entities_has_is_refused(line: str) -> None:
+    assert managing.fault(line) is not None
+
+
+def test_each_type_of_entities_can_be_named() -> None:
+    for kind in KINDS:
+        assert [managing.fault(f"{right}{kind}") for right in ("", "read:", "write:")] == [None] * 3
 
 
 def test_the_first_group_that_has_a_line_is_named_and_each_group_is_compared_with_few() -> None:

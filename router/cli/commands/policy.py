@@ -10,7 +10,8 @@ from amqpmesh.policies.access import Peer
 from amqpmesh.policies.claims import Claims
 from amqpmesh.policies.exports import Crossing
 from amqpmesh.policies.findings import findings
-from amqpmesh.policies.groups import Manage, May
+from amqpmesh.policies.groups import May
+from amqpmesh.policies.managing import KINDS, Manage
 from amqpmesh.policies.rights import Grant, Rights
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.needs import needed
@@ -66,7 +67,14 @@ def declare(command: argparse.ArgumentParser) -> None:
     for right in May:
         asked.add_argument(f"--{right}", action="store_true", help=f"the right `{right}` of `may`")
     for managed in Manage:
-        asked.add_argument(f"--manage-{managed}", action="store_true", help=f"{managed} at the management node")
+        asked.add_argument(
+            f"--manage-{managed}",
+            metavar="TYPE",
+            nargs="?",
+            const="",
+            choices=["", *KINDS],
+            help=f"{managed} entities of a type at the management node; without TYPE, of all types",
+        )
     tested.set_defaults(command=test)
 
     pushed = actions.add_parser(
@@ -162,8 +170,9 @@ def _answers(given: argparse.Namespace, rights: Rights) -> Iterator[tuple[str, s
         if getattr(given, right):
             yield right, _by(rights.may(right))
     for managed in Manage:
-        if getattr(given, f"manage_{managed}"):
-            yield f"manage: {managed}", _by(rights.manage(managed))
+        kind = getattr(given, f"manage_{managed}")
+        if kind is not None:
+            yield f"manage: {managed}{kind and f' {kind}'}", _by(rights.manage(managed, kind or None))
 
 
 def _of_address(asked: str, needs: Iterator[tuple[str, Grant | Crossing | None]]) -> Iterator[tuple[str, str | None]]:

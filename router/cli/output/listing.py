@@ -18,21 +18,26 @@ def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = Fa
 
     Args: width: columns of the terminal. own: the number of our own connection. tenants: show the limits, too.
     """
-    (router,) = entities["router"]
-    yield from _router(router)
+    router = entities["router"][0] if entities["router"] else None
+    now = 0.0 if router is None else router["now"]
+    if router is not None:
+        yield from _router(router)
     for mesh in entities["mesh"]:
         yield from _mesh(mesh)
     for policy in entities["policy"]:
         yield from _policy(policy)
     containers = {each["number"]: _container(each, own) for each in entities["connection"]}
+    has_tenants = any(each.get("tenant") for found in entities.values() for each in found)
     decided = [each for each in entities["address"] if each.get("decided")]
     listed = {**entities, "address": _addresses(entities), "decided": decided}
     if not tenants:
         listed["limit"] = []
     for kind, title, columns in _TABLES:
         if listed[kind]:
-            names = [name for name in columns if entities["mesh"] or name not in _OF_MESHES]
-            rows = [[columns[name](each, router["now"], containers) for name in names] for each in listed[kind]]
+            names = [name for name in columns if (entities["mesh"] or name not in _OF_MESHES) and name != "tenant"]
+            if "tenant" in columns and has_tenants:
+                names.insert(1, "tenant")
+            rows = [[columns[name](each, now, containers) for name in names] for each in listed[kind]]
             yield from ("", title, *table(names, rows, width, _NAMES))
 
 
@@ -44,7 +49,12 @@ def _router(router: Entity) -> Iterator[str]:
         ("deliveries_in", "deliveries_out", "undelivered", "expired"),
         ("accepted", "rejected", "released", "modified", "presettled"),
     ):
-        yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in names)
+        # A tenant is told some of them.
+        told = (name for name in names if router[name] is not None)
+        yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in told)
+    if router["memory"] is None:
+        yield f"buffered {_octets(router['buffered'])}"
+        return
     used_up = ", used up" if router["memory_used_up"] else ""
     yield f"buffered {_octets(router['buffered'])} of {_octets(router['memory'])}{used_up}"
 
@@ -110,7 +120,7 @@ def _credit(link: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
 
 
 def _age_since(at: float | None, now: float) -> str | None:
-    return None if at is None else _age(now - at)
+    return None if at is None or now < at else _age(now - at)  # the time is told by the router's own row
 
 
 def _receivers_at(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
@@ -125,7 +135,8 @@ def _connector_url(connector: Entity, _now: float, _containers: Mapping[int, str
 
 
 def _state(neighbour: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
-    return f"{'up' if neighbour['up'] else 'down'}, {_age(now - neighbour['since'])}"
+    state, since = "up" if neighbour["up"] else "down", _age_since(neighbour["since"], now)
+    return state if since is None else f"{state}, {since}"
 
 
 def _kind(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
@@ -223,6 +234,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "connection",
         "CONNECTIONS",
         {
+            "tenant": _plain("tenant"),
             "container": lambda entity, _now, containers: containers[entity["number"]],
             "host": _plain("host"),
             "user": _plain("user"),
@@ -264,6 +276,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "address",
         "ADDRESSES",
         {
+            "tenant": _plain("tenant"),
             "address": _plain("name"),
             "distribution": _plain("distribution"),
             "senders": _plain("producers"),
@@ -292,6 +305,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "decided",
         "DECISIONS",
         {
+            "tenant": _plain("tenant"),
             "address": _plain("name"),
             "deliveries": _handled,
             "decided": _share_decided,
@@ -302,6 +316,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "disagreement",
         "DISAGREEMENTS",
         {
+            "tenant": _plain("tenant"),
             "address": _plain("address"),
             "router": _plain("here"),
             "distribution": _plain("ours"),
@@ -313,6 +328,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "link",
         "LINKS",
         {
+            "tenant": _plain("tenant"),
             "container": lambda entity, _now, containers: containers.get(entity["connection"]),
             "role": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
             "address": _plain("address"),
@@ -326,6 +342,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "lane",
         "LANES",
         {
+            "tenant": _plain("tenant"),
             "kind": _kind,
             "address": _plain("address"),
             "far router": _plain("far"),

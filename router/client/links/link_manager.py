@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.client.links.arguments import text
 from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.client.links.sender_link import SenderLink
+from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class LinkManager(ABC):
         self._links: dict[ClientLink, None] = {}
         self._names = count(1)
         self._prefix = environment().token(6)
-        self._reply_senders: OrderedDict[str | None, SenderLink] = OrderedDict()
+        self._reply_senders: OrderedDict[tuple[str | None, str], SenderLink] = OrderedDict()
 
     @property
     @abstractmethod
@@ -91,18 +92,20 @@ class LinkManager(ABC):
         """Drop a link that is over."""
         self._links.pop(link, None)
 
-    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
+    async def reply(self, to: str, payload: bytes, *, settled: bool, tenant: str = "") -> Outgoing:
         """Send a reply over the link that all replies share, or over one for its address.
 
+        Args: tenant: of the address; a router's own links may name another one than their connection's.
         Raises: LinkDetachedError, SessionEndedError: the peer does not accept the address, or its limits forbid the
             reply. ConnectionClosedError, CommandError: no reply can be sent at all any more.
         """
         remote = self.client_connection.engine.remote if self.client_connection is not None else None
         anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
-        key = None if anonymous else to
+        key = (None if anonymous else to), tenant
         sender = self._reply_senders.get(key)
         if sender is None or sender.is_over:
-            sender = SenderLink(self, self.name_for(None), key)
+            properties = {TENANT: tenant} if tenant else None
+            sender = SenderLink(self, self.name_for(None), key[0], properties=properties)
             sender.start()
             self._make_room()
             self._reply_senders[key] = sender

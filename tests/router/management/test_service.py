@@ -17,6 +17,7 @@ from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.management.views import whole
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.common import Direction
 from amqpmesh.router.statistics.router_statistics import (
@@ -106,7 +107,7 @@ def ask(operation: str | None, body: Any = None, /, **properties: Value) -> Mess
     if operation is not None:
         properties["operation"] = operation
     request = Message(body, application_properties=properties, message_id="m", reply_to="replies")
-    return Message.decode(run_to_end(respond(Message.decode(request.encode()), STATISTICS)).encode())
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS))).encode())
 
 
 def query(names: list[str] | None = None, **properties: Value) -> list[dict[str, Any]]:
@@ -130,7 +131,7 @@ def status(response: Message) -> int:
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 def test_a_response_bears_the_requests_correlation_id_else_its_message_id(identifier: Any, field: str) -> None:
     request = Message(reply_to="replies", **{"message_id": "m", field: identifier})
-    response = run_to_end(respond(Message.decode(request.encode()), STATISTICS))
+    response = run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS)))
     assert response.correlation_id == identifier
     assert response.to == "replies"
     assert Message.decode(response.encode()).correlation_id == identifier
@@ -210,7 +211,7 @@ def many(count: int, name: str = "") -> Statistics:
 def identities(told: Statistics, **properties: Value) -> list[str]:
     properties |= {"operation": "QUERY", "entityType": "link"}
     request = Message({"attributeNames": ["identity", "name"]}, application_properties=properties, reply_to="r")
-    return [row[0] for row in Message.decode(run_to_end(respond(request, told)).encode()).body["results"]]
+    return [row[0] for row in Message.decode(run_to_end(respond(request, whole(told))).encode()).body["results"]]
 
 
 @pytest.mark.parametrize("asked", [{}, {"count": PAGE + 1}, {"count": ULong(2**64 - 1)}])
@@ -224,7 +225,7 @@ def test_an_answer_is_a_page_however_much_is_asked_for(asked: dict[str, Value]) 
 @pytest.mark.parametrize("names", [[], ["name"] * MAX_ATTRIBUTE_NAMES])
 def test_a_peer_that_asks_for_nothing_special_can_decode_a_page(names: list[str]) -> None:
     request = Message({"attributeNames": names}, application_properties={"operation": "QUERY"}, reply_to="r")
-    assert Message.decode(run_to_end(respond(request, many(2 * PAGE))).encode()).body["results"]
+    assert Message.decode(run_to_end(respond(request, whole(many(2 * PAGE)))).encode()).body["results"]
 
 
 def test_a_peer_that_asks_for_nothing_special_can_decode_a_page_of_long_lists() -> None:
@@ -232,7 +233,7 @@ def test_a_peer_that_asks_for_nothing_special_can_decode_a_page_of_long_lists() 
     told = replace(STATISTICS, routes=tuple(replace(STATISTICS.routes[0], next_hops=hops) for _ in range(100)))
     properties: dict[str, Value] = {"operation": "QUERY", "entityType": "route"}
     request = Message({"attributeNames": ["next_hops"]}, application_properties=properties, reply_to="r")
-    found = Message.decode(run_to_end(respond(request, told)).encode()).body["results"]
+    found = Message.decode(run_to_end(respond(request, whole(told))).encode()).body["results"]
     assert len(found) > 1
     assert found[0] == [list(hops)]
 
@@ -333,7 +334,7 @@ def test_types_attributes_and_operations_are_told() -> None:
 
 def update(body: Any, change: Change | None, **properties: Value) -> Message:
     request = Message(body, application_properties={"operation": "UPDATE", **properties}, reply_to="replies")
-    return Message.decode(run_to_end(respond(Message.decode(request.encode()), STATISTICS, change)).encode())
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS), change)).encode())
 
 
 @pytest.mark.parametrize("identity", ["listener/amqp", "connector/broker", "neighbour/1"])
@@ -423,5 +424,5 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_s
 )
 def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
     request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
-    answer = run_to_end(respond(request, STATISTICS, lambda *_: None))
+    answer = run_to_end(respond(request, whole(STATISTICS), lambda *_: None))
     assert status(Message.decode(answer.encode())) in (200, 400, 404, 405, 501)

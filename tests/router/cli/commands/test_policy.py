@@ -33,7 +33,7 @@ name = "all"
 send = ["#"]
 receive = ["#"]
 may = ["container"]
-manage = ["write"]
+manage = ["write:connector", "link"]
 """
 
 
@@ -44,8 +44,12 @@ manage = ["write"]
         ("root", "--receive --address $management", Exit.NO),
         ("root", "--manage-read", Exit.DONE),
         ("root", "--send --address @B", Exit.NO),
-        ("bob", "--send --address $management", Exit.NO),
+        ("bob", "--send --address $management", Exit.DONE),
+        ("bob", "--send --address $management@B", Exit.NO),
         ("bob", "--manage-read", Exit.NO),
+        ("bob", "--manage-read link", Exit.DONE),
+        ("bob", "--manage-read connector --manage-write connector", Exit.DONE),
+        ("bob", "--manage-write link", Exit.NO),
         ("bob", "--send --address $dynamic/x/y@A", Exit.DONE),
         ("bob", "--send --address @B", Exit.NO),
         ("bob", "--send --receive --address q@B", Exit.DONE),

@@ -257,10 +257,6 @@ def answer(body: Any, code: int = 200) -> Message:
         (answer("hi"), "not understood"),
         (answer({"attributeNames": [], "results": [["x"]]}), "not understood"),
         (answer({"attributeNames": ["type"], "results": [["org.amqpmesh.link"]]}), "not understood"),
-        (
-            answer({"attributeNames": ["type"], "results": [["org.example.thing"]]}),
-            "does not describe exactly one router",
-        ),
     ],
 )
 async def test_what_is_no_answer_is_said_to_be_none(message: Message, reason: str) -> None:
