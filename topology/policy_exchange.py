@@ -26,6 +26,13 @@ TRIES: Final = 3
 REFUSED: Final = 64
 """Refused policies that are remembered, so that they are not fetched again and again."""
 
+REST: Final = 10.0
+"""Seconds for which nothing is fetched from a router that has given a wrong or refused policy; twice as long each time,
+up to 64 times: else one that offers ever higher versions would keep this router busy."""
+
+RESTING: Final = 256
+"""Such routers that are remembered."""
+
 SERVED: Final = TokenBucket(128.0, 512.0)
 """Pieces that a neighbour gets in a second, and at once: 2 MiB a second. It asks again for those that it does not."""
 
@@ -57,8 +64,11 @@ class PolicyExchange:
         self._faulty: dict[Adjacency, PolicyVersion] = {}
         self._served: dict[Adjacency, float] = {}
         self._fetch: _Fetch | None = None
-        #: The fetched policy that the router judges now.
+        #: The fetched policy that the router judges now, and the router that gave it.
         self._judged: PolicyVersion | None = None
+        self._judged_of = ""
+        #: By router: how often it has given a wrong policy, and the time until which nothing is fetched from it.
+        self._rests: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def give(self, version: PolicyVersion | None, data: bytes, now: float) -> None:
         """Offer a policy from now on; None: offer none, and take any."""
@@ -76,10 +86,13 @@ class PolicyExchange:
             self._refused.popitem(last=False)
         if self._judged == version:
             self._judged = None
+            self._let_rest(self._judged_of, now)
         self._next(now)
 
     def heard(self, adjacency: Adjacency, version: PolicyVersion | None, now: float) -> None:
         """Note the policy that a neighbour offers in a HELLO."""
+        if self._fetch is not None and self._fetch.adjacency is adjacency and self._fetch.version != version:
+            self._stop()  # it has another one now, and gives the former one no more
         if version is None:
             self._offers.pop(adjacency, None)
         elif self._takes_part:
@@ -118,7 +131,7 @@ class PolicyExchange:
         wanted = [
             (version, -adjacency.number, adjacency)
             for adjacency, version in self._offers.items()
-            if self._is_wanted(adjacency, version)
+            if self._is_wanted(adjacency, version) and self._rests.get(adjacency.router, (0, now))[1] <= now
         ]
         if wanted:
             version, _, adjacency = max(wanted, key=lambda each: each[:2])
@@ -143,9 +156,17 @@ class PolicyExchange:
         fetch = self._fetch
         assert fetch is not None
         self._faulty[fetch.adjacency] = fetch.version
+        self._let_rest(fetch.adjacency.router, now)
         self._outbox.report(PolicyNotFetched(fetch.adjacency.router, fetch.version, reason))
         self._stop()
         self._next(now)
+
+    def _let_rest(self, router: str, now: float) -> None:
+        """Fetch nothing from a router for a while. The first HELLO after that counts again."""
+        count, _ = self._rests.pop(router, (0, now))
+        self._rests[router] = count + 1, now + REST * 2 ** min(count, 6)
+        if len(self._rests) > RESTING:
+            self._rests.popitem(last=False)
 
     def piece_is_late(self, now: float) -> None:
         """Ask again for a piece that has not come in time."""
@@ -177,7 +198,7 @@ class PolicyExchange:
         elif sha256(fetch.data).digest() != fetch.version.digest:
             self._give_up("it is not what its digest says", now)
         else:
-            self._judged = fetch.version
+            self._judged, self._judged_of = fetch.version, adjacency.router
             self._outbox.report(PolicyFetched(adjacency.router, fetch.version, bytes(fetch.data)))
             self._stop()
 

@@ -12,7 +12,7 @@ from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.changes import Change, PolicyFetched, PolicyNotFetched
 from amqpmesh.topology.messages import PIECE, Message, PolicyPiece, PolicyRequest, read_message
 from amqpmesh.topology.outbox import Outbox
-from amqpmesh.topology.policy_exchange import PIECE_TIME, REFUSED, SERVED, TRIES, PolicyExchange
+from amqpmesh.topology.policy_exchange import PIECE_TIME, REFUSED, RESTING, SERVED, TRIES, PolicyExchange
 from amqpmesh.topology.settings import Settings
 
 OLD = PolicyVersion.of(b"old", 1)
@@ -164,6 +164,19 @@ def test_a_piece_that_does_not_come_is_asked_for_again_and_then_elsewhere() -> N
     assert world.faults() == [("B", "it does not come")]
 
 
+def test_a_neighbour_that_has_another_policy_meanwhile_is_asked_for_that_one() -> None:
+    world = World()
+    world.exchange.heard(world.one, NEW, world.now)
+    world.exchange.receive_piece(world.one, world.piece(0), world.now)
+    world.sent()
+    newer = PolicyVersion.of(b"newer", 3)
+    world.exchange.heard(world.one, newer, world.now)
+    assert world.asked() == [("B", 0)]
+    world.exchange.receive_piece(world.one, world.piece(0, b"newer", newer.digest), world.now)
+    assert world.fetched() == [b"newer"]
+    assert world.faults() == []
+
+
 def test_a_refused_policy_is_not_fetched_again_and_few_are_remembered() -> None:
     world = World()
     world.exchange.heard(world.one, NEW, world.now)
@@ -175,6 +188,27 @@ def test_a_refused_policy_is_not_fetched_again_and_few_are_remembered() -> None:
     for number in range(2 * REFUSED):
         world.exchange.refuse(PolicyVersion(number + 3, bytes(32)), world.now)
     assert len(world.exchange._refused) == REFUSED
+
+
+def test_a_neighbour_that_offers_ever_higher_versions_is_asked_less_and_less() -> None:
+    world = World()
+    asked = 0
+    for number in range(3_600):
+        text = b"%d" % number
+        world.exchange.heard(world.one, PolicyVersion.of(text, number + 3), world.now)
+        while found := [message for _, message in world.sent() if isinstance(message, PolicyRequest)]:
+            asked += 1
+            version = PolicyVersion.of(text, number + 3)
+            assert found[0].digest == version.digest
+            world.exchange.receive_piece(world.one, PolicyPiece(version.digest, 0, len(text), text), world.now)
+            world.exchange.refuse(version, world.now)
+        world.now += 1.0
+    assert 5 <= asked <= 15, "of 3,600 in an hour"
+    world.exchange.heard(world.two, NEW, world.now)
+    assert world.asked() == [("C", 0)], "another neighbour is asked at once"
+    for number in range(2 * RESTING):
+        world.exchange._let_rest(str(number), world.now)
+    assert len(world.exchange._rests) == RESTING
 
 
 def test_a_neighbour_gets_the_offered_policy_alone_and_no_more_pieces_than_a_rate() -> None:
