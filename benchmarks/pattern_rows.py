@@ -121,6 +121,13 @@ def _one_router() -> Iterator[Row]:
             f"anonymous sender to {count:,} address{'es' if count > 1 else ''}", f"send A address=any-% to={count}",
             f"receive A address=any-%{links}",
         )  # fmt: skip
+    yield Row(
+        "anonymous sender, credit 10", "send A address=any-% to=1", "receive A address=any-% credit=10", "credit=10"
+    )
+    yield Row(
+        "ten anonymous senders to 1 address", "send A address=any-% to=1 connections=10",
+        "receive A address=any-% unordered=1",
+    )  # fmt: skip
 
 
 def _replies() -> Iterator[Row]:
@@ -142,6 +149,11 @@ def _meshes() -> Iterator[Row]:
     yield Row("receiver three hops away", "send A address=far", "receive D address=far", routers="ABCD", hops=4)
     yield Row(
         "receiver at the next router, credit 10", "send A address=far", "receive B address=far credit=10", "credit=10",
+        routers="AB", hops=2,
+    )  # fmt: skip
+    hundred = "address=far-% connections=100"
+    yield Row(
+        "100 pairs, their receivers at the next router", f"send A {hundred}", f"receive B {hundred}", "connections=100",
         routers="AB", hops=2,
     )  # fmt: skip
     spread = [f"receive {router} address=spread" for router in "ABC"]

@@ -33,8 +33,8 @@ LONGEST: Final = 255
 def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, data: bytes) -> None:
     """Let the kernel relay further deliveries of an anonymous sender, or a transit lane, that name the same address.
 
-    While messages wait for the address, here or at another router, the router decides about those behind them. The
-    router's own senders have no routes.
+    While messages wait for the address at another router, the router decides about those behind them. While they wait
+    here, the route is invalid. The router's own senders have no routes.
 
     Args: relay: a delivery to the address, with its node. to: the address, as the message names it. data: the message,
         up to its bare message at least.
@@ -42,7 +42,7 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, 
     node, endpoint, window = node_of(relay), incoming.endpoint, incoming.pool
     assert node is not None, "the caller has found it"
     if (
-        (isinstance(window, SharedWindow) and window.has_portion(relay.to))
+        (node.lane is not None and isinstance(window, SharedWindow) and window.has_portion(relay.to))
         or incoming.connection.strict_annotations
         or incoming.connection.own  # most of its answers go to nodes that live for one answer
         or len(to) > LONGEST

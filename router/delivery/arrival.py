@@ -34,6 +34,7 @@ from amqpmesh.router.kernel import (
     Incomplete,
     Relay,
     Violation,
+    goes_by,
     read_expiry,
     read_head,
     read_header_info,
@@ -257,6 +258,7 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         undelivered(context, relay, node)
         return
     relay.node = node
+    goes_by(incoming.connection.engine.flow_state, node.fast_route)
     known = decisions.before(context, relay, incoming, node, named, has_route=has_route)
     if anonymous and named is not None:
         open_route(context, relay, incoming, named, data)

@@ -36,7 +36,7 @@ def reopen(context: Context, *, amid: bool = False) -> None:
         route = node.fast_route
         assert route is not None, "else nothing was closed"
         # Tables of anonymous senders may keep the route when the node is gone.
-        route.links, route.bulk, route.left_out = [], [], []
+        route.links, route.bulk, route.left_out, route.queue = [], [], [], None
         if _receivers(node) <= FEW or (route.wanted and not amid):
             route.wanted = False
             _decide(context, node)
@@ -100,7 +100,7 @@ def _decide(context: Context, entry: Node) -> None:
         if decided and route.keeper is None:
             set_solo(route, entry, inf if context.recording is None else context.recording.credit_wait)
     elif entry.copies or entry.waiting.size or entry.outgoing:
-        return
+        decided = False
     elif len(entry.shares) == 1:
         share = first(entry.shares)
         set_credit(route, share)
@@ -109,6 +109,16 @@ def _decide(context: Context, entry: Node) -> None:
         decided = set_shares(context, route, entry)
     if decided:
         route.generation = context.kernel.generation
+    else:
+        route.queue = _waited_for(entry)
+
+
+def _waited_for(entry: Node) -> kernel.KernelConnection | None:
+    """Return the connection of a receiver that deliveries wait for; None: none waits, or there is no receiver."""
+    nodes = (entry, *(share.node for share in entry.shares))
+    if not any(node.waiting.size for node in nodes):
+        return None
+    return next((first(node.outgoing).connection.engine.flow_state for node in nodes if node.outgoing), None)
 
 
 def _may_keep(context: Context, entry: Node) -> bool:

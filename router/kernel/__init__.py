@@ -12,7 +12,7 @@ from amqpmesh.router.kernel.binding import Bound, bind
 BOUND: Final[Bound] = bind()
 
 from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, AnonymousRoutes
-from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
+from amqpmesh.router.kernel.backpressure import IMPATIENCE, LONGEST, ONE_WAY, PACE, PATIENCE, SMALL, goes_by, may_go_on
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
 from amqpmesh.router.kernel.connection_endpoint import KernelConnection, write_grant
@@ -110,6 +110,7 @@ __all__ = [
     "IMPATIENCE",
     "LEAST",
     "LINK",
+    "LONGEST",
     "LONG_STATE",
     "MANY",
     "MAX_TAG",
@@ -117,6 +118,7 @@ __all__ = [
     "MOST_OCTETS",
     "MOST_ROUTES",
     "NEVER_SENT",
+    "ONE_WAY",
     "OUTGOING_WINDOW",
     "OVERHEAD",
     "PACE",
@@ -188,8 +190,10 @@ __all__ = [
     "expand_link",
     "forget",
     "frame_size",
+    "goes_by",
     "grant_solo",
     "is_terminal",
+    "may_go_on",
     "onward",
     "outcome_step",
     "patch_ttl",

@@ -138,7 +138,9 @@ def _anonymous_route(
         if transit.route.generation == router.generation:
             router.rewritten = _with_annotations(data, payload_at, bare_at, end, transit.annotations)
             router.final_address = transit.octets
-        return None if router.rewritten is None else transit.route
+            if router.rewritten is None:
+                return None
+        return transit.route
     route: FastRoute = found
     if route.borrowed >= 0 or route.shares is not None:
         return None  # the counts of a link do not show how many of its deliveries left by which share

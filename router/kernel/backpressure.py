@@ -1,15 +1,16 @@
-"""Back-pressure: a connection's next frame waits until another connection's output is written."""
+"""Back-pressure: a connection's next frame waits until another connection takes more."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.kernel.fast_route import _FIRST, _fits, _is_free, _is_full
+from amqpmesh.router.kernel.fast_route import _ALL, _FIRST, _fits, _is_free, _is_full, _ready_link
 from amqpmesh.router.kernel.router_state import _BESIDE
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.fast_route import FastRoute
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 #: Octets. A payload of fewer is small, and is copied: a view of it costs more.
@@ -23,6 +24,14 @@ _PATIENCE: Final = PATIENCE
 _PACE: Final = PACE
 #: Seconds for which no input waits for an output that took longer than `PATIENCE`.
 IMPATIENCE: Final = 1.0
+#: Deliveries of a connection that came one after another for the same route, before its input may wait for that route.
+ONE_WAY: Final = 64
+_ONE_WAY: Final = ONE_WAY
+#: The most seconds that input waits so, while others are served. It waits for `PATIENCE` if none are.
+LONGEST: Final = 0.2
+_LONGEST: Final = LONGEST
+#: Links of a connection that only sends: with more of them, its input does not wait for a route.
+_FEW: Final = 8
 
 
 def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnection) -> None:
@@ -55,6 +64,76 @@ def _wait_for_output(router: KernelRouter, wire: KernelConnection, sink: KernelC
         )
     ):
         wire.waits_for = sink
+        wire.waits_on = None
+
+
+def goes_by(wire: KernelConnection, route: FastRoute | None) -> None:
+    """Note the route of a delivery that has come on a connection."""
+    if wire.way is route:
+        wire.way_count += 1
+    else:
+        wire.way = route
+        wire.way_count = 0
+
+
+def _wait_in_line(router: KernelRouter, wire: KernelConnection, route: FastRoute, sink: KernelConnection) -> None:
+    """Leave the next frame of a connection unread until its route can take it: other deliveries wait there, or the
+    receivers have no credit, or the window of a session is used up.
+
+    A delivery that waits in the router costs a decision when it comes and another when it leaves, and others queue
+    behind it. Only a connection may wait so that sends and does not receive, and whose deliveries have all come for
+    this route lately: those behind the frame have to wait for the same.
+
+    Args: sink: the connection of a receiver, whose next frame may end the wait.
+    """
+    if (
+        wire.patient
+        and sink.patient
+        and sink is not wire
+        and wire.way is route
+        and wire.way_count >= _ONE_WAY
+        and router.now >= sink.slow_until
+        and _only_sends(wire)
+    ):
+        wire.waits_for = sink
+        wire.waits_on = route
+
+
+def _only_sends(wire: KernelConnection) -> bool:
+    """Return whether a connection has few links, and none that its peer receives by."""
+    count = 0
+    for session in wire.sessions.values():
+        count += len(session.links)
+        if count > _FEW:
+            return False
+        for link in session.links.values():
+            if link.sender:
+                return False
+    return True
+
+
+def _wait_for_receiver(router: KernelRouter, link: KernelLink, route: FastRoute) -> None:
+    """Wait, as `_wait_in_line` does, for a receiver of a route whose receivers are not ready.
+
+    A sender with an address has credit for one delivery more than they have. So the router gets to know that there is
+    more, and only anonymous senders wait for credit here.
+    """
+    wire = link.session.wire
+    if wire.way is not route or route.order == _ALL:
+        return
+    longest: KernelLink | None = None
+    for out in route.links:
+        if (link.anonymous or out.link_credit > 0) and (longest is None or out.last_at < longest.last_at):
+            longest = out
+    if longest is not None:
+        _wait_in_line(router, wire, route, longest.session.wire)
+
+
+def may_go_on(router: KernelRouter, route: FastRoute) -> bool:
+    """Return whether a route can take a delivery that waits for it, as far as the kernel sees."""
+    if route.generation != router.generation:
+        return route.queue is None
+    return route.shares is not None or _ready_link(route) is not None
 
 
 def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRoute, octets: int) -> None:
@@ -78,7 +157,8 @@ def _limit_wait(router: KernelRouter, wire: KernelConnection) -> None:
     assert sink is not None
     if wire.waits_since < 0:
         wire.waits_since = router.now
-    if wire.waited + router.now - wire.waits_since >= _PATIENCE:
+    waited = router.now - wire.waits_since
+    if waited >= _LONGEST or (wire.waits_on is None and wire.waited + waited >= _PATIENCE):
         sink.slow_until = router.now + IMPATIENCE
         wire.waits_for = None
         wire.waited = 0.0

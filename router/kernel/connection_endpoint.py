@@ -12,6 +12,7 @@ from amqpmesh.router.kernel.uncompiled import copy, grow
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.client_batch import ReceivedBatch
     from amqpmesh.router.kernel.dispositions import PendingDisposition
+    from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -42,7 +43,10 @@ class KernelConnection:
         "toward_since",
         "waited",
         "waits_for",
+        "waits_on",
         "waits_since",
+        "way",
+        "way_count",
         "woken",
         "work",
     )
@@ -84,6 +88,8 @@ class KernelConnection:
         #: The transport supports waiting: input stays unread until the output of `waits_for` is written.
         self.patient = False
         self.waits_for: KernelConnection | None = None
+        #: The route that the input waits for, if it waits for no more than that: see `_wait_in_line`.
+        self.waits_on: FastRoute | None = None
         #: The time since which the same frame waits, seconds; negative: none does. `waited`: seconds that earlier
         #: frames have waited, less the time that was made up for. See `PATIENCE`.
         self.waits_since = -1.0
@@ -93,6 +99,9 @@ class KernelConnection:
         self.number = 0
         self.toward = -1
         self.toward_since = 0.0
+        #: The route of the delivery that came last, and how many came for it, one after another.
+        self.way: FastRoute | None = None
+        self.way_count = 0
         #: No input waits for this output until this time, seconds: the last wait was too long.
         self.slow_until = 0.0
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.anonymous_routes import _anonymous_route
-from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _goes_to, _limit_wait, _wait_for_output, _wait_for_route
+from amqpmesh.router.kernel.backpressure import (
+    _COPIED,
+    _PACE,
+    _goes_to,
+    _limit_wait,
+    _wait_for_output,
+    _wait_for_receiver,
+    _wait_for_route,
+    _wait_in_line,
+    goes_by,
+)
 from amqpmesh.router.kernel.client_batch import receive_batch
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
@@ -118,7 +128,8 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             break
     if at > begin:
         if wire.waits_since >= 0:
-            wire.waited += router.now - wire.waits_since
+            if wire.waits_on is None:
+                wire.waited += router.now - wire.waits_since
             wire.waits_since = -1.0
         if wire.waited > 0:
             wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
@@ -149,6 +160,8 @@ def _relay_transfer(
         or link.behind
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
+        if route is not None and route.queue is not None:
+            _wait_in_line(router, session.wire, route, route.queue)
         return False
     if route.order == _ALL:
         return _relay_to_all(router, session, link, route, frame, data, payload_at, end)
@@ -176,6 +189,8 @@ def _relay_transfer(
             return True
         if session.wire.patient:
             _wait_for_route(router, session.wire, route, size if large else 0)
+            if session.wire.waits_for is None and not large:
+                _wait_for_receiver(router, link, route)
         return False
     if out.max_message_size and size > out.max_message_size:
         return False
@@ -330,6 +345,7 @@ def _count_relayed(
     link.relayed += 1
     if link.anonymous:
         route.relayed += 1
+    goes_by(link.session.wire, route)
     link.last_at = out.last_at = router.now
     link.credit_slack -= 1
     if route.borrowed > 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.kernel.head_sections import _PASS_THEIRS
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.kept_messages import Keeper
     from amqpmesh.router.kernel.link_endpoint import KernelLink
@@ -47,6 +48,7 @@ class FastRoute:
         "lists_all",
         "order",
         "passing",
+        "queue",
         "relayed",
         "room",
         "shares",
@@ -88,6 +90,8 @@ class FastRoute:
         self.history: TreeHistory | None = None
         #: Deliveries of anonymous senders that were relayed: their links' counts do not show the address.
         self.relayed = 0
+        #: The connection of a receiver that deliveries of the node wait for, while the route is invalid for that.
+        self.queue: KernelConnection | None = None
         #: The delivery annotations that pass (`PASS_THEIRS` and its kin).
         self.passing = _PASS_THEIRS
         #: A delivery came while the route was invalid: the router must decide the route again.

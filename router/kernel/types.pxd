@@ -231,9 +231,10 @@ cdef class KernelConnection:
     cdef public list stirred
     cdef public object on_wake
     cdef public bint is_open, woken, compact, patient
-    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward
+    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward, way_count
     cdef public double toward_since, slow_until, waits_since, waited
     cdef public KernelConnection waits_for
+    cdef public FastRoute waits_on, way
     cdef public dict sessions
     cdef public PendingDisposition pending_disposition
     cdef public ReceivedBatch batch
@@ -376,6 +377,7 @@ cdef class FastRoute:
     cdef public SoloPool solo
     cdef public TreeHistory history
     cdef public Keeper keeper
+    cdef public KernelConnection queue
 
 cdef class TreeHistory:
     cdef public str parent
@@ -658,7 +660,15 @@ cdef bint _fits(KernelLink link, long octets) except -1
 @cython.locals(wire=KernelConnection)
 cdef bint _is_full(KernelLink link) except -1
 cdef bint _goes_to(KernelRouter router, KernelConnection wire, KernelConnection sink) except -1
+@cython.locals(waited=double)
 cdef bint _limit_wait(KernelRouter router, KernelConnection wire) except -1
+cpdef bint goes_by(KernelConnection wire, FastRoute route) except -1
+cdef bint _wait_in_line(KernelRouter router, KernelConnection wire, FastRoute route, KernelConnection sink) except -1
+@cython.locals(session=KernelSession, link=KernelLink, count=Py_ssize_t)
+cdef bint _only_sends(KernelConnection wire) except -1
+@cython.locals(longest=KernelLink, out=KernelLink, wire=KernelConnection)
+cdef void _wait_for_receiver(KernelRouter router, KernelLink link, FastRoute route) except *
+cpdef bint may_go_on(KernelRouter router, FastRoute route) except -1
 cdef bint _wait_for_output(KernelRouter router, KernelConnection wire, KernelConnection sink, bint is_full) except -1
 @cython.locals(link=KernelLink, is_full=bint)
 cdef bint _wait_for_route(KernelRouter router, KernelConnection wire, FastRoute route, long octets) except -1

@@ -8,7 +8,7 @@ import trio
 
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.environment import environment
-from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
+from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, FastRoute, KernelConnection, may_go_on
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.passwords import Passwords
@@ -61,7 +61,7 @@ class Driver:
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
         #: The readers that wait for each output, and since when; and whether a check for overdue ones is scheduled.
-        self._paused: dict[KernelConnection, tuple[float, list[PausedReader]]] = {}
+        self._paused: dict[KernelConnection, tuple[float, list[tuple[PausedReader, FastRoute | None]]]] = {}
         self._is_scheduled = False
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
@@ -85,7 +85,7 @@ class Driver:
     def writable(self, record: ConnectionRecord) -> None:
         """Let a connection write again: the output that has gathered meanwhile leaves with the next `settle`."""
         self._ready[record] = None
-        self._resume_readers(record.engine.flow_state)
+        self._resume_readers(record.engine.flow_state, at_once=False)
 
     @property
     def has_paused_readers(self) -> bool:
@@ -94,12 +94,15 @@ class Driver:
 
     def heard(self, record: ConnectionRecord) -> None:
         """Resume the readers that wait for this connection: its peer has sent octets, perhaps for a wider window."""
-        self._resume_readers(record.engine.flow_state)
+        self._resume_readers(record.engine.flow_state, at_once=False)
 
-    def wait(self, reader: PausedReader, sink: KernelConnection) -> None:
-        """Pause a reader until more can be written to a connection, for `PATIENCE` seconds at most."""
+    def wait(self, reader: PausedReader, sink: KernelConnection, route: FastRoute | None = None) -> None:
+        """Pause a reader until more can be written to a connection, for `PATIENCE` seconds at most.
+
+        Args: route: it waits until this route can take a delivery. The time begins again when others go on by it.
+        """
         _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
-        readers.append(reader)
+        readers.append((reader, route))
         self._schedule_overdue()
 
     def _resume_overdue(self) -> None:
@@ -119,10 +122,24 @@ class Driver:
                 min(since for since, _ in self._paused.values()) + PATIENCE, self._resume_overdue
             )
 
-    def _resume_readers(self, sink: KernelConnection) -> None:
-        _, readers = self._paused.pop(sink, (0.0, ()))
-        for each in readers:
-            each.resume_reading()
+    def _resume_readers(self, sink: KernelConnection, *, at_once: bool = True) -> None:
+        """Resume the readers that wait for a connection. Args: at_once: those of routes that are not ready, too."""
+        waiting = self._paused.pop(sink, None)
+        if waiting is None:
+            return
+        since, readers = waiting
+        going = readers
+        staying: list[tuple[PausedReader, FastRoute | None]] = []
+        if not at_once:
+            kernel = self.core.context.kernel
+            going = []
+            for each in readers:
+                route = each[1]
+                (going if route is None or may_go_on(kernel, route) else staying).append(each)
+        if staying:
+            self._paused[sink] = trio.current_time() if going else since, staying
+        for reader, _ in going:
+            reader.resume_reading()
 
     def lost(self, record: ConnectionRecord) -> None:
         """End a connection after its transport has ended."""

@@ -167,7 +167,7 @@ class PolledTransport(Transport):
             self._refused = sink.out
             return False
         self._is_paused = True
-        self._driver.wait(self, sink)
+        self._driver.wait(self, sink, self._record.engine.flow_state.waits_on)
         return True
 
     def _receive_more_once_written(self, until: float) -> bool:

@@ -12,12 +12,12 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Transfer
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
+from amqpmesh.router.kernel import IMPATIENCE, ONE_WAY, PATIENCE, FastRoute, KernelConnection
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.driver import Driver, PausedReader
 from amqpmesh.router.runtime.router import Router
-from tests.support.peers.scripted import begun
+from tests.support.peers.scripted import begun, flow
 from tests.support.peers.scripted_stream import Peer, attached, connect, credit, frame
 
 
@@ -80,6 +80,57 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
     nursery.cancel_scope.cancel()
 
 
+async def test_a_reader_that_waits_for_a_route_stays_until_the_route_is_ready(autojump_clock: MockClock) -> None:
+    core = Core(RouterConfig(), trio.current_time())
+    driver = Driver(core)
+    sink = connected(core, driver)
+    flow_state, waiting, route = sink.engine.flow_state, Waiting(), FastRoute()
+    route.queue = flow_state
+    for end in (driver.writable, driver.heard):
+        driver.wait(waiting, flow_state, route)
+        driver.wait(waiting, flow_state)
+        end(sink)
+        assert waiting.times == 1, "the one without a route"
+        assert driver.has_paused_readers
+        route.queue = None
+        end(sink)
+        assert waiting.times == 2
+        assert not driver.has_paused_readers
+        route.queue, waiting.times = flow_state, 0
+    driver.wait(waiting, flow_state, route)
+    driver.lost(sink)
+    assert waiting.times == 1
+
+
+@pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+async def test_an_anonymous_sender_that_goes_one_way_needs_few_decisions_with_little_credit() -> None:
+    number, credited = 20 * ONE_WAY, 10
+
+    async with Router(listeners=["amqp://127.0.0.1:0"], max_frame_size=65_536) as router:
+        receiver, sender = await connect(router), await connect(router)
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(credited))
+        await sender.attach(Role.SENDER, None)
+
+        async def flood() -> None:
+            for each in range(number):
+                await sender.send(each, b"%04d" % each, settled=True, to="q")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            for each in range(1, number + 1):
+                assert (await receiver.expect(Transfer)).delivery_id == each - 1
+                assert receiver.payload.endswith(b"%04d" % (each - 1))
+                if each % credited == 0:
+                    await receiver.write(flow(handle=0, delivery_count=each, link_credit=credited))
+        (address,) = (each for each in router.statistics().addresses if each.name == "q")
+        decided = sum(address.decisions.values())
+        assert address.relayed + decided == number
+        assert decided <= 4 * ONE_WAY, "each has waited in the router, and not before it"
+        await sender.close()
+        await receiver.close()
+
+
 @pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
 @pytest.mark.parametrize("ends", ["read", "late", "gone"])
 async def test_unread_octets_come_whole_and_in_order(
@@ -90,8 +141,8 @@ async def test_unread_octets_come_whole_and_in_order(
     awaited = trio.Event()
     wait = Driver.wait
 
-    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection) -> None:
-        wait(driver, reader, sink)
+    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection, route: FastRoute | None) -> None:
+        wait(driver, reader, sink, route)
         awaited.set()
 
     monkeypatch.setattr(Driver, "wait", noted)
@@ -159,9 +210,9 @@ async def test_a_connection_that_waits_for_its_own_output_waits_once(
     times = 0
     wait = Driver.wait
 
-    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection) -> None:
+    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection, route: FastRoute | None) -> None:
         nonlocal times
-        wait(driver, reader, sink)
+        wait(driver, reader, sink, route)
         times += 1
         awaited.set()
 

@@ -42,7 +42,9 @@ def begun(remote_channel: int | None = None, **fields: int) -> Begin:
     return Begin(remote_channel=remote_channel, **{**standard, **fields})
 
 
-def attached(role: Role, address: str = "a", *, handle: int = 0, name: str | None = None, **fields: object) -> Attach:
+def attached(
+    role: Role, address: str | None = "a", *, handle: int = 0, name: str | None = None, **fields: object
+) -> Attach:
     """Return an `attach` of a link that is named after its role."""
     standard: dict[str, object] = {
         "source": Source(address=address),

@@ -7,8 +7,10 @@ from typing import TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
+from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import Properties
 from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
@@ -110,7 +112,7 @@ class Peer:
         assert await self.expect_header() == AMQP
         return await self.expect(Open)
 
-    async def attach(self, role: Role, address: str) -> Attach:
+    async def attach(self, role: Role, address: str | None) -> Attach:
         """Open everything down to a link with handle 0, all in one write."""
         await self.write(AMQP, Open(container_id=f"peer-{role.name}"), begun(), attached(role, address))
         assert await self.expect_header() == AMQP
@@ -118,13 +120,15 @@ class Peer:
         await self.expect(Begin)
         return await self.expect(Attach)
 
-    async def send(self, number: int, body: bytes = b"", *, settled: bool = False) -> None:
-        """Send a delivery of one frame, with that id, once there is credit for it."""
+    async def send(self, number: int, body: bytes = b"", *, settled: bool = False, to: str | None = None) -> None:
+        """Send a delivery of one frame, with that id, once there is credit for it. Args: to: of an anonymous sender."""
         while number >= self.limit:
             found = await self.next_frame()
             assert found is not None, "the stream ended before there was credit"
             assert isinstance(found[0], Flow), f"{found[0]} came before there was credit"
         payload = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body  # data section, §3.2.6
+        if to is not None:
+            payload = encode_composite(Properties(to=to)) + payload
         transfer = Transfer(
             handle=0, delivery_id=number, delivery_tag=number.to_bytes(4, "big"), message_format=0, settled=settled
         )
