@@ -227,17 +227,8 @@ def _relay_transfer(
         if out.unsettled and onward(incoming_tag) in out.unsettled:
             return False
     if large:
-        _relay_first(
-            router,
-            link,
-            route,
-            out,
-            frame,
-            data,
-            payload_at,
-            end,
-            tag or (onward(incoming_tag) if hops else b"%x" % number),
-        )
+        tag = tag or (onward(incoming_tag) if hops else b"%x" % number)
+        _relay_first(router, link, route, out, frame, data, payload_at, end, tag)
         return True
     settled = frame.settled == 1
     second = link.second and frame.rcv_settle_mode != 0
@@ -284,28 +275,16 @@ def _relay_transfer(
     _count_relayed(router, link, out, route, share)
     counter = 0
     sent_at = -1.0
-    header_info = 4
+    info = 4
     if recorder is not None:
         counter = router.key_count if out.lane and not link.lane else router.counter(link, incoming_tag)
         if recorder.takes(counter):
             sent_at = recorder.time()
             if frame.message_format <= 0:
-                header_info = router.header.info()
+                info = router.header.info()
             if settled:
                 _record(
-                    router,
-                    recorder,
-                    link,
-                    out,
-                    incoming_tag,
-                    tag,
-                    counter,
-                    size,
-                    router.now,
-                    sent_at,
-                    -1.0,
-                    b"",
-                    header_info,
+                    router, recorder, link, out, incoming_tag, tag, counter, size, router.now, sent_at, -1.0, b"", info
                 )
     if not settled:
         if link.anonymous:
@@ -316,7 +295,7 @@ def _relay_transfer(
         fast.number = number
         fast.sent_at = sent_at
         fast.size = size
-        fast.header_info = header_info
+        fast.header_info = info
         fast.counter = counter
         if hops:
             out.lane_to_lane[incoming_tag] = fast

@@ -622,7 +622,7 @@ cdef class ReceivedBatch:
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(route=FastRoute, share=FastShare, keeper=Keeper, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
-               number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, header_info=long,
+               number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, info=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
