@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.expiry import seconds_left
+from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.events import TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
@@ -231,6 +232,15 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         else:
             node = incoming.node
     except RefusedError as refusal:
+        context.log.info(
+            "message refused",
+            connection=incoming.connection.number,
+            peer=incoming.connection.host,
+            link=incoming.endpoint.name,
+            address=without_secret(named or ""),
+            condition=refusal.error.condition,
+            reason=refusal.reason or refusal.error.description,
+        )
         refuse(context, relay, refusal.error)
         return
     if (

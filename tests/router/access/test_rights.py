@@ -319,3 +319,12 @@ def test_a_link_of_another_tenant_is_not_stolen(mine: bool) -> None:
         world.core.context.policy = policy(text)  # as if the first were still to be judged again
     world.client("same").receiver("q", name="link")
     assert link.is_attached is not mine
+
+
+def test_the_log_names_the_right_that_a_message_of_an_anonymous_sender_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    client = network('send = ["open"]\nmay = ["anonymous"]').client()
+    with caplog.at_level(logging.INFO, "amqpmesh"):
+        client.send(client.sender(None), message(to="closed"))
+    (line,) = [each for each in caplog.messages if each.startswith("message refused")]
+    assert "address=closed condition=amqp:unauthorized-access" in line
+    assert "no group permits send to closed; its groups: g" in line
