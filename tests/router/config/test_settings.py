@@ -709,6 +709,7 @@ def meshes(draw: st.DrawFn) -> RouterConfig:
     tls = st.builds(ConnectorTlsConfig, certificate=paths, key=paths, trust=st.none() | paths)
     passwords = st.builds(PasswordConfig, file=paths) | st.builds(PasswordConfig, env=TEXTS)
     urls = [f"amqps://h{number}" for number in range(draw(st.integers(1, 3)))]
+    names = TEXTS.filter(lambda text: not text.startswith("$") and "@" not in text)
     broker = ConnectorConfig(
         url=draw(st.sampled_from(["amqps://broker", tuple(urls)])),
         name=draw(TEXTS),
@@ -726,10 +727,10 @@ def meshes(draw: st.DrawFn) -> RouterConfig:
         container_links=tuple(
             LinkConfig(
                 connector=broker.name,
-                address=draw(TEXTS.filter(lambda text: not text.startswith("$") and "@" not in text)),
+                address=address,
                 **{draw(st.sampled_from(["source", "target"])): draw(TEXTS)},  # type: ignore[arg-type]  # a text
             )
-            for _ in range(draw(st.integers(0, 3)))
+            for address in draw(st.lists(names, max_size=3, unique=True))  # two links of one address may do the same
         ),
     )
 
