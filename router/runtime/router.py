@@ -162,7 +162,7 @@ class Router(LinkFactory):
         mesh = self.config.mesh
         member = self._member()
         policy = None if self.config.policy is None else await aside(partial(read_policy, self.config.policy), mesh)
-        token_files = await aside(TokenFiles.read, self.config)
+        token_files = await TokenFiles.read_aside(self.config)
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]

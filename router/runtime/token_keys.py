@@ -21,6 +21,7 @@ import trio
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.io.environment import REAL, environment
+from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.credentials import read_password
 from amqpmesh.router.tokens.key_sets import IssuerKeys, KeySetError, PublicKey, parse_key_set
@@ -142,6 +143,11 @@ class TokenFiles:
         if not (config.token_issuers or config.token_keys):
             return None
         return cls(secrets(config), key_sets(config))
+
+    @classmethod
+    async def read_aside(cls, config: RouterConfig) -> Self | None:
+        """Do the same as `read` in a thread; a router that takes no tokens does not wait."""
+        return await aside(cls.read, config) if config.token_issuers or config.token_keys else None
 
     def put_in_force(self, tokens: Tokens) -> None:
         """Put the content in force."""
