@@ -10,9 +10,20 @@ import pytest
 from amqpmesh.policies.policy_version import LARGEST, PolicyVersion
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.changes import Change, PolicyFetched, PolicyNotFetched
-from amqpmesh.topology.messages import PIECE, Message, PolicyPiece, PolicyRequest, read_message
+from amqpmesh.topology.messages import (
+    MAX_MESSAGE,
+    PIECE,
+    Hello,
+    Message,
+    PolicyPiece,
+    PolicyRequest,
+    SeenRouter,
+    read_message,
+    write_message,
+)
 from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.policy_exchange import PIECE_TIME, REFUSED, RESTING, SERVED, TRIES, PolicyExchange
+from amqpmesh.topology.schema import unpack
 from amqpmesh.topology.settings import Settings
 
 OLD = PolicyVersion.of(b"old", 1)
@@ -223,6 +234,11 @@ def test_a_neighbour_gets_the_offered_policy_alone_and_no_more_pieces_than_a_rat
     world.exchange.receive_request(world.two, PolicyRequest(NEW.digest, PIECE), world.now)
     ((name, piece),) = world.sent()
     assert (name, piece) == ("C", PolicyPiece(NEW.digest, PIECE, len(TEXT), TEXT[PIECE : 2 * PIECE]))
+
+
+def test_a_hello_has_no_octet_of_a_policy_if_the_router_takes_no_part() -> None:
+    hello = Hello("A", 1, 3000, SeenRouter("B", 2))
+    assert unpack(write_message(hello), MAX_MESSAGE).keys() == {"t", "v", "r", "e", "h", "n"}
 
 
 def test_a_router_that_takes_no_part_neither_asks_nor_gives() -> None:
