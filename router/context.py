@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.credit.rate_line import RateLine
 from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.incremental import Chores
 from amqpmesh.router.kernel import KernelRouter
@@ -87,6 +88,8 @@ class Context:
         self.freed = Freed()
         #: Attached links by their names, so that a second attach finds the first (§2.6.1).
         self.link_names = LinkNames()
+        #: Links that wait for a rate.
+        self.rates = RateLine(lambda at: self.schedule(at, self.give_turns))
         self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
         #: An address pattern makes messages expire by the wall clock.
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
@@ -119,6 +122,8 @@ class Context:
         self.on_policy: Callable[[str, PolicyVersion, bytes], object] = lambda *_: None
         #: Whether another worker shall serve the connection of an attach; then the event is not handled here.
         self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
+        #: Have the links granted credit that have waited for a rate.
+        self.give_turns: Callable[[], None] = lambda: None
         #: Handle an event again that could not be handled when it came.
         self.handle: Callable[[ConnectionRecord, Event], None] = _unset
 

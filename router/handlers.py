@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.access import caps, token_links, tokens
 from amqpmesh.router.access.change import check_login
+from amqpmesh.router.access.rates import give_turns
 from amqpmesh.router.access.rights import admit, restrict
 from amqpmesh.router.access.token_links import TokenLink
 from amqpmesh.router.amqp import events
@@ -53,6 +54,7 @@ class Handlers:
 
     def __init__(self, context: Context, attaching: Attaching, containers: Containers, logins: Logins) -> None:
         self._context = context
+        context.give_turns = partial(give_turns, context)
         self.attaching = attaching
         self.containers = containers
         self.logins = logins

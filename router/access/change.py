@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.crossings import crossing
+from amqpmesh.router.access.rates import limit_rates
 from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection, why
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
@@ -110,6 +111,8 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights |
             )
             error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
             fail_link(context, link, error)
+        elif isinstance(link, IncomingLink) and not link.endpoint.flow_state.ended:
+            limit_rates(context, link, rights)
         yield
 
 

@@ -241,37 +241,44 @@ class Pool(PoolState):
         while waiters.empty and self._free() > 0:
             sink = first(waiters.empty)
             waiters.empty = without_item(waiters.empty, sink)
-            (served if not self._expects_more(sink, now) and self._raise_limit(sink, 1) else passed).append(sink)
+            if not self._expects_more(sink, now) and self._raise_limit(sink, 1, now):
+                served.append(sink)
+            elif sink.meter is None or not sink.meter.waits:
+                passed.append(sink)
         for sink in tuple(self._lowered):  # credit not confirmed as returned may be granted again
-            if not sink.credit and sink not in passed and self._raise_limit(sink, 1):
+            if not sink.credit and sink not in passed and self._raise_limit(sink, 1, now):
                 waiters.empty = without_item(waiters.empty, sink)
                 served.append(sink)
         for sink in reversed(passed):
             waiters.empty = with_item_first(waiters.empty, sink)
         waiters.served(served, share, now)
         # Then up to a share for each.
-        while waiters.low and self._refill(first(waiters.low)):
+        while waiters.low and self._refill(first(waiters.low), now):
             pass
         if waiters.large and len(waiters.low) <= FEW:
             for sink in tuple(waiters.low):
                 if sink.large:  # it needs few, and does not wait behind a sink that needs many
-                    self._refill(sink)
+                    self._refill(sink, now)
 
-    def _refill(self, sink: CreditSink) -> bool:
+    def _refill(self, sink: CreditSink, now: float) -> bool:
         """Grant a sink with half a share or less the rest of its share.
 
         Returns: True: the sink waits for nothing more.
         """
         waiters = self._waiters
         share = self._share(sink.times, sink.large)
+        if sink.meter is not None:
+            share = min(share, sink.meter.limit())
         half = share // 2
         flow_due = sink in self._changed
         if flow_due or sink.credit <= half:  # else the share has become smaller meanwhile
             if not flow_due and self._free() + self._revoked < share - half:
                 return False
-            if self._raise_limit(sink, share - sink.credit) >= MANY_GRANTED:
+            if self._raise_limit(sink, share - sink.credit, now) >= MANY_GRANTED:
                 sink._plenty = True
-            if sink.credit <= half:
+            if sink.meter is not None and sink.meter.waits:
+                half = 0  # until its turn comes, more credit is no use to look for
+            elif sink.credit <= half:
                 return False
         waiters.low = without_item(waiters.low, sink)
         sink._low_at = half
@@ -372,6 +379,13 @@ class Pool(PoolState):
             return sink.credit - 1
         self._lower_limit(sink, count, now)
         return count
+
+    def reclaim_unused(self, sink: CreditSink, now: float) -> bool:
+        """Take credit back that a sink does not use: others wait for its rate. Returns: whether there was any."""
+        if sink.draining or sink._revoked or not sink.granted or sink._used_at > now - self._waiters.idle_time:
+            return False
+        self._drain_or_lower(sink, sink.credit, now)
+        return True
 
     def _starves_at(self) -> float | None:
         """Return when to look for credit of idle sinks, and of sinks with more than a share; None: not needed."""

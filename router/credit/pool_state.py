@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.credit.rate_line import allowed, granted, release
 from amqpmesh.router.credit.sinks import SERIAL, CreditSink, ahead
 from amqpmesh.router.credit.sources import CreditSource, Demand
 from amqpmesh.router.credit.waiters import Waiters
@@ -153,13 +154,15 @@ class PoolState:
         self._waiters.enter(sink)
         return sink
 
-    def remove_sink(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - every event has its time
+    def remove_sink(self, sink: CreditSink, now: float) -> None:
         """Remove a sink. Its waiting deliveries count until `forwarded` is called for each of them."""
         self._spend(sink, sink.granted)
         self._waiters.leave(sink)
         self._changed = without_item(self._changed, sink)
         self._lowered = without_item(self._lowered, sink)
         self._drain_answered(sink)
+        if sink.meter is not None:
+            release(sink, now)
 
     def received(self, sink: CreditSink, now: float) -> None:
         """Record that the first frame of a delivery came. Runs per delivery."""
@@ -304,8 +307,20 @@ class PoolState:
         self._revoked += revoked - sink._revoked
         sink.granted, sink._revoked = granted, revoked
 
-    def _raise_limit(self, sink: CreditSink, most: int) -> int:
-        """Raise the limit of a sink by the free credit, at most by `most`. Returns: by how much."""
+    def resume(self, sink: CreditSink) -> None:
+        """Note that a sink that waited for a rate may be granted credit."""
+        waiters = self._waiters
+        if sink in waiters.sinks:
+            if not sink.credit:
+                waiters.empty = with_item(waiters.empty, sink)
+            elif not (sink._idle or sink.draining):
+                waiters.low = with_item(waiters.low, sink)
+
+    def _raise_limit(self, sink: CreditSink, most: int, now: float) -> int:
+        """Raise the limit of a sink by the free credit, at most by `most`. Returns: by how much.
+
+        If a rate of the sink permits less, the sink waits for that (`resume`).
+        """
         free = self._free()
         # Credit that was taken back and is not confirmed is counted still. Granting it again costs nothing, and is
         # right as soon as it would be free once confirmed.
@@ -313,8 +328,13 @@ class PoolState:
         sink._revoked -= again
         self._revoked -= again
         fresh = 0 if sink._revoked else max(0, min(most - again, free))
+        wanted = fresh
+        if fresh and sink.meter is not None:
+            fresh = allowed(sink, wanted, now)
         sink.granted += fresh
         self._granted += fresh
+        if wanted and sink.meter is not None:
+            granted(sink, fresh, wanted - fresh, now)
         if again + fresh:
             sink._raised = sink in self._lowered
             self._changed = with_item(self._changed, sink)

@@ -1,9 +1,16 @@
 """Credit sinks: links by which deliveries come, and the credit of each; and fixed credit for links without a pool."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.credit.rate_line import allowed, granted, release
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.kernel import RateMeter
 
 SERIAL = 0xFFFF_FFFF
 _HALF = 0x8000_0000
@@ -36,6 +43,7 @@ class CreditSink:
         "granted",
         "large",
         "lowers",
+        "meter",
         "owner",
         "times",
         "waiting",
@@ -64,6 +72,8 @@ class CreditSink:
         this peer, and take back everything."""
         self.times = 1
         """The most that it may hold, in multiples of what one sender may: it may stand for many."""
+        self.meter: RateMeter | None = None
+        """The share of the link in the rates that limit it; None: no rate does."""
         self.draining = False
         """The peer was asked to drain and has not answered."""
         self.waiting = 0
@@ -140,6 +150,7 @@ class FixedCredit:
         self._suspended = False
         self._inputs: dict[CreditSink, None] = {}
         self._low: dict[CreditSink, None] = {}
+        self._asked: list[CreditSink] = []  # sinks to be asked to drain
 
     @property
     def sinks(self) -> Iterable[CreditSink]:
@@ -153,10 +164,12 @@ class FixedCredit:
         self._low[sink] = None
         return sink
 
-    def remove_sink(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - as a pool's
+    def remove_sink(self, sink: CreditSink, now: float) -> None:
         """Remove a sink. `forwarded` is still called for each of its waiting deliveries."""
         self._inputs.pop(sink, None)
         self._low.pop(sink, None)
+        if sink.meter is not None:
+            release(sink, now)
 
     def received(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - as a pool's
         """Record that the first frame of a delivery came. Runs per delivery."""
@@ -192,6 +205,8 @@ class FixedCredit:
         """Return how many more deliveries of a sink may come and leave at once before it may get credit."""
         if sink.draining:
             return 0
+        if sink.meter is not None and sink.granted <= self.window // 2:
+            return sink.granted // 2
         return max(0, sink.granted - max(0, self.window // 2 - self.held(sink)) - 1)
 
     def flow_received(
@@ -216,11 +231,25 @@ class FixedCredit:
             self._suspended = suspended
             self._low.update(self._inputs)
 
-    def grants(self, now: float) -> list[Grant]:  # noqa: ARG002 - as a pool's
+    def resume(self, sink: CreditSink) -> None:
+        """Note that a sink that waited for a rate may be granted credit, as `Pool.resume` does."""
+        if sink in self._inputs:
+            self._low[sink] = None
+
+    def reclaim_unused(self, sink: CreditSink, now: float) -> bool:  # noqa: ARG002 - as a pool's
+        """Take credit back that a sink does not use, as `Pool.reclaim_unused` does."""
+        if sink.draining or not sink.granted:
+            return False
+        sink.draining = True
+        self._asked.append(sink)
+        return True
+
+    def grants(self, now: float) -> list[Grant]:
         """Return the flows to send now, at most one per sink. The router calls this once after each batch of events."""
+        flows = [Grant(sink, sink.announce(), True, False) for sink in self._asked]
+        self._asked.clear()
         if not self._low:
-            return []
-        flows = []
+            return flows
         if self._suspended:
             for sink in [each for each in self._low if each.granted and not each.draining]:
                 if sink.firm:
@@ -231,10 +260,17 @@ class FixedCredit:
             return flows
         for sink in self._low:
             room = max(0, min(self.window, self.capacity - self.held(sink)) - sink.granted)
+            lacking = 0
+            if room and sink.meter is not None:
+                wanted = max(0, min(room, sink.meter.limit() - sink.granted))
+                room = allowed(sink, wanted, now)
+                lacking = wanted - room
             if room or sink.draining:
                 sink.granted += room
                 sink.draining = False
                 flows.append(Grant(sink, sink.announce(), False, False))
+            if sink.meter is not None:
+                granted(sink, room, lacking, now)
         self._low.clear()
         return flows
 

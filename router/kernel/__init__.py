@@ -78,6 +78,7 @@ from amqpmesh.router.kernel.outcome_steps import (
     TELL_SENDER,
     outcome_step,
 )
+from amqpmesh.router.kernel.rate_meter import RateMeter, TokenBucket
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
@@ -168,11 +169,13 @@ __all__ = [
     "Leg",
     "ListField",
     "PendingDisposition",
+    "RateMeter",
     "ReceivedBatch",
     "Recorder",
     "Relay",
     "SoloPool",
     "Sweep",
+    "TokenBucket",
     "TransferFrame",
     "TransitRoute",
     "TreeHistory",

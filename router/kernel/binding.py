@@ -46,6 +46,7 @@ ORDER: Final = (
     "hop_recorder",
     "budget",
     "kept_messages",
+    "rate_meter",
     "router_state",
     "solo_pool",
     "connection_endpoint",

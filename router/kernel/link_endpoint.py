@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
     from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.ledger import Delivery
+    from amqpmesh.router.kernel.rate_meter import RateMeter
     from amqpmesh.router.kernel.relays import Leg, Relay
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -47,6 +48,7 @@ class KernelLink:
         "lowered",
         "max_message_size",
         "max_outstanding",
+        "meter",
         "missed",
         "modified",
         "number",
@@ -117,6 +119,8 @@ class KernelLink:
         #: Receivers: deliveries that may be relayed before an update is due. `relay`: the relay whose frames come in.
         self.credit_slack = 0
         self.relay: Relay | None = None
+        #: Receivers: what the link may be granted of the rates that limit it; None: no rate does.
+        self.meter: RateMeter | None = None
         #: The time of the last delivery, seconds; -1: there was none.
         self.last_at = -1.0
         #: Receivers: the route by which deliveries leave; None: the router decides for each. Senders: a route that uses

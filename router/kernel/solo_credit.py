@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.kernel.rate_meter import _NO_LIMIT
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
@@ -64,17 +65,23 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
         or (not granted and solo.sender_dry >= 0 and now - solo.sender_dry >= solo.credit_wait)
     ):
         return False
+    meter = link.meter
+    room = _NO_LIMIT if meter is None else meter.room(granted, now)
     used_at = max(solo.used_at, link.last_at)
     low = granted > 0 and (solo.low or granted <= solo.low_at)
     before = granted
     low_at, plenty, placed_at = solo.low_at, solo.plenty, solo.placed_at
     if free and (low or not granted):
+        if not room and meter is not None and not meter.waits:
+            return False  # it has to wait for its rate
         if granted and placed_at <= now - solo.idle_time:
             if used_at <= now - solo.idle_time:
                 return False  # the sink is idle
             placed_at = used_at
         share = max(1, min(solo.max_credit, demand))
-        if not granted:
+        if meter is not None:
+            share = min(share, meter.limit())
+        if not granted and room:
             if plenty and free <= 1:
                 if now < used_at + solo.starve_time:
                     if solo.overcommit_at <= now:
@@ -92,7 +99,7 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
             half = share // 2
             if granted > before or granted <= half:
                 if granted > before or demand + 1 - granted - waiting >= share - half:
-                    raised = max(0, min(share - granted, demand + 1 - granted - waiting))
+                    raised = max(0, min(share - granted, demand + 1 - granted - waiting, room - granted + before))
                     granted += raised
                     if raised >= solo.many_granted:
                         plenty = True
@@ -111,6 +118,8 @@ def grant_solo(solo: SoloPool, now: float) -> bool:
     if granted > before:
         link.link_credit = granted
         solo.raised += granted - before
+        if meter is not None:
+            meter.grant(granted - before, granted, now)
         limit = (link.delivery_count + granted) & _MASK
         if serial_distance(link.granted_limit, limit) > 0:
             link.granted_limit = limit

@@ -94,6 +94,8 @@ cdef long _SWEPT_FAST
 cdef long _SWEPT_DELIVERIES
 cdef long _SLOTS_AT_ONCE
 cdef long _ROOM
+cdef long _NO_LIMIT
+cdef double _ERROR, _SLOWLY
 cdef long _LEAST_SLOTS
 cdef long _KEPT_SLOTS
 cdef bytes _ACCEPTED_STATE
@@ -296,6 +298,7 @@ cdef class KernelLink:
     cdef public FastRoute fast_route
     cdef public Leg leg
     cdef public Relay relay
+    cdef public RateMeter meter
     @cython.locals(kind=long)
     cpdef bint count_outcome(self, bytes state) except -1
 
@@ -305,6 +308,34 @@ cdef class Budget:
     cdef public Budget whole
     @cython.locals(before=long)
     cpdef void add(self, long octets) except *
+
+@cython.final
+cdef class TokenBucket:
+    cdef public object key
+    cdef public dict meters
+    cdef public double rate, burst, tokens, held, at
+    cdef public bint of_octets
+    cdef public long users, waiting
+    @cython.locals(room=double)
+    cpdef bint fill(self, double now) except -1
+
+@cython.final
+cdef class RateMeter:
+    cdef public KernelLink link
+    cdef public object line
+    cdef public list buckets, spent, held
+    cdef public long deliveries, octets, part, quota
+    cdef public double size
+    cdef public bint waits
+    @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double)
+    cpdef bint settle(self, long credit, double now) except -1
+    @cython.locals(room=long, at=Py_ssize_t, bucket=TokenBucket)
+    cpdef long room(self, long credit, double now) except -1
+    cpdef bint grant(self, long count, long credit, double now) except -1
+    @cython.locals(unit=double)
+    cpdef long most(self, TokenBucket bucket, double tokens) except -1
+    @cython.locals(limit=long, at=Py_ssize_t, bucket=TokenBucket, unit=double)
+    cpdef long limit(self) except -1
 
 @cython.final
 cdef class Chunk:
@@ -431,7 +462,7 @@ cdef bint _credit_changed(KernelRouter router, KernelLink link, FastRoute route)
 @cython.locals(solo=SoloPool, out=KernelLink)
 cdef bint _grant_solo(KernelRouter router, bint is_end) except -1
 @cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, at=Py_ssize_t, since=double, demand=long,
-               granted=long, waiting=long, free=long, before=long, low_at=long, share=long, half=long, raised=long, slack=long, limit=long,
+               granted=long, waiting=long, free=long, before=long, low_at=long, meter=RateMeter, room=long, share=long, half=long, raised=long, slack=long, limit=long,
                low=bint, plenty=bint, used_at=double, placed_at=double)
 cpdef bint grant_solo(SoloPool solo, double now) except -1
 @cython.locals(session=KernelSession, wire=KernelConnection)

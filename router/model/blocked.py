@@ -129,6 +129,9 @@ def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining:
         return Reason.DETACHED
     if endpoint.credit:
         return Reason.HELD if endpoint.session.flow_state.incoming_window <= 0 else None
+    meter = endpoint.flow_state.meter
+    if meter is not None and meter.waits:
+        return Reason.RATE
     if incoming.node is not None and not isinstance(incoming.pool, FixedCredit):
         return of_address or Reason.OTHERS
     return Reason.DRAINING if draining else Reason.HELD

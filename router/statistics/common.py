@@ -27,6 +27,7 @@ class Reason(StrEnum):
     # Of senders only.
     OTHERS = "receivers' credit is used by others"
     HELD = "window is full"
+    RATE = "rate is reached"
     # Of lanes only.
     UNANSWERED = "lane is not attached yet"
     # Of receivers, and of neighbours at the receiving end of lanes.

@@ -1,0 +1,86 @@
+"""Rates of clients, which are kept by withholding credit: the rates of each link, and the turns of links that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.limits import BURST
+from amqpmesh.router.credit.rate_line import Rate
+from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.kernel import RateMeter
+from amqpmesh.router.model.links import IncomingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from amqpmesh.policies.limits import Allowance
+    from amqpmesh.policies.rights import Rights
+    from amqpmesh.router.context import Context
+
+
+def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None) -> None:
+    """Have a link of a client limited by the rates of its tenant and its user, as they are now.
+
+    Args: rights: of the client; None: the policy does not rule its connection.
+    """
+    rates = () if rights is None else tuple(_rates(incoming, rights))
+    sink, flow_state = incoming.credit_sink, incoming.endpoint.flow_state
+    meter = sink.meter
+    if meter is None:
+        if not rates:
+            return
+        meter = sink.meter = flow_state.meter = RateMeter(flow_state, context.rates)
+    context.rates.limit(meter, rates, sink.granted, context.now)
+    if not rates:
+        sink.meter = flow_state.meter = None
+    _resume(context, incoming)
+
+
+def give_turns(context: Context) -> None:
+    """Have the links granted credit whose turn has come."""
+    for meter in context.rates.turns(context.now):
+        incoming = meter.link.record
+        assert isinstance(incoming, IncomingLink)
+        _resume(context, incoming)
+    for meter in context.rates.holders():
+        incoming = meter.link.record
+        assert isinstance(incoming, IncomingLink)
+        if incoming.pool.reclaim_unused(incoming.credit_sink, context.now):
+            context.touch_input(incoming)
+
+
+def _resume(context: Context, incoming: IncomingLink) -> None:
+    incoming.pool.resume(incoming.credit_sink)
+    if isinstance(incoming.pool, FixedCredit):
+        context.touched_windows[incoming.pool] = None
+    elif incoming.node is not None:
+        context.touched[incoming.node] = None  # its fast route stays valid: no delivery leaves otherwise than before
+
+
+def _rates(incoming: IncomingLink, rights: Rights) -> Iterator[Rate]:
+    """Yield the rates of a link."""
+    record, node = incoming.connection, incoming.node
+    tenant, user = record.peer.tenant, record.principal
+    of_tenant = None if rights.tenant is None else rights.tenant.limits
+    if of_tenant is not None:
+        yield from _of(of_tenant, ("tenant", tenant))
+        if node is not None:
+            yield from _pair(
+                of_tenant, of_tenant.messages_per_address, of_tenant.octets_per_address, ("address", tenant, node.name)
+            )
+    yield from _of(rights.limits, ("user", tenant, user))
+    for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
+        if limits is not None:
+            key = ("link", owner, tenant, user, record.peer.container_id, incoming.endpoint.name)
+            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key)
+
+
+def _of(limits: Allowance, key: Hashable) -> Iterator[Rate]:
+    return _pair(limits, limits.messages, limits.octets, key)
+
+
+def _pair(limits: Allowance, messages: float | None, octets: float | None, key: Hashable) -> Iterator[Rate]:
+    burst = BURST if limits.burst is None else limits.burst
+    for rate, of_octets in ((messages, False), (octets, True)):
+        if rate is not None:
+            yield Rate((of_octets, key), rate, rate * burst, of_octets)
