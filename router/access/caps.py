@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection_settings import ConnectionSettings
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.usage import Member
@@ -90,12 +91,22 @@ def renew_tenants(context: Context, policy: Policy) -> None:
         if tenant.limits is not UNLIMITED:
             context.usages.of(Owner(tenant.key))  # addresses have octets of it, also without a client of its own
     limits = {each.key: each.limits for each in policy.tenants}
+    has_parts = False
     for usage in context.usages:
         of_tenant = limits.get(usage.owner.tenant)
         if usage.owner.user is None and of_tenant is not None:
+            had_part = usage.budget is not None
             context.usages.limit(usage, of_tenant)
-    for node in nodes(context):
+            has_parts = has_parts or (usage.budget is not None and not had_part)
+    if has_parts and len(context.nodes):
+        context.chores.put_off(_move_nodes(context))
+
+
+def _move_nodes(context: Context) -> Steps[None]:
+    """Count the octets that wait at addresses as part of what their tenants may take."""
+    for node in list(nodes(context)):
         node.belong_to(context.usages.memory_of(node.tenant))
+        yield
 
 
 def _move(record: ConnectionRecord, member: Member) -> None:

@@ -408,6 +408,25 @@ def test_a_tenant_that_takes_its_part_of_the_memory_gets_no_more_and_others_do(l
     world.leave()
 
 
+def test_a_limit_of_memory_that_comes_by_a_reload_counts_what_waits_already() -> None:
+    world = network(memory=16 * 2**20)
+    reader = stopped(world, "q", hostname="a")
+    sender = world.client(hostname="a").sender("q")
+    for _ in range(20):
+        world.clients[-1].send(sender, message("x" * 30_000))
+    waiting = snapshot(world.core).router.buffered
+    assert waiting > 400_000
+    reload(world, 'waiting = "100 kB"')
+    (limit,) = snapshot(world.core).limits
+    assert (limit.used, limit.allowed) == (waiting, 100_000)
+    assert fill(world.client(hostname="a"), "q") == 0
+    reader.stopped = False
+    world.run()
+    assert [each.used for each in snapshot(world.core).limits] == [0]
+    reader.take(20)
+    world.leave()
+
+
 def test_a_users_connections_have_a_part_of_what_may_wait() -> None:
     world = network(user='waiting = "64 kB"', memory=16 * 2**20)
     stopped(world, "q", hostname="a", user="u")
