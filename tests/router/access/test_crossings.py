@@ -16,8 +16,10 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Re
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.attach.homes import Homes
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, RedirectConfig, WorkerConfig
+from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.management.views import Numbers, TenantViews
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Direction
 from amqpmesh.router.telemetry.schema import Kind
@@ -398,6 +400,21 @@ def test_a_link_is_shown_by_the_name_and_the_tenant_of_its_peer() -> None:
     }
     (address,) = [each for each in shown.addresses if each.name.endswith("invoices/7")]
     assert (address.tenant, address.name, address.producers, address.consumers) == ("billing", "invoices/7", 1, 1)
+
+
+def test_the_management_node_shows_an_importer_the_names_that_it_uses() -> None:
+    world = tenants()
+    audit, billing = world.client("audit"), world.client("billing")
+    audit.sender("billing.tax")
+    billing.receiver("svc/tax")
+    views = TenantViews(snapshot(world.mesh["A"].core), Numbers(bytes(16)))
+    parts = {tenant: run_to_end(views.of(tenant)) for tenant in ("audit", "billing", "shop")}
+    assert [each.address for each in parts["audit"]["link"]] == ["billing.tax"]
+    assert "svc" not in repr(parts["audit"])
+    assert not parts["audit"].get("address")
+    assert [each.address for each in parts["billing"]["link"]] == ["svc/tax"]
+    assert "billing.tax" not in repr(parts["billing"])
+    assert "tax" not in repr(parts["shop"])
 
 
 def test_the_operator_may_export_and_import() -> None:
