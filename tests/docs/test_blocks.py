@@ -55,6 +55,7 @@ RUN: Final = {
     ("operate/policy.md", "toml"): "test_policy",
     ("operate/policy-push.md", "toml"): "test_policy",
     ("operate/tenant-limits.md", "toml"): "test_policy",
+    ("operate/tokens.md", "toml"): "test_policy",
     ("operate/security.md", "console"): "test_operations",
     ("start/tutorial.md", "console"): "test_tutorial",
     ("start/tutorial.md", "python"): "test_tutorial",

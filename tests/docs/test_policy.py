@@ -13,6 +13,7 @@ from amqpmesh.router.config.file import load
 from amqpmesh.router.config.policy_file import PolicyConfig, load_policy
 from amqpmesh.router.config.tables import read
 from tests.docs.pages import blocks, commands
+from tests.support.data.tokens import key, key_set
 
 PAGE = "operate/policy.md"
 EXPORTS = "operate/exports.md"
@@ -63,3 +64,10 @@ def test_the_limits_of_the_page_are_right(tmp_path: Path) -> None:
     (block,) = blocks("operate/tenant-limits.md", "toml")
     (tmp_path / "policy.toml").write_text(block.text)
     assert main(["policy", "check", "--file", str(tmp_path / "policy.toml")]) == 0
+
+
+def test_the_configuration_of_the_page_on_tokens_is_right(tmp_path: Path) -> None:
+    (config,) = blocks("operate/tokens.md", "toml")
+    (tmp_path / "router.toml").write_text(config.text)
+    (tmp_path / "keys.json").write_bytes(key_set(key("one")))
+    assert main(["check", str(tmp_path / "router.toml")]) == 0
