@@ -195,8 +195,7 @@ def load(file: Path) -> RouterConfig:
             _check_files(each, file, f"{key}[{position}]")
     for position, listener in enumerate(config.listeners):
         _check_files(listener, file, f"listener[{position}]")
-        if listener.users is not None:
-            _check_content(Users.load, listener.users, file, f"listener[{position}].users")
+        _check_users(listener.users_files, file, f"listener[{position}].users")
     for position, connector in enumerate(config.connectors):
         _check_files(connector, file, f"connector[{position}]")
     return config
@@ -284,6 +283,11 @@ def _check_content(load: Callable[[Path], object], path: Path, file: Path, where
         load(path)
     except ConfigError as error:
         raise ConfigError(str(file), where, str(error)) from None
+
+
+def _check_users(users: tuple[Path, ...], file: Path, where: str) -> None:
+    if users:
+        _check_content(lambda _: Users.load(*users), users[0], file, where)
 
 
 def lines(config: RouterConfig) -> Iterator[str]:

@@ -87,7 +87,7 @@ class ListenerConfig(Limits):
     cost: int = setting(default=1, low=1, high=USHORT_MAX)
     connections: int = setting(default=10_000, low=1)
     sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
-    users: Path | None = setting(default=None)
+    users: Path | tuple[Path, ...] | None = setting(default=None)
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
@@ -95,6 +95,13 @@ class ListenerConfig(Limits):
     manage: bool = setting(default=False)
     cbs: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
+
+    @property
+    def users_files(self) -> tuple[Path, ...]:
+        """The files of its users."""
+        if self.users is None:
+            return ()
+        return self.users if isinstance(self.users, tuple) else (self.users,)
 
     @property
     def endpoint(self) -> Endpoint:

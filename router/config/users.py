@@ -61,21 +61,26 @@ class Users:
         self.iterations = tuple(sorted(counts)) or (SCRAM_ITERATIONS,)
 
     @classmethod
-    def load(cls, file: Path) -> Self:
-        """Read `users.toml`.
+    def load(cls, *files: Path) -> Self:
+        """Read files such as `users.toml`, together.
 
-        Raises: ConfigError: the file, the user and mechanism, and the fault.
+        Raises: ConfigError: the file, the user and mechanism, and the fault; or a user is in two files.
         """
         import scramp  # noqa: F401 - now, or all connections would wait for the import at the first login
 
+        found: dict[str, Path] = {}
         verifiers, disabled = {}, set()
-        for user, table in parsed(file).items():
-            if isinstance(table, dict) and "disabled" in table:
-                if not isinstance(table["disabled"], bool):
-                    raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
-                if table.pop("disabled"):
-                    disabled.add(user)
-            verifiers[user] = dict(_read_user(user, table, file))
+        for file in files:
+            for user, table in parsed(file).items():
+                if user in found:
+                    raise ConfigError(str(file), user, f"is in {found[user]}, too")
+                found[user] = file
+                if isinstance(table, dict) and "disabled" in table:
+                    if not isinstance(table["disabled"], bool):
+                        raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
+                    if table.pop("disabled"):
+                        disabled.add(user)
+                verifiers[user] = dict(_read_user(user, table, file))
         return cls(verifiers, frozenset(disabled))
 
     def __contains__(self, user: str) -> bool:

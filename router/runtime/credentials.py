@@ -51,7 +51,7 @@ class Credentials:
         if listener.is_mesh:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[0], None)
-        users = None if listener.users is None else Users.load(listener.users)
+        users = Users.load(*listener.users_files) if listener.users_files else None
         tls = listener.tls
         if tls is None:
             return cls(None, users)

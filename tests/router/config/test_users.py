@@ -14,6 +14,7 @@ from scramp import ScramClient, ScramException, ScramMechanism
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.sasl.mechanisms import SALT_SIZE, SCRAM_ITERATIONS
+from amqpmesh.router.config.file import load
 from amqpmesh.router.config.users import Users, add_user, remove_user
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
@@ -243,3 +244,18 @@ def test_an_unknown_user_takes_as_long_as_a_known_one(monkeypatch: pytest.Monkey
     users = Users({}).add("alice", "secret")
     assert [users.verify_plain(name, "wrong") for name in ("alice", "nobody")] == [False, False]
     assert counts == [SCRAM_ITERATIONS] * 2
+
+
+def test_a_listener_has_the_users_of_several_files(tmp_path: Path) -> None:
+    (tmp_path / "amqp.toml").write_text(
+        '[[listener]]\nurl = "amqp://127.0.0.1:0"\nsasl = ["SCRAM-SHA-256"]\nusers = ["staff.toml", "services.toml"]\n'
+    )
+    add_user(tmp_path / "staff.toml", "alice", "secret")
+    add_user(tmp_path / "services.toml", "svc", "other")
+    (listener,) = load(tmp_path / "amqp.toml").listeners
+    users = Users.load(*listener.users_files)
+    assert list(users) == ["alice", "svc"]
+    assert users.verify_plain("svc", "other")
+    add_user(tmp_path / "services.toml", "alice", "third")
+    with pytest.raises(ConfigError, match=r"listener\[0\]\.users.*services\.toml.*alice.*staff\.toml, too"):
+        load(tmp_path / "amqp.toml")
