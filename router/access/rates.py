@@ -23,7 +23,8 @@ def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None)
 
     Args: rights: of the client; None: the policy does not rule its connection.
     """
-    rates = () if rights is None else tuple(_rates(incoming, rights))
+    workers = 1 if context.config.worker is None else context.config.worker.count
+    rates = () if rights is None else tuple(_rates(incoming, rights, workers))
     sink, flow_state = incoming.credit_sink, incoming.endpoint.flow_state
     meter = sink.meter
     if meter is None:
@@ -57,30 +58,31 @@ def _resume(context: Context, incoming: IncomingLink) -> None:
         context.touched[incoming.node] = None  # its fast route stays valid: no delivery leaves otherwise than before
 
 
-def _rates(incoming: IncomingLink, rights: Rights) -> Iterator[Rate]:
-    """Yield the rates of a link."""
+def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rate]:
+    """Yield the rates of a link. Args: workers: of the router; each has an equal part of a rate that links share."""
     record, node = incoming.connection, incoming.node
     tenant, user = record.peer.tenant, record.principal
     of_tenant = None if rights.tenant is None else rights.tenant.limits
     if of_tenant is not None:
-        yield from _of(of_tenant, ("tenant", tenant))
+        yield from _of(of_tenant, ("tenant", tenant), workers)
         if node is not None:
-            yield from _pair(
-                of_tenant, of_tenant.messages_per_address, of_tenant.octets_per_address, ("address", tenant, node.name)
-            )
-    yield from _of(rights.limits, ("user", tenant, user))
+            messages, octets = of_tenant.messages_per_address, of_tenant.octets_per_address
+            yield from _pair(of_tenant, messages, octets, ("address", tenant, node.name), workers)
+    yield from _of(rights.limits, ("user", tenant, user), workers)
     for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
         if limits is not None:
             key = ("link", owner, tenant, user, record.peer.container_id, incoming.endpoint.name)
             yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key)
 
 
-def _of(limits: Allowance, key: Hashable) -> Iterator[Rate]:
-    return _pair(limits, limits.messages, limits.octets, key)
+def _of(limits: Allowance, key: Hashable, workers: int) -> Iterator[Rate]:
+    return _pair(limits, limits.messages, limits.octets, key, workers)
 
 
-def _pair(limits: Allowance, messages: float | None, octets: float | None, key: Hashable) -> Iterator[Rate]:
+def _pair(
+    limits: Allowance, messages: float | None, octets: float | None, key: Hashable, workers: int = 1
+) -> Iterator[Rate]:
     burst = BURST if limits.burst is None else limits.burst
     for rate, of_octets in ((messages, False), (octets, True)):
         if rate is not None:
-            yield Rate((of_octets, key), rate, rate * burst, of_octets)
+            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets)

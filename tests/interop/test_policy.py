@@ -105,3 +105,26 @@ def test_a_client_beyond_a_limit_is_told_so_and_others_go_on(start_router, users
     sender.finish()
     kept.finish()
     assert sender.of("outcome")[0]["outcome"] == "accepted"
+
+
+@pytest.mark.parametrize("stack", ["rhea", "proton"])
+def test_a_client_faster_than_its_rate_waits_and_loses_nothing(start_router, users, tmp_path, client, stack):
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.format(more="") + 'limits = { messages = "40/s", burst = 0.1 }\n')
+    router = start_router(f"""
+        [router]
+        id = "A"
+        drain = 0.2
+        [policy]
+        file = "{policy}"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        sasl = ["SCRAM-SHA-256"]
+        users = "{users}"
+    """)
+    receiver = client("rhea_receive", router.url, "--address", "mail/alice", "--count", "20", "--credit", "100", *ALICE)
+    receiver.expect("attached")
+    sender = client(f"{stack}_send", router.url, "--address", "mail/alice", *ALICE, messages=[TEXT] * 20)
+    sender.finish()
+    receiver.finish()
+    assert [each["outcome"] for each in sender.of("outcome")] == ["accepted"] * 20

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from amqpmesh.router.config.file import WorkerConfig
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds.network import message
@@ -127,6 +130,15 @@ def test_a_sender_within_its_rate_does_not_wait_behind_one_that_has_reached_its_
     world.go(2.0)
     assert world.sent == {slow: 30, fast: 600}
     world.leave()
+
+
+def test_each_worker_keeps_an_equal_part_of_a_rate() -> None:
+    worker = WorkerConfig(name="A", number=1, count=2, folder=Path("/none"))
+    world = Rated(limits('messages = "200/s", burst = 0.5'), worker=worker)
+    world.receiver("q")
+    link = world.sender("q")
+    world.go(1.0)
+    assert world.sent[link] == 50 + 100
 
 
 def test_octets_count_as_they_come() -> None:
