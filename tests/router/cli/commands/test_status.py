@@ -221,7 +221,7 @@ def test_limits_are_shown_if_they_are_asked_for(
     said = command("status", "--tenants")
     assert said.status == 0, said.err
     for name, used, allowed in (("connections", "1", "5"), ("links", "2", "9"), ("sessions", "2", "1,000")):
-        assert row(said.out, "operator", "-", "127.0.0.1", name).split()[4:] == [used, allowed, "0"]
+        assert row(said.out, "-", "127.0.0.1", name).split()[3:] == [used, allowed, "0"]
     assert "LIMITS" not in command("status").out
     told = json.loads(command("status", "--json").out)["limits"]
     assert [(each["limit"], each["used"], each["allowed"]) for each in told] == [
