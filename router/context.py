@@ -118,6 +118,8 @@ class Context:
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
         #: The users of a listener now; None: it has none.
         self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None
+        #: Whether the certificate of a client was revoked since its handshake.
+        self.is_revoked: Callable[[ListenerConfig, bytes], bool] = lambda *_: False
         #: The owner: a neighbour has given a policy, which is to be judged.
         self.on_policy: Callable[[str, PolicyVersion, bytes], object] = lambda *_: None
         #: Whether another worker shall serve the connection of an attach; then the event is not handled here.

@@ -50,11 +50,16 @@ def _end_logins(context: Context) -> Steps[None]:
 
 
 def check_login(context: Context, record: ConnectionRecord) -> bool:
-    """Close the connection of a user who may not log in by a password any more. Returns: whether the user may.
+    """Close the connection of a user who may not log in by a password any more, or whose certificate is revoked.
+
+    Returns: whether the connection may stay.
 
     A peer may wait with its `open` for a while after its login; the users may have been read again in between.
     """
     peer, listener = record.peer, record.listener
+    if listener is not None and record.certificate is not None and context.is_revoked(listener, record.certificate):
+        refuse_connection(context, record, "the certificate is revoked")
+        return False
     if listener is None or peer.user is None or peer.mechanism not in PASSWORD_MECHANISMS:
         return True
     users = context.users_of(listener)

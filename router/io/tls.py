@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from amqpmesh.router.amqp.errors import CommandError
 
 CLIENT_CERTIFICATE: Mapping[str, ssl.VerifyMode] = {
@@ -141,3 +143,22 @@ def certificate_user(certificate: Mapping[str, Any] | None, name: str = "any") -
 def _load_own(context: ssl.SSLContext, certificate: Path, key: Path, password: str = "") -> None:
     # An empty password: without one, OpenSSL would ask the terminal for the password of an encrypted key.
     context.load_cert_chain(certificate, key, password=password)
+
+
+class RevocationLists:
+    """The certificate revocation lists of a file (RFC 5280), for connections whose handshake is over."""
+
+    def __init__(self, file: Path) -> None:
+        """Args: file: PEM, one list or several. Raises: OSError, ValueError: it cannot be read, or holds no list."""
+        begin = b"-----BEGIN X509 CRL-----"
+        _, *parts = file.read_bytes().split(begin)
+        self._lists = [x509.load_pem_x509_crl(begin + part) for part in parts]
+
+    def has(self, certificate: bytes) -> bool:
+        """Tell whether a verified certificate is revoked. Args: certificate: DER."""
+        shown = x509.load_der_x509_certificate(certificate)
+        return any(
+            each.issuer == shown.issuer
+            and each.get_revoked_certificate_by_serial_number(shown.serial_number) is not None
+            for each in self._lists
+        )

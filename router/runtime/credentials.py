@@ -22,7 +22,7 @@ from amqpmesh.router.config.file import (
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.endpoint_setup import client_sasl
 from amqpmesh.router.io.handshake import UNKNOWN, Identity
-from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
+from amqpmesh.router.io.tls import RevocationLists, client_context, mesh_contexts, server_context
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.negotiation import Negotiation
@@ -40,6 +40,8 @@ class Credentials:
     users: Users | None
     user_name: str = "any"
     """The kind of name in a client's certificate that is the user, as of `certificate_user`."""
+    revoked: RevocationLists | None = None
+    """The clients' certificates that are revoked, for connections that exist."""
 
     @classmethod
     def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
@@ -70,7 +72,15 @@ class Credentials:
             )
         except OSError as error:
             raise _unusable_file(error, tls.certificate, where) from None
-        return cls(context, users, tls.user)
+        try:
+            revoked = None if tls.revoked is None else RevocationLists(tls.revoked)
+        except ValueError as error:
+            raise ConfigError(str(tls.revoked), f"{where}.revoked", str(error)) from None
+        return cls(context, users, tls.user, revoked)
+
+    def has_revoked(self, certificate: bytes) -> bool:
+        """Tell whether a client's certificate is revoked now. Args: certificate: DER."""
+        return self.revoked is not None and self.revoked.has(certificate)
 
     def accept(
         self,

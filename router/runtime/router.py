@@ -48,9 +48,7 @@ from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
-from amqpmesh.router.statistics.router_statistics import (
-    Statistics,
-)
+from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.users import Users
@@ -173,6 +171,7 @@ class Router(LinkFactory):
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.context.users_of = self._users
+            core.context.is_revoked = lambda listener, shown: self._credentials[listener].has_revoked(shown)
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
             if token_files is not None:
