@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from amqpmesh.router import core
+from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.config.file import WorkerConfig
+from amqpmesh.router.context import Context
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds.network import message
@@ -275,6 +278,30 @@ def test_a_changed_rate_holds_for_links_that_exist() -> None:
     world.load(limits())
     assert world.incoming(link).credit_sink.meter is None
     assert link.credit == 500
+
+
+def turns_of_a_pair(policy: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the turns of the router for 2,000 messages of a pair."""
+    world = Rated(policy)
+    world.receiver("q", 100)
+    link = world.sender("q")
+    turns = 0
+
+    def counted(context: Context) -> None:
+        nonlocal turns
+        turns += 1
+        finish_batch(context)
+
+    monkeypatch.setattr(core, "finish_batch", counted)
+    while world.sent[link] < 2000:
+        world._step(())
+    monkeypatch.undo()
+    return turns
+
+
+def test_a_pair_below_its_rate_stays_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = turns_of_a_pair(limits(), monkeypatch)
+    assert turns_of_a_pair(limits('messages = "100_000/s", octets = "1 GB/s"'), monkeypatch) <= without + 2
 
 
 def test_one_timer_serves_all_that_wait() -> None:
