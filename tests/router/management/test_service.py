@@ -27,6 +27,7 @@ from amqpmesh.router.statistics.router_statistics import (
     ContainerLinkStatistics,
     LimitStatistics,
     ListenerStatistics,
+    PolicyStatistics,
     Statistics,
 )
 from tests.support.worlds.meshes import World
@@ -90,6 +91,19 @@ def statistics() -> Statistics:
         connectors=(connector,),
         container_links=(link,),
         limits=(limit,),
+        policies=(
+            PolicyStatistics(
+                file="policy.toml",
+                version=1,
+                digest="00",
+                tenants=2,
+                groups=3,
+                push=False,
+                refused_version=None,
+                refused_digest=None,
+                refused_reason=None,
+            ),
+        ),
         mesh=seen.mesh,
         neighbours=seen.neighbours,
         routes=seen.routes,

@@ -218,6 +218,16 @@ async def test_what_a_writing_tenant_does_not_see_is_not_there_to_be_changed(
         assert status(await operator.request(change)) == 200
 
 
+async def test_the_policy_is_none_of_a_tenant_to_push(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with (
+        mesh(policy(tmp_path, apples=["write"], operator=["write:connector"])) as place,
+        place.client("apples") as ann,
+        ann.requester(ADDRESS) as requests,
+    ):
+        assert status(await requests.request(asked("PUSH", type="policy"))) == 403
+        assert kinds(rows(await requests.request(asked())))["policy"] == 0
+
+
 async def test_a_tenant_asks_another_router_of_the_mesh(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with (
         mesh(policy(tmp_path, bananas=["read:link"]), "ABC") as place,
