@@ -14,6 +14,7 @@ from amqpmesh.router.delivery.link_loss import detach_if_done, fail_links
 from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
 from amqpmesh.router.delivery.settlement import end_excluded, settle_kept
+from amqpmesh.router.kernel import deal
 from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.sinks import Grant
+    from amqpmesh.router.kernel import Grant
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Node
 
 
 def finish_batch(context: Context) -> None:
     """Send queued deliveries and divide credit, until no node is touched any more."""
+    if context.kernel.due:
+        deal(context.kernel)
     if context.kernel.put_off:
         _send_again(context)
-    if context.kernel.dirty:
+    if context.kernel.has_news():
         context.catch_up()
-    if context.kernel.held_back:
+    if context.memory.is_exceeded:
         receive_held(context)
     budget, memory = context.budget, context.memory
     if budget.used > budget.limit or memory.used_up or memory.withheld:
@@ -52,7 +55,7 @@ def finish_batch(context: Context) -> None:
 
 def _send_again(context: Context) -> None:
     """Send messages again that their receivers have not accepted, behind those that wait for the same receivers."""
-    if context.kernel.dirty:
+    if context.kernel.has_news():
         context.catch_up()
     if context.failed_links:
         fail_links(context)
@@ -66,6 +69,8 @@ def _send_again(context: Context) -> None:
 
 def _finish_touched(context: Context) -> None:
     while context.touched or context.touched_windows or context.failed_links:
+        if context.kernel.held_back:
+            receive_held(context, closed=not context.failed_links)
         if context.failed_links:
             fail_links(context)
         deserted, context.deserted = context.deserted, {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.credit.rate_line import RateLine
-from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.incremental import Chores
-from amqpmesh.router.kernel import KernelRouter
+from amqpmesh.router.kernel import KernelRouter, count_relayed
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.memory.holders import Memory
 from amqpmesh.router.model.connections import Freed
@@ -20,7 +21,7 @@ from amqpmesh.router.model.link_names import LinkNames
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import Node, NodeTable
-from amqpmesh.router.model.solo import take_solo
+from amqpmesh.router.model.open_pools import node_of_pool
 from amqpmesh.router.model.usage import UsageTable
 from amqpmesh.topology.timers import Timers
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.listener import ListenerConfig
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.kernel import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.telemetry.recording import Recording
     from amqpmesh.router.tokens.judge import Tokens
@@ -72,6 +74,7 @@ class Context:
         self.recording: Recording | None = None
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
         self.kernel = KernelRouter()
+        self.kernel.on_timer = self._set_pool_timer
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
         #: The counts of what tenants, users and hosts have, for connections that the policy rules.
@@ -188,9 +191,16 @@ class Context:
         if deadline is not None and self.timers.set_earlier(owner, deadline):
             self.on_timer()
 
+    def _set_pool_timer(self, pool: Pool, deadline: float) -> None:
+        node = node_of_pool(pool)
+        if node is not None:
+            self.set_timer(node, deadline)
+
     def forget_timer(self, owner: ConnectionRecord | Node) -> None:
         """Cancel the timer of `owner`."""
         self.timers.cancel(owner)
+        if isinstance(owner, Node) and owner.has_pool:
+            owner.pool.timer_at = inf
 
     # -------------------------------------------------------------------------------------------------------- counters
 
@@ -303,7 +313,7 @@ class Context:
 
     def touch(self, node: Node) -> None:
         """Note that a node has changed: its fast route closes, and the batch's end looks at it."""
-        if self.kernel.dirty:
+        if self.kernel.has_news():
             self.catch_up()
         self.touched[node] = None
         if node.fast_route is not None or node.borrowers:
@@ -337,10 +347,11 @@ class Context:
 
         Args: complete: close routes that list all links, too. A link that gets credit needs no decision there.
         """
+        if complete and node.has_pool:
+            node.pool.is_open = False
         route = node.fast_route
         if route is not None and (complete or not route.lists_all):
             route.generation = 0
-            route.solo = None
             self.closed[node] = None
         for share in node.borrowers:
             route = share.ingress.fast_route
@@ -358,10 +369,25 @@ class Context:
     def catch_up(self) -> None:
         """Tell links, pools and shares of the deliveries that the kernel has relayed alone."""
         kernel = self.kernel
-        dirty, kernel.dirty = kernel.dirty, []
+        count_relayed(kernel)
         kernel.needs_update = False
         now = self.now
-        for link in dirty:
+        flipped, kernel.flipped = kernel.flipped, []
+        for link in flipped:
+            link.flipped = False
+            outgoing = link.record
+            assert isinstance(outgoing, OutgoingLink)
+            if (link.link_credit > 0) is not (outgoing in outgoing.node.creditors):
+                outgoing.note_credit()
+        undealt, kernel.undealt = kernel.undealt, []
+        for pool in undealt:
+            pool.is_undealt = False
+            node = node_of_pool(pool)
+            pool.is_open = False
+            if node is not None:
+                self.touched[node] = None
+        left, kernel.left = kernel.left, []
+        for link in left:
             link.dirty = False
             record = link.record
             if isinstance(record, OutgoingLink):
@@ -370,7 +396,7 @@ class Context:
                     if link.link_credit:  # it may take deliveries again
                         self.close_fast_route(record.node, complete=False)
                 self.touched_outgoing[record] = None
-                self.touched[record.node] = None
+                self._look_at(record.node)
             elif isinstance(record, IncomingLink):
                 if link.remote_handle == -1:
                     self.end_detached(record)
@@ -378,20 +404,22 @@ class Context:
                 node = record.node
                 if not link.link_credit:
                     record.time_credit(now)
-                route = None if node is None else node.fast_route
-                if route is not None and route.solo is not None and route.solo.calm and route.solo.sender is link:
-                    take_solo(record, route.solo, count)
-                else:
-                    record.pool.relayed(record.credit_sink, count, link.last_at)
+                record.pool.relayed(record.credit_sink, count, link.last_at)
                 link.credit_slack = record.pool.credit_slack(record.credit_sink)
                 if isinstance(record.pool, FixedCredit):
                     self.touched_windows[record.pool] = None
                 if node is None:
                     continue
-                self.touched[node] = None
+                self._look_at(node)
                 if node.shares and node.fast_route is not None and count:
                     for share in take_counts(node.fast_route, node.shares, count, link.last_at):
-                        self.touched[share.node] = None
+                        self._look_at(share.node)
+
+    def _look_at(self, node: Node) -> None:
+        """Have a node looked at by the end of the batch. Its fast route stays."""
+        self.touched[node] = None
+        if node.has_pool:
+            node.pool.is_open = False
 
 
 def _unset(*_: object) -> NoReturn:

@@ -23,7 +23,7 @@ from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
 from amqpmesh.router.context import Context, Errand
-from amqpmesh.router.delivery.arrival import receive_held
+from amqpmesh.router.delivery.arrival import receive_before, receive_held
 from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import end_connection
@@ -31,7 +31,7 @@ from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import Handlers
-from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH, serial_distance
+from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
@@ -268,11 +268,12 @@ class Core:
                 return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
-        if kernel.dirty or kernel.held_back:
-            receive_held(context)
+        if kernel.has_news() or kernel.held_back:
+            receive_held(context, wire=None if flow_state.pending_disposition is None else flow_state)
         for event in unfinished:
-            if kernel.dirty:
+            if kernel.has_news():
                 context.catch_up()
+            receive_before(context, event)
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             self._handle(record, event)
             if context.legs_seen:
@@ -284,8 +285,7 @@ class Core:
             if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
-            if context.closed:
-                reopen(context, amid=True)
+            reopen(context, amid=True)
         if flow_state.sending:
             count_output(context.memory, record)
         finish_batch(context)
@@ -380,6 +380,7 @@ class Core:
 
     def _timer_due(self, owner: ConnectionRecord | Node) -> None:
         if isinstance(owner, Node):
+            self.context.forget_timer(owner)
             due = owner.next_timer()
             if due is None or due > self.context.now:  # the reason of the timer is gone
                 self.context.set_timer(owner, due)
@@ -418,8 +419,7 @@ class Core:
     @property
     def has_credit_out(self) -> bool:
         """True if a producer may still have credit, as far as its last flow tells."""
-        links = (incoming.endpoint for record in self.context.connections for incoming in record.incoming)
-        return any(serial_distance(endpoint.delivery_count, endpoint.known_limit) > 0 for endpoint in links)
+        return any(each.endpoint.may_send for record in self.context.connections for each in record.incoming)
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on each connection, and take no new deliveries."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.limits import BURST
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.credit.rate_line import Rate
-from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
 

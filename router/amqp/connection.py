@@ -219,7 +219,7 @@ class Connection:
         The iterator ends early if `flow_state.waits_for` is to be written first.
         """
         events: Iterable[Event]
-        has_stopped = not data  # `relay` did, at the next frame
+        has_stopped = not data and self.flow_state.pending_disposition is None  # `relay` did, at the next frame
         if data and not (self.finished or self._is_deaf):
             self._reader.feed(data)
         while True:

@@ -57,12 +57,11 @@ def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
         yield gathered
     router = flow_state.router
     if router is not None and router.held_back:  # the next frame may be about such a delivery
-        for solo in [each for each in router.held_back if each.sender.session.wire is flow_state]:
-            if solo.held is None:
+        for pool, held in [(each, held) for each in router.held_back for held in each.held or ()]:
+            if held.link.session.wire is not flow_state or held not in (pool.held or ()):
                 continue  # other connections had a turn meanwhile, and before theirs the router received it
-            endpoint = solo.sender.record.endpoint  # type: ignore[attr-defined]
-            payload = solo.held_payload
-            yield TransferReceived(endpoint, kernel.take_held(router, solo), payload, True)
+            endpoint = held.link.record.endpoint  # type: ignore[attr-defined]
+            yield TransferReceived(endpoint, kernel.take_held(router, pool, held), held.payload, True)
     pending, flow_state.pending_disposition = flow_state.pending_disposition, None
     if pending is not None:
         session = pending.session.owner

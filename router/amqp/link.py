@@ -347,11 +347,24 @@ class Receiver(Link):
         Args: echo: ask for the sender's flow state.
         """
         flow_state = self.flow_state
+        self.note_raised()
         flow_state.link_credit = credit
         flow_state.drain = drain
         self.owes_echo = self.owes_echo or echo
         self.note_limit()
         self.request_flow()
+
+    @property
+    def may_send(self) -> bool:
+        """The sender may have credit, as far as its last flow tells."""
+        self.note_raised()
+        return kernel.serial_distance(self.delivery_count, self.known_limit) > 0
+
+    def note_raised(self) -> None:
+        """Remember the delivery-limit that the kernel has granted last, if it has granted any meanwhile."""
+        if self.flow_state.raised:
+            self.flow_state.raised = False
+            self.note_limit()
 
     def note_limit(self) -> None:
         """Remember the delivery-limit of a flow that is written or will be: the link's credit was set."""
@@ -375,6 +388,7 @@ class Receiver(Link):
         Raises: Violation(LINK, transfer-limit-exceeded): it counts beyond the credit that was granted.
         """
         flow_state = self.flow_state
+        self.note_raised()
         if flow.delivery_count is not None:
             advanced = kernel.serial_distance(flow_state.delivery_count, flow.delivery_count)
             if advanced > 0:

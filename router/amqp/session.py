@@ -218,12 +218,11 @@ class Session:
         if not self.can_send:
             flow_state.dispositions.clear()
             flow_state.progress.clear()
+            flow_state.grants = None
             return
         self.write_dispositions()
+        kernel.write_grants(flow_state)
         for link in flows:
-            if isinstance(link, kernel.SoloPool):
-                kernel.write_grant(link)
-                continue
             assert isinstance(link, Link)
             if link.flow_due and link.flow_state.handle != -1:
                 link.write_flow()

@@ -42,7 +42,7 @@ from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, 
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.credit.anonymous_window import SharedWindow
-from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.attach.resolve import Lookup
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.pool import Pool
+    from amqpmesh.router.kernel import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import LocalNode, Node
 
@@ -352,7 +352,7 @@ class Attaching:
             node.copies = with_item(node.copies, outgoing)
         else:
             node.outgoing = with_item(node.outgoing, outgoing)
-        outgoing.credit_source = node.pool.add_source(0, 1, not copy, outgoing)
+        outgoing.join_pool(counts=not copy)
         context.touch_outgoing(outgoing)
         context.routes.consumers_changed(node)
         return outgoing

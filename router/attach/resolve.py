@@ -16,7 +16,7 @@ from amqpmesh.router.access.crossings import answerable, crossing, for_importer,
 from amqpmesh.router.access.rights import check_address
 from amqpmesh.router.address_syntax import local_key, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
-from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.model.lane import tenant_of
 from amqpmesh.router.model.redirects import info

@@ -357,7 +357,7 @@ class Containers:
         )
         record.outgoing[outgoing] = None
         node.outgoing = with_item(node.outgoing, outgoing)
-        outgoing.credit_source = node.pool.add_source(0, 1, True, outgoing)
+        outgoing.join_pool()
         context.touch_outgoing(outgoing)
         context.routes.consumers_changed(node)
         return outgoing

@@ -9,7 +9,8 @@ window, and one whose receivers are slow a part of it at most.
 from collections.abc import Hashable, Mapping
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
+from amqpmesh.router.credit.fixed_credit import FixedCredit
+from amqpmesh.router.kernel import CreditSink
 
 PARTS = 4
 """The number of parts of a window. An address with slow receivers holds one while messages for others leave."""

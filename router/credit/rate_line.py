@@ -15,7 +15,6 @@ from amqpmesh.router.kernel import TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from amqpmesh.router.credit.sinks import CreditSink
     from amqpmesh.router.kernel import RateMeter
 
 INTERVAL: Final = 0.02
@@ -218,27 +217,3 @@ class RateLine:
         if self._due is None or at < self._due:
             self._due = at
             self._wake(at)
-
-
-def allowed(sink: CreditSink, most: int, now: float) -> int:
-    """Return how much more credit a sink may be granted of `most`, by its rates."""
-    assert sink.meter is not None
-    return min(most, sink.meter.room(sink.granted, now))
-
-
-def granted(sink: CreditSink, count: int, lacking: int, now: float) -> None:
-    """Note that a sink was granted credit. Args: lacking: what it was not granted, because of its rates."""
-    meter = sink.meter
-    assert meter is not None
-    meter.grant(count, sink.granted, now)
-    if lacking > 0:
-        line: RateLine = meter.line  # type: ignore[assignment]
-        line.join(meter, lacking, now)
-
-
-def release(sink: CreditSink, now: float) -> None:
-    """Pay back the tokens of a sink that is removed. No rate limits it any more."""
-    meter, sink.meter = sink.meter, None
-    assert meter is not None
-    line: RateLine = meter.line  # type: ignore[assignment]
-    line.limit(meter, (), 0, now)

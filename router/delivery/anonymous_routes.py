@@ -22,7 +22,7 @@ from amqpmesh.router.model.node import LocalNode, node_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.sinks import FixedCredit
+    from amqpmesh.router.credit.fixed_credit import FixedCredit
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Node
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.address_syntax import without_secret
-from amqpmesh.router.amqp.events import TransferReceived
+from amqpmesh.router.amqp.events import CreditChanged, DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import decisions, message_head
@@ -28,6 +28,7 @@ from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
 from amqpmesh.router.delivery.settlement import end_unsent, undelivered
 from amqpmesh.router.delivery.vouches import is_vouched
 from amqpmesh.router.kernel import (
+    ACCEPTED,
     DECLARED,
     SMALL,
     TRANSACTIONAL,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from amqpmesh.router.context import Context
-    from amqpmesh.router.kernel import Budget, KernelSession
+    from amqpmesh.router.kernel import Budget, HeldDelivery, KernelConnection, KernelSession, Pool
     from amqpmesh.router.model.node import Node
 
 
@@ -112,16 +113,47 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
         open_input(context, incoming)
 
 
-def receive_held(context: Context) -> None:
-    """Count what the kernel has relayed alone, and receive what it holds back: that waits for credit from now on."""
-    if context.kernel.dirty:
+def receive_before(context: Context, event: Event) -> None:
+    """Receive what the kernel holds back before an event is handled, unless the event concerns none of it.
+
+    Credit and accepted deliveries concern a node whose pool they close: what is held back there is received at the end
+    of the batch.
+    """
+    if context.kernel.held_back and not (
+        (isinstance(event, CreditChanged) and isinstance(event.link.context, OutgoingLink))
+        or (isinstance(event, DispositionReceived) and _is_accepted(event))
+    ):
+        receive_held(context)
+
+
+def _is_accepted(event: DispositionReceived) -> bool:
+    """Return whether receivers have accepted deliveries: none of them comes back."""
+    return state_kind(event.state) == ACCEPTED and all(each.link.sender for each in event.deliveries)
+
+
+def receive_held(context: Context, *, closed: bool = False, wire: KernelConnection | None = None) -> None:
+    """Count what the kernel has relayed alone, and receive what it holds back: that waits for credit from now on.
+
+    Args: closed: leave what waits at nodes whose credit the kernel divides. wire: leave what came by other connections.
+    """
+    kernel = context.kernel
+    if kernel.has_news():
         context.catch_up()
-    for solo in tuple(context.kernel.held_back):
-        incoming = solo.sender.record
+    if not kernel.held_back:
+        return
+    waiting = [(pool, held) for pool in kernel.held_back if not (closed and pool.is_open) for held in pool.held or ()]
+    waiting.sort(key=_is_before_exit)  # those that are further on came before
+    for pool, held in waiting:
+        if wire is not None and held.link.session.wire is not wire:
+            continue
+        incoming = held.link.record
         assert isinstance(incoming, IncomingLink)
-        payload, came_at = solo.held_payload, solo.held_at
-        delivery = take_held(context.kernel, solo)
-        transfer_received(context, TransferReceived(incoming.endpoint, delivery, payload, True), came_at)
+        delivery = take_held(kernel, pool, held)
+        transfer_received(context, TransferReceived(incoming.endpoint, delivery, held.payload, True), held.came_at)
+
+
+def _is_before_exit(waiting: tuple[Pool, HeldDelivery]) -> bool:
+    return not waiting[1].at_exit
 
 
 def _append(context: Context, relay: Relay, payload: bytes, session: KernelSession, *, has_route: bool) -> None:

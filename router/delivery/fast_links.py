@@ -106,6 +106,8 @@ def _fast_share(
 
 def set_credit(route: kernel.FastRoute, share: CreditShare) -> None:
     """Tell the kernel how many deliveries may leave by a share."""
+    route.share = share.credit_sink
+    share.credit_sink.route = route
     route.borrowed = share.credit_sink.credit
     route.credit_slack = share.pool.credit_slack(share.credit_sink)
 

@@ -6,7 +6,6 @@ alone, and counts; `Context.catch_up` tells links and pools of the counts before
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
@@ -17,7 +16,7 @@ from amqpmesh.router.delivery.redelivery import keeper_of
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import LocalNode
-from amqpmesh.router.model.solo import give_solo, set_solo
+from amqpmesh.router.model.open_pools import open_pool
 from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
@@ -82,7 +81,9 @@ def _decide(context: Context, entry: Node) -> None:
     route.credit_slack = 0
     route.lists_all = False
     route.shares = None
-    route.solo = None
+    route.share = None
+    for share in entry.shares:
+        share.credit_sink.route = None
     config = entry.config
     if config.absolute_expiry or entry.remote is not None:
         return
@@ -96,9 +97,6 @@ def _decide(context: Context, entry: Node) -> None:
         decided = set_multicast(context, route, entry)
     elif not entry.shares:
         decided = set_links(context, route, entry, entry, route)
-        # A message that is sent again uses credit of no sender.
-        if decided and route.keeper is None:
-            set_solo(route, entry, inf if context.recording is None else context.recording.credit_wait)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         decided = False
     elif len(entry.shares) == 1:
@@ -127,9 +125,9 @@ def _may_keep(context: Context, entry: Node) -> bool:
 
 
 def stay_quiet(node: Node) -> None:
-    """Tell the kernel how many deliveries each sink of a node may get before its pool must be told.
+    """Tell the kernel how many deliveries each sink of a node may get before its pool must divide credit again.
 
-    A calm pool with one sender and few receivers need not be told: the kernel gets its numbers.
+    The kernel does that itself if nothing else matters there (`open_pool`).
     """
     pool = node.pool
     for each in pool.watched:
@@ -138,7 +136,7 @@ def stay_quiet(node: Node) -> None:
             owner.endpoint.flow_state.credit_slack = pool.credit_slack(each)
         elif isinstance(owner, CreditShare):
             set_slack(owner)
-    give_solo(node)
+    open_pool(node)
 
 
 def expanded(relay: kernel.Relay) -> None:

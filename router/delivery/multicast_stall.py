@@ -10,7 +10,7 @@ from amqpmesh.router.model.foreign_links import name_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.sources import CreditSource
+    from amqpmesh.router.kernel import CreditSource
     from amqpmesh.router.model.links import OutgoingLink
 
 #: Seconds of patience with a lane of a multicast, for each router behind it, beside the address' own patience.

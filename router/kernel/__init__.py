@@ -15,7 +15,12 @@ from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, An
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, LONGEST, ONE_WAY, PACE, PATIENCE, SMALL, goes_by, may_go_on
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
-from amqpmesh.router.kernel.connection_endpoint import KernelConnection, write_grant
+from amqpmesh.router.kernel.connection_endpoint import KernelConnection, write_grants
+from amqpmesh.router.kernel.credit_counting import count_relayed
+from amqpmesh.router.kernel.credit_dealing import deal
+from amqpmesh.router.kernel.credit_pool import Pool
+from amqpmesh.router.kernel.credit_sinks import MANY_SENDERS, CreditSink, Grant, allowed, credit_ahead, granted, release
+from amqpmesh.router.kernel.credit_sources import CreditSource
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import PendingDisposition, apply_more, receive_disposition
 from amqpmesh.router.kernel.encoded_states import (
@@ -65,7 +70,7 @@ from amqpmesh.router.kernel.head_sections import (
     read_header_info,
     read_to,
 )
-from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, take_held
+from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, HeldDelivery, take_held
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.kept_messages import Keeper
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
@@ -83,8 +88,7 @@ from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
-from amqpmesh.router.kernel.solo_credit import grant_solo
-from amqpmesh.router.kernel.solo_pool import SoloPool
+from amqpmesh.router.kernel.small_sets import SmallSet, first, shared, with_item, with_item_first, without_item
 from amqpmesh.router.kernel.transfer_accounting import (
     discard_transfer,
     dispose,
@@ -114,6 +118,7 @@ __all__ = [
     "LONGEST",
     "LONG_STATE",
     "MANY",
+    "MANY_SENDERS",
     "MAX_TAG",
     "MODIFIED",
     "MOST_OCTETS",
@@ -146,6 +151,8 @@ __all__ = [
     "AnonymousRoutes",
     "Budget",
     "Chunk",
+    "CreditSink",
+    "CreditSource",
     "Delivery",
     "DispositionFrame",
     "DispositionRun",
@@ -158,7 +165,9 @@ __all__ = [
     "FlowFrame",
     "Frame",
     "FrameReader",
+    "Grant",
     "Head",
+    "HeldDelivery",
     "Incomplete",
     "Keeper",
     "KernelConnection",
@@ -169,11 +178,12 @@ __all__ = [
     "Leg",
     "ListField",
     "PendingDisposition",
+    "Pool",
     "RateMeter",
     "ReceivedBatch",
     "Recorder",
     "Relay",
-    "SoloPool",
+    "SmallSet",
     "Sweep",
     "TokenBucket",
     "TransferFrame",
@@ -181,8 +191,12 @@ __all__ = [
     "TreeHistory",
     "Violation",
     "abandon",
+    "allowed",
     "apply_flow",
     "apply_more",
+    "count_relayed",
+    "credit_ahead",
+    "deal",
     "descriptor_code",
     "disable_fast_path",
     "discard_transfer",
@@ -191,10 +205,11 @@ __all__ = [
     "end_link",
     "expand",
     "expand_link",
+    "first",
     "forget",
     "frame_size",
     "goes_by",
-    "grant_solo",
+    "granted",
     "is_terminal",
     "may_go_on",
     "onward",
@@ -208,19 +223,24 @@ __all__ = [
     "receive_disposition",
     "receive_transfer",
     "relay_frames",
+    "release",
     "send_transfer",
     "serial_add",
     "serial_distance",
     "settle_put_off",
+    "shared",
     "skim_disposition",
     "skim_transfer",
     "skip",
     "state_kind",
     "sweep",
     "take_held",
+    "with_item",
+    "with_item_first",
+    "without_item",
     "write_disposition",
     "write_dispositions",
     "write_flow",
-    "write_grant",
+    "write_grants",
     "write_transfer",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.frame_writing import _OUTGOING_WINDOW, write_dispositions, write_flow
-from amqpmesh.router.kernel.solo_pool import SoloPool
 from amqpmesh.router.kernel.uncompiled import copy, grow
 
 if TYPE_CHECKING:
@@ -132,12 +131,9 @@ class KernelConnection:
         stirred = self.stirred
         for session in stirred:
             session.woken = False
-            if (
-                not self.is_open
-                or session.channel == -1
-                or (session.flows and not _write_flows(session))
-                or not write_dispositions(session)
-            ):
+            if session.grants and self.is_open and session.channel != -1 and not session.flows:
+                write_grants(session)
+            if not self.is_open or session.channel == -1 or session.flows or not write_dispositions(session):
                 if session.owner is not None:  # else the session is over, and its engine has let it go
                     session.owner.flush()
             elif session.flow_due:
@@ -154,20 +150,12 @@ class KernelConnection:
         return out
 
 
-def _write_flows(session: KernelSession) -> bool:
-    """Write the flows of the kernel's own grants. Returns: False: the engine has others, and writes them all."""
-    for each in session.flows:
-        if not isinstance(each, SoloPool):
-            return False
-    for each in session.flows:
-        assert isinstance(each, SoloPool)
-        write_grant(each)
-    session.flows.clear()
-    return True
-
-
-def write_grant(solo: SoloPool) -> None:
-    """Write the flow by which the kernel grants credit to a sender."""
-    solo.flow_due = False
-    if solo.sender.handle != -1:
-        write_flow(solo.sender.session, solo.sender, False)
+def write_grants(session: KernelSession) -> None:
+    """Write the flows by which the kernel has granted credit to senders."""
+    grants = session.grants
+    if grants is not None:
+        for link in grants:
+            link.flow_due = False
+            if link.handle != -1:
+                write_flow(session, link, False)
+        grants.clear()

@@ -125,7 +125,7 @@ def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
             del link.lane_to_lane[fast.incoming_tag]
         if link.outstanding >= link.max_outstanding:
             router.mark_dirty(link)
-            router.needs_update = True
+            router.change(None if link.source is None else link.source.pool)
         link.outstanding -= 1
 
 

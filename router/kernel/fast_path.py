@@ -17,6 +17,7 @@ from amqpmesh.router.kernel.backpressure import (
     goes_by,
 )
 from amqpmesh.router.kernel.client_batch import receive_batch
+from amqpmesh.router.kernel.credit_dealing import _relay_flow, deal
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
@@ -24,7 +25,6 @@ from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_del
 from amqpmesh.router.kernel.fast_redelivery import _keep, _may_keep
 from amqpmesh.router.kernel.fast_route import _ALL, _fits, _is_full, _lane_stays, _link_for_large, _ready_link
 from amqpmesh.router.kernel.fast_shares import _count_shared, _share_for
-from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
 from amqpmesh.router.kernel.frame_reading import (
     _DISPOSITION_CODE,
     _FLOW_CODE,
@@ -36,11 +36,10 @@ from amqpmesh.router.kernel.frame_reading import (
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _bare_message_at
-from amqpmesh.router.kernel.held_back import _credit_came, _hold_back, _names_held
+from amqpmesh.router.kernel.held_back import _hold_back, _names_held
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.multicast_path import _relay_to_all
-from amqpmesh.router.kernel.serial import _HALF, serial_distance
-from amqpmesh.router.kernel.solo_credit import _credit_changed, _grant_solo
+from amqpmesh.router.kernel.serial import serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
     _count_first_sent,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.fast_shares import FastShare
-    from amqpmesh.router.kernel.frame_fields import FlowFrame, TransferFrame
+    from amqpmesh.router.kernel.frame_fields import TransferFrame
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
     from amqpmesh.router.kernel.router_state import KernelRouter
@@ -135,8 +134,9 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
     if wire.waits_for is not None:
         _limit_wait(router, wire)
-    if router.solo_pools:
-        _grant_solo(router, end - at < _SMALLEST or uint32(data, at) > end - at or wire.work <= 0)
+    # A sender may not use what it has not been told of: before the end of the batch nothing is granted.
+    if router.due and (end - at < _SMALLEST or uint32(data, at) > end - at or wire.work <= 0):
+        deal(router)
     return at
 
 
@@ -156,7 +156,6 @@ def _relay_transfer(
     if (
         route is None
         or route.generation != router.generation
-        or route.borrowed == 0
         or link.behind
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
@@ -164,7 +163,7 @@ def _relay_transfer(
             _wait_in_line(router, session.wire, route, route.queue)
         return False
     if route.order == _ALL:
-        return _relay_to_all(router, session, link, route, frame, data, payload_at, end)
+        return route.borrowed != 0 and _relay_to_all(router, session, link, route, frame, data, payload_at, end)
     came = size = end - payload_at
     if link.anonymous and router.rewritten is not None:
         data, payload_at = router.rewritten, 0
@@ -183,11 +182,15 @@ def _relay_transfer(
         if share is None:
             return False
         route = share.route
-    out = _ready_link(route) if not large else _link_for_large(route, size)
+    out: KernelLink | None = None
+    if route.borrowed != 0 and not (link.sink is not None and link.sink.pool is not None and link.sink.pool.held):
+        out = _ready_link(route) if not large else _link_for_large(route, size)
+        if out is not None and out.source is not None and out.source.pool is not None and out.source.pool.held:
+            out = None  # others wait already
     if out is None:
         if not large and _hold_back(router, session, link, route, frame, data, payload_at, end):
             return True
-        if session.wire.patient:
+        if session.wire.patient and route.borrowed != 0:
             _wait_for_route(router, session.wire, route, size if large else 0)
             if session.wire.waits_for is None and not large:
                 _wait_for_receiver(router, link, route)
@@ -330,10 +333,15 @@ def _count_relayed(
     if route.borrowed > 0:
         route.borrowed -= 1
         route.credit_slack -= 1
-        if route.credit_slack < 0:
-            router.needs_update = True
-    if link.credit_slack < 0 or not out.link_credit:
-        _credit_changed(router, link, route)
+        if link.credit_slack < 0 or route.credit_slack < 0:
+            # First the node that it came to, then the one that it left from: as the router touches them.
+            router.change(None if link.sink is None else link.sink.pool)
+            if route.credit_slack < 0:
+                router.change(None if route.share is None else route.share.pool)
+    elif link.credit_slack < 0:
+        router.change(None if link.sink is None else link.sink.pool)
+    if not out.link_credit:
+        router.change(None if out.source is None else out.source.pool)
     if not link.dirty:
         router.mark_dirty(link)
     if not out.dirty:
@@ -463,29 +471,4 @@ def _relay_next(
         target.stir()
     if last:
         _relayed_whole(router, link, received, sent, relay)
-    return True
-
-
-def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
-    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was one."""
-    link: KernelLink | None = None
-    if frame.handle != -1:
-        link = session.links.get(frame.handle)
-        if (
-            link is None
-            or not link.sender
-            or link.fast_route is None
-            or link.fast_route.generation != router.generation
-            or frame.delivery_count == -1
-            or frame.link_credit == -1
-            or frame.link_credit >= _HALF
-            or (link.leg is not None and not link.leg.started)
-        ):
-            return False
-    if apply_flow(session, link, frame, _CREDIT_RAISED) & ~_CREDIT_RAISED:
-        return False
-    if link is not None:
-        link.available = 0  # no message waits for credit
-        router.mark_dirty(link)
-        _credit_came(router, link)
     return True

@@ -8,11 +8,11 @@ from amqpmesh.router.kernel.head_sections import _PASS_THEIRS
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
+    from amqpmesh.router.kernel.credit_sinks import CreditSink
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.kept_messages import Keeper
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
-    from amqpmesh.router.kernel.solo_pool import SoloPool
     from amqpmesh.router.kernel.tree_history import TreeHistory
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
@@ -51,8 +51,8 @@ class FastRoute:
         "queue",
         "relayed",
         "room",
+        "share",
         "shares",
-        "solo",
         "turn",
         "wanted",
     )
@@ -76,8 +76,8 @@ class FastRoute:
         self.room = 0
         #: The shares of an ingress that leads to several nodes. Each has a route of its own, which has the links.
         self.shares: list[FastShare] | None = None
-        #: The credit of a node with one sender and few receivers, which the kernel may divide; None: the router does.
-        self.solo: SoloPool | None = None
+        #: The share by which deliveries leave; None: they leave by no share, or by one of `shares`.
+        self.share: CreditSink | None = None
         #: The rules of an address that redelivers.
         self.keeper: Keeper | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.

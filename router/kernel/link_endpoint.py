@@ -8,6 +8,8 @@ from amqpmesh.router.kernel.delivery_keys import _OCTETS
 from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTED, _RELEASED, FAILED_STATE, state_kind
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.credit_sinks import CreditSink
+    from amqpmesh.router.kernel.credit_sources import CreditSource
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
     from amqpmesh.router.kernel.fast_route import FastRoute
@@ -29,14 +31,18 @@ class KernelLink:
         "available",
         "behind",
         "credit_slack",
+        "creditor",
         "current",
         "deliveries",
         "delivery_count",
         "dirty",
         "drain",
+        "dry_since",
         "ended",
         "fallback_outcome",
         "fast_route",
+        "flipped",
+        "flow_due",
         "granted_limit",
         "handle",
         "lane",
@@ -56,6 +62,7 @@ class KernelLink:
         "outstanding",
         "part",
         "presettled",
+        "raised",
         "record",
         "rejected",
         "relay",
@@ -66,7 +73,9 @@ class KernelLink:
         "selective",
         "sender",
         "session",
+        "sink",
         "snd_settle_mode",
+        "source",
         "turn",
         "unsettled",
     )
@@ -121,6 +130,18 @@ class KernelLink:
         self.relay: Relay | None = None
         #: Receivers: what the link may be granted of the rates that limit it; None: no rate does.
         self.meter: RateMeter | None = None
+        #: Receivers: its sink in the pool of its node. Senders: its source there. None: it has none.
+        self.sink: CreditSink | None = None
+        self.source: CreditSource | None = None
+        #: Since when it has no credit, seconds; -1: it has some.
+        self.dry_since = -1.0
+        #: Receivers: the next flush writes the flow by which the kernel has granted credit. `raised`: the engine has
+        #: not noted the limit that the kernel has granted last.
+        self.flow_due = False
+        self.raised = False
+        #: Senders: its node knows that it has credit. `flipped`: it is to be told that this has changed.
+        self.creditor = False
+        self.flipped = False
         #: The time of the last delivery, seconds; -1: there was none.
         self.last_at = -1.0
         #: Receivers: the route by which deliveries leave; None: the router decides for each. Senders: a route that uses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.delivery_keys import _KEY
@@ -11,12 +12,12 @@ from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, Tra
 from amqpmesh.router.kernel.head_sections import HeaderFields
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.credit_pool import Pool
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.hop_recorder import Recorder
     from amqpmesh.router.kernel.kept_messages import KeptMessage
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
-    from amqpmesh.router.kernel.solo_pool import SoloPool
 
 #: Seconds after a small delivery in which another one is expected.
 _BESIDE: Final = 0.1
@@ -31,14 +32,18 @@ class KernelRouter:
     """The state of a router that changes with each transfer and disposition."""
 
     __slots__ = (
+        "credit_wait",
         "dirty",
         "disposition",
+        "due",
         "epoch",
         "final_address",
+        "flipped",
         "flow",
         "generation",
         "header",
         "held_back",
+        "held_count",
         "incoming_frame",
         "kept",
         "key_count",
@@ -46,17 +51,20 @@ class KernelRouter:
         "key_prefix",
         "key_stem",
         "key_tails",
+        "left",
         "most_relays",
         "needs_update",
         "now",
         "on_expand",
+        "on_timer",
+        "on_waited",
         "outgoing_frame",
         "put_off",
         "recorder",
         "relays",
         "rewritten",
         "small_at",
-        "solo_pools",
+        "undealt",
         "unit",
     )
 
@@ -87,10 +95,21 @@ class KernelRouter:
         self.dirty: list[KernelLink] = []
         #: The records of the links are to be updated now: credit is to be granted again, or is used up.
         self.needs_update = False
-        #: Pools whose credit the kernel grants at the end of the batch.
-        self.solo_pools: list[SoloPool] = []
-        #: Pools with a delivery that is held back.
-        self.held_back: list[SoloPool] = []
+        #: Open pools whose credit the kernel divides at the end of the batch. `undealt`: those that the router must
+        #: look at.
+        self.due: list[Pool] = []
+        self.undealt: list[Pool] = []
+        #: Links that were dirty, and that the router must look at. `flipped`: those that have got or lost all credit.
+        self.left: list[KernelLink] = []
+        self.flipped: list[KernelLink] = []
+        #: Pools with deliveries that are held back, and the number of these.
+        self.held_back: list[Pool] = []
+        self.held_count = 0
+        #: Seconds without credit from which a link's wait is told to `on_waited`, with its record.
+        self.credit_wait = inf
+        self.on_waited: Callable[[object], None] | None = None
+        #: Called with a pool whose node is to be looked at by a time, seconds.
+        self.on_timer: Callable[[Pool, float], None] | None = None
         #: Keys of deliveries that enter the mesh at this router: a common prefix, and a counter (`key_count`).
         #: `key_stem`: the prefix and all octets of the counter but the last, the same for 256 keys. `key_page`: the
         #: counter of the stem without its last octet; -1: the stem is to be made. `key_tails`: by the number of hops,
@@ -117,6 +136,31 @@ class KernelRouter:
         if not link.dirty:
             link.dirty = True
             self.dirty.append(link)
+
+    def change(self, pool: Pool | None) -> None:
+        """Have the credit of a pool divided once the batch is relayed: here, or by the router. Args: None: there."""
+        if pool is None:
+            self.needs_update = True
+        elif not pool.is_open:
+            self.leave(pool)
+        elif not pool.is_due:
+            pool.is_due = True
+            self.due.append(pool)
+
+    def leave(self, pool: Pool) -> None:
+        """Leave a pool to the router, now."""
+        self.note(pool)
+        self.needs_update = True
+
+    def note(self, pool: Pool) -> None:
+        """Leave a pool to the router, at its next turn."""
+        if not pool.is_undealt:
+            pool.is_undealt = True
+            self.undealt.append(pool)
+
+    def has_news(self) -> bool:
+        """Return whether links or pools have changed since the router was last told."""
+        return bool(self.dirty or self.left or self.flipped or self.undealt)
 
     def counter(self, link: KernelLink, tag: bytes) -> int:
         """Return the counter in the key of a delivery with `tag` on `link`; a new one if it enters the mesh here."""

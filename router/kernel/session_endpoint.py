@@ -42,6 +42,7 @@ class KernelSession:
         "dispositions",
         "flow_due",
         "flows",
+        "grants",
         "held",
         "in_full",
         "in_parts",
@@ -111,10 +112,11 @@ class KernelSession:
         self.displaced: list[Delivery] = []
         #: Non-terminal states to write, by (we are the receiver, delivery-id): only the last one of a delivery counts.
         self.progress: dict[tuple[bool, int], bytes] = {}
-        #: The next flush announces our window. `flows`: links whose flows it writes, and pools for which the
-        #: kernel granted credit.
+        #: The next flush announces our window. `flows`: links of the engine whose flows it writes. `grants`: links to
+        #: whose senders the kernel has granted credit; None: there was none yet.
         self.flow_due = False
         self.flows: list[object] = []
+        self.grants: list[KernelLink] | None = None
 
     def compact(self) -> None:
         """Free the memory that deliveries have left in the ledgers."""

@@ -211,7 +211,10 @@ cdef class KernelRouter:
     cdef public double now, small_at
     cdef public bint needs_update
     cdef public long relays, most_relays, generation, epoch, key_count, key_page, unit
-    cdef public list dirty, solo_pools, held_back, put_off
+    cdef public list dirty, due, undealt, left, flipped, held_back, put_off
+    cdef public double credit_wait
+    cdef public object on_waited, on_timer
+    cdef public long held_count
     cdef public dict kept
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
@@ -221,6 +224,10 @@ cdef class KernelRouter:
     cdef public HeaderFields header
     cdef public object on_expand
     cpdef bint mark_dirty(self, KernelLink link) except -1
+    cpdef bint change(self, Pool pool) except -1
+    cpdef bint leave(self, Pool pool) except -1
+    cpdef bint note(self, Pool pool) except -1
+    cpdef bint has_news(self) except -1
     @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
     cpdef void begin_keys(self, bytes prefix) except *
@@ -265,7 +272,7 @@ cdef class KernelSession:
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
     cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
-    cdef public list dispositions, displaced, flows
+    cdef public list dispositions, displaced, flows, grants
     @cython.locals(router=KernelRouter)
     cpdef long width(self) except -1
     cpdef void let_widen(self) except *
@@ -290,7 +297,10 @@ cdef class KernelLink:
     cdef public int number, snd_settle_mode, missed, part, credit_slack, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
-    cdef public double last_at
+    cdef public CreditSink sink
+    cdef public CreditSource source
+    cdef public bint flow_due, raised, creditor, flipped
+    cdef public double last_at, dry_since
     cdef public long remote_handle, last_tag, turn
     cdef public long deliveries, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
@@ -301,6 +311,161 @@ cdef class KernelLink:
     cdef public RateMeter meter
     @cython.locals(kind=long)
     cpdef bint count_outcome(self, bytes state) except -1
+
+cdef long _MANY_GRANTED
+cdef long _MANY_SINKS
+cdef long _WATCHED
+cdef long _LARGE_SHARE
+cdef long _MAX_TUPLE
+
+cpdef object with_item(object items, object item)
+cpdef object without_item(object items, object item)
+cpdef object with_item_first(object items, object item)
+cpdef object shared(object items, object other)
+cpdef object first(object items)
+
+@cython.final
+cdef class CreditSink:
+    cdef public object owner
+    cdef public Pool pool
+    cdef public CreditSource source
+    cdef public KernelLink link
+    cdef public FastRoute route
+    cdef public RateMeter meter
+    cdef public bint large, drains, firm, lowers, draining, _raised, _doubtful, _plenty, _idle
+    cdef public int times
+    cdef public long delivery_count, granted, available, waiting, _began, _announced, _revoked, _low_at
+    cdef public double _used_at, _placed_at, _answer_by, _confirm_by
+    cpdef long announce(self) except? -1
+
+@cython.locals(distance=long)
+cpdef long credit_ahead(long delivery_count, long of)
+cdef long _credit_of(CreditSink sink) noexcept
+cdef long _limit_of(CreditSink sink) noexcept
+cdef long _slack_of(CreditSink sink) noexcept
+@cython.locals(limit=long)
+cdef long _announce(CreditSink sink) except? -1
+
+cdef class SourceGroup:
+    cdef public long cost, size, usable, open
+
+cdef class LeastNumber:
+    cdef public dict _counts
+    cdef public list _heap
+    cdef public set _heaped
+    cdef long _number(self) except? -1
+
+@cython.final
+cdef class CreditSource:
+    cdef public object owner
+    cdef public Pool pool
+    cdef public KernelLink link
+    cdef public long usable, cost
+    cdef public bint counts, _open
+    cdef public SourceGroup _group
+
+@cython.final
+cdef class Demand:
+    cdef public bint _none, _by_cost
+    cdef public tuple _groups
+    cdef public SourceGroup _near
+    cdef public LeastNumber _least
+    cdef long _credit_now(self) except? -1
+    cdef bint _is_open(self) except -1
+    cpdef void add(self, CreditSource source) except *
+    cpdef void remove(self, CreditSource source) except *
+    @cython.locals(before=long, group=SourceGroup)
+    cpdef void set_usable(self, CreditSource source, long usable, bint withdrawn) except *
+
+@cython.final
+cdef class Waiters:
+    cdef public object active, empty, idle_rich, low, sinks
+    cdef public long large, not_idle
+    cdef public double idle_time
+    cpdef void enter(self, CreditSink sink) except *
+    cpdef void leave(self, CreditSink sink) except *
+    @cython.locals(sink=CreditSink)
+    cpdef void served(self, list sinks, long share, double now) except *
+    cpdef bint used(self, CreditSink sink, double now) except -1
+    @cython.locals(left=long)
+    cpdef bint credit_fell(self, CreditSink sink) except -1
+    @cython.locals(before=double, sink=CreditSink)
+    cpdef void age(self, double now) except *
+    cpdef void rest(self, CreditSink sink) except *
+    cdef void _count(self, CreditSink sink, long one) except *
+    cdef void _place(self, CreditSink sink, double now) except *
+    cdef void _forget(self, CreditSink sink) except *
+
+@cython.final
+cdef class PoolSettings:
+    cdef public long max_credit
+    cdef public double starve_time, reclaim_time, drain_time
+
+cdef class PoolState:
+    cdef public PoolSettings _settings
+    cdef public Waiters _waiters
+    cdef public Demand _demand
+    cdef public bint _suspended, _drain_asked, _lower_now, _lowered_fully
+    cdef public long _waiting, _granted, _revoked
+    cdef public bint is_open, is_due, is_undealt
+    cdef public double timer_at
+    cdef public list held
+    cdef public object _reclaiming, _lowered, _drain_round, _changed, _drain_until
+    cdef public double _held_until
+    cpdef bint set_usable(self, CreditSource source, long usable, double now, bint withdrawn=*) except -1
+    @cython.locals(left=long)
+    cpdef void received(self, CreditSink sink, double now) except *
+    cpdef bint forwarded(self, CreditSink sink, double now) except -1
+    @cython.locals(left=long, spent=long)
+    cpdef void relayed(self, CreditSink sink, long count, double now) except *
+    cdef long _free(self) except? -1
+    cdef long _demand_now(self) except? -1
+    cdef long _overcommit_now(self) except? -1
+    cdef void _credit_fell(self, CreditSink sink) except *
+    cdef void _ask_to_drain(self, CreditSink sink) except *
+    cdef void _drain_answered(self, CreditSink sink) except *
+    cdef void _keep_credit(self, CreditSink sink) except *
+    cdef void _lower_limit(self, CreditSink sink, long count, double now) except *
+    cdef void _write_off(self, CreditSink sink) except *
+    cdef void _spend(self, CreditSink sink, long count) except *
+    @cython.locals(free=long, again=long, fresh=long, wanted=long)
+    cdef long _raise_limit(self, CreditSink sink, long most, double now) except? -1
+
+@cython.final
+cdef class Pool(PoolState):
+    cdef public bint _looked
+    cdef public double _next_check
+    cdef public object _short_since, _overcommit_at, _lower_at
+    @cython.locals(waiters=Waiters, count=long)
+    cdef object _watched_now(self)
+    @cython.locals(slack=long, waiters=Waiters, count=long, free=long, large=long, until_small=long)
+    cpdef long credit_slack(self, CreditSink sink) except? -1
+    @cython.locals(waiters=Waiters, free=long)
+    cdef void _divide(self, double now) except *
+    @cython.locals(sink=CreditSink)
+    cpdef list grants(self, double now)
+    cdef bint _is_calm(self) except -1
+    cpdef object next_timer(self)
+    @cython.locals(sink=CreditSink, keep=long)
+    cpdef void handle_timer(self, double now) except *
+    cdef long _share(self, long times=*, bint large=*) except? -1
+    @cython.locals(waiters=Waiters, demand=long, share=long, few=long)
+    cdef long _equal(self, bint large) except? -1
+    @cython.locals(waiters=Waiters, share=long, passed=list, served=list, sink=CreditSink)
+    cdef void _grant_free_credit(self, double now) except *
+    @cython.locals(waiters=Waiters, share=long, half=long, flow_due=bint)
+    cdef bint _refill(self, CreditSink sink, double now) except -1
+    @cython.locals(until=double)
+    cdef bint _expects_more(self, CreditSink sink, double now) except -1
+    @cython.locals(waiters=Waiters, sink=CreditSink, keep=long, asked=long, excess=long, taken=long, floor=long)
+    cdef void _lower_excess(self, double now) except *
+    @cython.locals(waiters=Waiters, sink=CreditSink, need=long, most=long, share=long, excess=long)
+    cdef void _reclaim(self, double now) except *
+    @cython.locals(large=long, sink=CreditSink)
+    cdef long _needs(self, object line) except? -1
+    cdef long _drain_or_lower(self, CreditSink sink, long count, double now) except? -1
+    cdef object _starves_at(self)
+    cdef void _start_drain(self, double now) except *
 
 @cython.final
 cdef class Budget:
@@ -405,7 +570,7 @@ cdef class FastRoute:
     cdef public list links, bulk, left_out, shares
     cdef public long passing
     cdef public bint wanted, lists_all
-    cdef public SoloPool solo
+    cdef public CreditSink share
     cdef public TreeHistory history
     cdef public Keeper keeper
     cdef public KernelConnection queue
@@ -444,44 +609,61 @@ cpdef list settle_put_off(KernelRouter router)
                kind=long, size=long, delivery_id=long, again=FastDelivery)
 cdef bint _send_again(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 
-@cython.final
-cdef class SoloPool:
-    cdef public KernelLink sender
-    cdef public list receivers, receivers_dry
-    cdef public Delivery held
-    cdef public bytes held_payload
-    cdef public Budget account
-    cdef public double held_at, sender_dry, credit_wait
-    cdef public long held_info
-    cdef public bint calm, due, flow_due, low, plenty
-    cdef public long max_credit, many_granted, low_at, raised
-    cdef public double idle_time, starve_time, used_at, placed_at, overcommit_at
+@cython.locals(dirty=list, link=KernelLink)
+cpdef void count_relayed(KernelRouter router) except *
+@cython.locals(sink=CreditSink, pool=Pool, count=long, route=FastRoute, share=FastShare)
+cdef bint _count_incoming(KernelRouter router, KernelLink link) except -1
+@cython.locals(count=long)
+cdef void _count_fast_share(KernelRouter router, FastShare share) except *
+@cython.locals(sink=CreditSink, pool=Pool, source=CreditSource)
+cdef void _count_share(KernelRouter router, FastRoute route, long count, double last_at) except *
+@cython.locals(source=CreditSource, pool=Pool, session=KernelSession, credit=long, usable=long)
+cdef bint _count_outgoing(KernelRouter router, KernelLink link) except -1
+cdef void _time_credit(KernelRouter router, KernelLink link) except *
+@cython.locals(pools=list, dealt=list, pool=Pool)
+cpdef void deal(KernelRouter router) except *
+@cython.locals(now=double, changed=object, sink=CreditSink, credit=long, above=Pool)
+cdef void _divide(KernelRouter router, Pool pool) except *
+@cython.locals(link=KernelLink, limit=long, session=KernelSession)
+cdef void _tell(KernelRouter router, Pool pool, CreditSink sink) except *
 
-@cython.locals(solo=SoloPool)
-cdef bint _credit_changed(KernelRouter router, KernelLink link, FastRoute route) except -1
-@cython.locals(solo=SoloPool, out=KernelLink)
-cdef bint _grant_solo(KernelRouter router, bint is_end) except -1
-@cython.locals(link=KernelLink, out=KernelLink, session=KernelSession, at=Py_ssize_t, since=double, demand=long,
-               granted=long, waiting=long, free=long, before=long, low_at=long, meter=RateMeter, room=long, share=long, half=long, raised=long, slack=long, limit=long,
-               low=bint, plenty=bint, used_at=double, placed_at=double)
-cpdef bint grant_solo(SoloPool solo, double now) except -1
-@cython.locals(session=KernelSession, wire=KernelConnection)
-cdef bint _is_hindered(KernelLink out) except -1
-@cython.locals(solo=SoloPool, out=KernelLink, size=long, whole=Budget, delivery=Delivery, p="const unsigned char *")
+@cython.final
+cdef class HeldDelivery:
+    cdef public KernelLink link
+    cdef public Delivery delivery
+    cdef public FastRoute route
+    cdef public bytes payload
+    cdef public double came_at
+    cdef public Budget account
+    cdef public long header_info
+    cdef public bint at_exit, spent, share_spent
+    cdef public CreditSink at_sink
+
+@cython.locals(size=long, sink=CreditSink, entered=Pool, pool=Pool, share=CreditSink, is_exit=bint, links=list, out=KernelLink, account=Budget,
+               whole=Budget, delivery=Delivery, held=HeldDelivery, p="const unsigned char *")
 cdef bint _hold_back(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
                      Py_ssize_t payload_at, Py_ssize_t end) except -1
-@cython.locals(route=FastRoute, solo=SoloPool)
-cdef bint _credit_came(KernelRouter router, KernelLink link) except -1
+@cython.locals(onto=bytes)
+cdef bint _may_go_on(KernelLink link, KernelLink out, bytes tag) except -1
+@cython.locals(pool=Pool, credit=long, source=CreditSource)
+cdef void _move(KernelRouter router, HeldDelivery held, CreditSink share) except *
 @cython.locals(delivery=Delivery, frame=DispositionFrame)
 cdef bint _names_held(KernelRouter router, KernelSession session) except -1
-@cython.locals(link=KernelLink, target=KernelSession, payload=bytes, delivery=Delivery, settled=bint, number=long, frame=TransferFrame, wire=KernelConnection, size=long,
-               delivery_id=long, fast=FastDelivery)
-cdef bint _send_held(KernelRouter router, SoloPool solo, KernelLink out) except -1
-@cython.locals(delivery=Delivery)
-cpdef Delivery take_held(KernelRouter router, SoloPool solo)
-cpdef void write_grant(SoloPool solo) except *
-@cython.locals(solo=SoloPool, each=object)
-cdef bint _write_flows(KernelSession session) except -1
+@cython.locals(held=HeldDelivery, gate=FastRoute, share=CreditSink, beyond=Pool, sink=CreditSink, out=KernelLink)
+cdef bint _send_held(KernelRouter router, Pool pool) except -1
+@cython.locals(pool=Pool)
+cdef void _credit_came(KernelRouter router, KernelLink link) except *
+@cython.locals(links=list, out=KernelLink)
+cdef bint _is_hindered(FastRoute route) except -1
+@cython.locals(link=KernelLink, route=FastRoute, delivery=Delivery, tag=bytes, key=bytes, mode=long, payload=bytes, size=long, settled=bint,
+               delivery_id=long, recorder=Recorder, counter=long, sent_at=double, info=long, goes_on=bint, fast=FastDelivery, sink=CreditSink)
+cdef bint _send(KernelRouter router, Pool pool, HeldDelivery held, KernelLink out) except -1
+cdef void _let_go(KernelRouter router, Pool pool, HeldDelivery held) except *
+@cython.locals(link=KernelLink, sink=CreditSink, share=CreditSink)
+cpdef Delivery take_held(KernelRouter router, Pool pool, HeldDelivery held)
+cdef void _take_back(Pool pool, CreditSink sink, bint waits, bint spent) except *
+@cython.locals(grants=list, link=KernelLink)
+cpdef void write_grants(KernelSession session) except *
 
 @cython.final
 cdef class FastShare:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.link import Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import detach_if_done
 from amqpmesh.router.endpoint_setup import LARGE
 from amqpmesh.router.model.lane import LaneKind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
-    from amqpmesh.router.credit.pool import Pool
+    from amqpmesh.router.kernel import Pool
     from amqpmesh.router.mesh.neighbour import Neighbour
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
@@ -141,7 +141,7 @@ def _attach_out(
     endpoint.context = outgoing
     record.outgoing[outgoing] = None
     node.outgoing = with_item(node.outgoing, outgoing)
-    outgoing.credit_source = node.pool.add_source(0, cost, True, outgoing)
+    outgoing.join_pool()
     context.touch_outgoing(outgoing)
     if context.recording is not None:
         context.recording.up(outgoing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.model.node import IngressNode, LocalNode
 from amqpmesh.router.statistics.common import Reason
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.credit.sinks import MANY_SENDERS, SERIAL
+from amqpmesh.router.kernel import MANY_SENDERS
 from amqpmesh.router.small_set import SmallSet, first, with_item, without_item
 
 if TYPE_CHECKING:
-    from amqpmesh.router.credit.sinks import Grant
-    from amqpmesh.router.kernel import FastRoute
+    from amqpmesh.router.kernel import FastRoute, Grant
     from amqpmesh.router.model.node import InternalNode, Node
 
 
@@ -37,6 +36,7 @@ class CreditShare:
         self.credit_sink = node.pool.add_sink(0, self)
         self.credit_sink.times = MANY_SENDERS
         self.credit_source = ingress.pool.add_source(0, cost, True, self)
+        self.credit_sink.source = self.credit_source
         #: The exit has asked for unused credit, and waits for it until then: seconds.
         self.draining = False
         self.drain_by = 0.0
@@ -92,7 +92,7 @@ class CreditShare:
     def drained(self, now: float) -> None:
         """Return the credit to the exit's pool: the ingress node has nothing to send."""
         self.draining = False
-        unused = (self.credit_sink.delivery_count + self.credit_sink.credit) & SERIAL
+        unused = self.credit_sink.limit
         self.pool.flow_received(self.credit_sink, unused, 0, None, now)
         self._update_source(now)
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.standard.messaging import Source
-from amqpmesh.router.credit.sinks import MANY_SENDERS
+from amqpmesh.router.kernel import MANY_SENDERS
+from amqpmesh.router.model.credited_link import CreditedLink
 from amqpmesh.router.small_set import shared, with_item, without_item
 from amqpmesh.router.statistics.common import Direction
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.standard.performatives import Flow
-    from amqpmesh.router.credit.pool import Pool
-    from amqpmesh.router.credit.sinks import CreditSink, FixedCredit
-    from amqpmesh.router.credit.sources import CreditSource
+    from amqpmesh.router.credit.fixed_credit import FixedCredit
+    from amqpmesh.router.kernel import CreditSink, CreditSource, Pool
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.foreign_links import Foreign
     from amqpmesh.router.model.lane import Lane
@@ -36,7 +36,7 @@ _NOTHING_LARGE: Final[dict[Node, kernel.Leg]] = {}
 BULK_PART: Final = 2
 
 
-class IncomingLink:
+class IncomingLink(CreditedLink):
     """A link on which deliveries arrive. This router is the receiver; the peer is a producer."""
 
     __slots__ = (
@@ -55,9 +55,9 @@ class IncomingLink:
         "remembered",
         "to",
         "waiting",
-        "zero_credit_since",
     )
 
+    endpoint: Receiver
     direction: ClassVar = Direction.INCOMING
     #: No copies wait on the link.
     backlog: ClassVar = _NO_BACKLOG
@@ -86,9 +86,8 @@ class IncomingLink:
         #: The container that all its deliveries go to, at the node `to` or at the node that each names. None: see
         #: `node`.
         self.container = container
-        #: Seconds, as all times here. `zero_credit_since`: None: it has credit.
+        #: Seconds, as all times here.
         self.attached_at = now
-        self.zero_credit_since: float | None = now
         self.connection = connection
         self.endpoint = endpoint
         #: The node that its deliveries go to; None: each names its own in `to` (the anonymous terminus).
@@ -113,6 +112,10 @@ class IncomingLink:
         flow_state = endpoint.flow_state
         flow_state.record = self
         flow_state.number = number
+        flow_state.dry_since = now
+        if self.credit_sink.pool is not None:
+            self.credit_sink.link = flow_state
+            flow_state.sink = self.credit_sink
         flow_state.lane = lane is not None
         flow_state.anonymous = node is None
         # A lane carries deliveries of many senders. Each sender is limited at the router that it is attached to.
@@ -160,13 +163,6 @@ class IncomingLink:
     def awaiting_settlement(self, count: int) -> None:
         self.endpoint.flow_state.outstanding = count
 
-    def time_credit(self, now: float) -> None:
-        """Set `zero_credit_since` after a change of the credit."""
-        if self.endpoint.flow_state.link_credit:
-            self.zero_credit_since = None
-        elif self.zero_credit_since is None:
-            self.zero_credit_since = now
-
     @property
     def peer_terminus(self) -> object:
         """The terminus in this router, as the peer's `attach` describes it; None: the peer has not attached."""
@@ -209,7 +205,7 @@ class IncomingLink:
             self.node.incoming = without_item(self.node.incoming, self)
 
 
-class OutgoingLink:
+class OutgoingLink(CreditedLink):
     """A link on which deliveries leave. This router is the sender; the peer is a consumer."""
 
     __slots__ = (
@@ -231,9 +227,9 @@ class OutgoingLink:
         "retired",
         "skipped",
         "stalled_since",
-        "zero_credit_since",
     )
 
+    endpoint: Sender
     direction: ClassVar = Direction.OUTGOING
     foreign: Foreign | None = None  # of a `ForeignOutgoingLink`
 
@@ -256,9 +252,8 @@ class OutgoingLink:
         self.lane = lane
         #: The cost of reaching the consumer; 1 for a consumer that is attached to this router.
         self.cost = cost
-        #: Seconds, as all times here. `zero_credit_since`: None: it has credit.
+        #: Seconds, as all times here.
         self.attached_at = now
-        self.zero_credit_since: float | None = now
         self.connection = connection
         self.endpoint = endpoint
         self.node = node
@@ -284,6 +279,7 @@ class OutgoingLink:
         flow_state = endpoint.flow_state
         flow_state.record = self
         flow_state.number = number
+        flow_state.dry_since = now
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
         flow_state.fallback_outcome = default_outcome or kernel.FAILED_STATE
@@ -408,17 +404,19 @@ class OutgoingLink:
 
     def note_credit(self) -> None:
         """Add the link to its node's `creditors` if it has credit, else remove it: only creditors are asked to send."""
-        if self.endpoint.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
+        flow_state = self.endpoint.flow_state
+        flow_state.creditor = flow_state.link_credit > 0
+        if flow_state.creditor and not (self.gone or self.copy or self.retired):
             self.node.creditors = shared(with_item(self.node.creditors, self), self.node.outgoing)
         else:
             self.node.creditors = without_item(self.node.creditors, self)
 
-    def time_credit(self, now: float) -> None:
-        """Set `zero_credit_since` after a change of the credit."""
-        if self.endpoint.flow_state.link_credit:
-            self.zero_credit_since = None
-        elif self.zero_credit_since is None:
-            self.zero_credit_since = now
+    def join_pool(self, *, counts: bool = True) -> None:
+        """Add the link to its node's pool, as a source of credit. Args: counts: as of `PoolState.add_source`."""
+        self.credit_source = source = self.node.pool.add_source(0, self.cost, counts, self)
+        flow_state = self.endpoint.flow_state
+        source.link = flow_state
+        flow_state.source = source
 
     def stall(self) -> None:
         """Note that a delivery could not be sent for want of session window or output space.

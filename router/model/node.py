@@ -12,8 +12,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.kernel import Budget
+from amqpmesh.router.kernel import Budget, Pool
 from amqpmesh.router.model.counters import NO_DECISIONS, Decisions, Tally
 from amqpmesh.router.model.usage import Kind, move_account
 from amqpmesh.router.small_set import SmallSet

@@ -94,7 +94,8 @@ class Recording:
         self._recorder = recorder
         self._writer = writer
         #: Seconds: a longer time without credit is recorded.
-        self.credit_wait = config.credit_wait
+        self.credit_wait = kernel_router.credit_wait = config.credit_wait
+        kernel_router.on_waited = self.may_have_waited  # type: ignore[assignment]  # of records of links
         self._words = writer.room()
         #: Numbers of addresses that anonymous senders send to, and of conditions of rejections.
         self._numbers: dict[Node | bytes, int] = {}

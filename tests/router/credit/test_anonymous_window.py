@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
-from amqpmesh.router.credit.sinks import CreditSink
+from amqpmesh.router.kernel import CreditSink
 
 
 def granted(window: SharedWindow, i: CreditSink) -> int:

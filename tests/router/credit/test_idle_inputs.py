@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.credit.sinks import CreditSink
-from amqpmesh.router.credit.sources import CreditSource
+from amqpmesh.router.kernel import CreditSink, CreditSource, Pool
 from tests.support.worlds.credit_pools import BALANCED, Flow, flows, pass_time, relay, served
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.kernel import Pool
 from tests.support.worlds.credit_pools import BALANCED, Flow, flows, pass_time, relay, served
 
 

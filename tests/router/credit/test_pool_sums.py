@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.credit.sinks import CreditSink, ahead
-from amqpmesh.router.credit.sources import CreditSource
+from amqpmesh.router.kernel import CreditSink, CreditSource, Pool, credit_ahead
 from tests.support.worlds.credit_pools import BALANCED, SINGLE
 
 
@@ -106,7 +104,7 @@ class AnyOrder(RuleBasedStateMachine):
             limit = (grant.sink.delivery_count + grant.credit) % 2**32
             if grant.sink.firm:
                 assert grant.credit >= grant.sink.credit
-                assert not ahead(self.told[grant.sink], limit) or not grant.credit, "no limit is lowered"
+                assert not credit_ahead(self.told[grant.sink], limit) or not grant.credit, "no limit is lowered"
                 assert not grant.echo
             else:
                 assert grant.credit == grant.sink.credit

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.credit.sinks import CreditSink
+from amqpmesh.router.kernel import CreditSink, Pool
 
 SERIAL = 2**32 - 1
 

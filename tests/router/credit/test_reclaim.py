@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.kernel import Pool
 from tests.support.worlds.credit_pools import Flow, flows, pass_time, relay, served
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.sinks import FixedCredit, Grant
+from amqpmesh.router.credit.fixed_credit import FixedCredit
+from amqpmesh.router.kernel import Grant
 
 
 def test_a_window_is_granted_whole_at_once() -> None:

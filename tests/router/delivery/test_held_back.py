@@ -73,12 +73,10 @@ class HeldBench(SoloBench):
     def note(self, name: str) -> None:
         """Note the frames of a step, and what is held back after it."""
         kernel = self.networks[0].core.context.kernel
-        for solo in kernel.held_back:
-            route = solo.sender.fast_route
-            assert route is not None
-            assert route.solo is solo
-            assert solo.calm
-            HeldBench.held += 1
+        for pool in kernel.held_back:
+            assert pool.is_open
+            assert pool.held
+            HeldBench.held += len(pool.held)
         super().note(name)
 
     def look(self) -> None:

@@ -8,10 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
+from amqpmesh.router import core
 from amqpmesh.router.amqp.events import CreditChanged, Event, TransferReceived
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
-from amqpmesh.router.credit.pool import Pool
+from amqpmesh.router.batch import finish_batch
+from amqpmesh.router.context import Context
 from amqpmesh.router.kernel import HELD_AT_ONCE
 from amqpmesh.router.management.snapshot import snapshot
 from tests.support.data.recordings import Records
@@ -70,14 +72,13 @@ def test_one_sender_and_few_receivers_need_no_turn_of_the_pool_for_each_round(
     link = producer.sender("q")
     producer.send(link, message())
     sent, turns = 1, 0
-    grants = Pool.grants
 
-    def counted(pool: Pool, now: float) -> object:
+    def counted(context: Context) -> None:
         nonlocal turns
         turns += 1
-        return grants(pool, now)
+        finish_batch(context)
 
-    with patch.object(Pool, "grants", counted):
+    with patch.object(core, "finish_batch", counted):
         for _ in range(20):
             for receiver in receivers:
                 receiver.flow(credit)
@@ -191,13 +192,13 @@ def test_a_router_holds_few_deliveries_back_and_decides_about_the_others() -> No
     network.run()
     for link in links:
         producer.send(link, message())
-    held = network.core.context.kernel.held_back
+    kernel = network.core.context.kernel
     most = 0
     for link in links:
         producer.send(link, message())
-        most = max(most, len(held))
+        most = max(most, kernel.held_count)
     assert most == HELD_AT_ONCE
-    assert len(held) < HELD_AT_ONCE
+    assert kernel.held_count < HELD_AT_ONCE
     for receiver in receivers:
         receiver.flow(1)
     network.run()

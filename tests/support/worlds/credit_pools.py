@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.credit.sinks import CreditSink
-from amqpmesh.router.credit.sources import CreditSource
+from amqpmesh.router.kernel import CreditSink, CreditSource, Pool
 
 BALANCED = Distribution.BALANCED
 #: The distributions by which each message is one delivery, or one for each receiver.

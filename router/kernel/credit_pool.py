@@ -22,27 +22,27 @@ routers exchange nothing but ordinary flows. Time comes in as `now`, seconds of 
 I/O.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
 from math import inf
 from typing import Final
 
-from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.pool_state import PoolState, pool_settings
-from amqpmesh.router.credit.sinks import CreditSink, Grant
-from amqpmesh.router.small_set import SmallSet, first, with_item, with_item_first, without_item
+from amqpmesh.router.kernel.credit_sinks import CreditSink, Grant, _announce, _credit_of, _slack_of
+from amqpmesh.router.kernel.credit_sums import PoolState, pool_settings
+from amqpmesh.router.kernel.small_sets import SmallSet, first, with_item, with_item_first, without_item
 
-MANY_GRANTED: Final = 32
-"""Deliveries granted at a time that are many: a sink that got so many is expected to get more."""
+#: Deliveries granted at a time that are many: a sink that got so many is expected to get more.
+_MANY_GRANTED: Final = 32
 
-FEW: Final = 32
-"""Sinks of a pool that are looked at one by one while they wait for the overcommitted delivery."""
+#: Sinks of a pool that are looked at one by one while they wait for the overcommitted delivery.
+_MANY_SINKS: Final = 32
 
-WATCHED: Final = 8
-"""Sinks of a pool that are looked at one by one whenever one of them has used credit."""
+#: Sinks of a pool that are looked at one by one whenever one of them has used credit.
+_WATCHED: Final = 8
 
-LARGE_SHARE: Final = 32
-"""Deliveries that a sink of large messages may hold while sinks of other messages use their credit. With two frames or
-more each, these are as many as the window of its session lets be on their way (`bulk_window`)."""
+#: Deliveries that a sink of large messages may hold while sinks of other messages use their credit. With two frames or
+#: more each, these are as many as the window of its session lets be on their way (`bulk_window`).
+_LARGE_SHARE: Final = 32
 
 
 class Pool(PoolState):
@@ -69,7 +69,7 @@ class Pool(PoolState):
 
     def __init__(
         self,
-        distribution: Distribution,
+        distribution: str,
         *,
         max_credit: int = 500,
         starve_time: float = 0.02,
@@ -90,9 +90,12 @@ class Pool(PoolState):
 
         With many sinks, the `credit_slack` of each is updated only when its own deliveries are counted.
         """
+        return self._watched_now()
+
+    def _watched_now(self) -> SmallSet[CreditSink]:
         waiters = self._waiters
         count = len(waiters.sinks)
-        return waiters.sinks if count == 1 or (waiters.low and count <= WATCHED) else ()
+        return waiters.sinks if count == 1 or (waiters.low and count <= _WATCHED) else ()
 
     def credit_slack(self, sink: CreditSink) -> int:
         """Return how many more deliveries of a sink may come and leave at once without a call of `grants`.
@@ -103,7 +106,7 @@ class Pool(PoolState):
         other, so it may use up all of its credit until then. A few deliveries of the demand are reserved for each sink
         of large messages.
         """
-        slack = sink.credit_slack
+        slack = _slack_of(sink)
         if sink._idle or sink.draining or sink._revoked:
             return slack
         waiters = self._waiters
@@ -112,7 +115,7 @@ class Pool(PoolState):
             return slack
         free = self._free() + self._revoked
         large = waiters.large if waiters.large < waiters.not_idle else 0
-        until_small = self.demand - 2 * free * max(1, waiters.not_idle - large) - LARGE_SHARE * large - 1
+        until_small = self._demand_now() - 2 * free * max(1, waiters.not_idle - large) - _LARGE_SHARE * large - 1
         if count > 1:
             return max(0, min(slack, until_small // count))
         if self._settings.max_credit * sink.times <= 2 * free:
@@ -140,6 +143,17 @@ class Pool(PoolState):
 
     def grants(self, now: float) -> list[Grant]:
         """Return the flows to send now, at most one per sink. The router calls this once after each batch of events."""
+        self._divide(now)
+        if not self._changed:
+            return []
+        flows = [
+            Grant(sink, _announce(sink), sink.draining, sink._revoked > 0 and not sink.firm) for sink in self._changed
+        ]
+        self._changed = ()
+        return flows
+
+    def _divide(self, now: float) -> None:
+        """Grant what is free, or take back what exceeds the demand; the sinks that need a flow are `_changed`."""
         waiters = self._waiters
         self._overcommit_at = None
         free = self._free() + self._revoked
@@ -163,13 +177,25 @@ class Pool(PoolState):
         elif self._short_since is None:
             self._short_since = now
             self._looked = False
-        if not self._changed:
-            return []
-        flows = [
-            Grant(sink, sink.announce(), sink.draining, sink._revoked > 0 and not sink.firm) for sink in self._changed
-        ]
-        self._changed = ()
-        return flows
+
+    def _is_calm(self) -> bool:
+        """Return whether credit is only to be granted: none is taken back, and nobody drains."""
+        return (
+            not (
+                self._suspended
+                or self._revoked
+                or self._reclaiming
+                or self._lowered
+                or self._lower_now
+                or self._lower_at is not None
+                or self._held_until
+                or self._drain_round
+                or self._drain_asked
+                or self._drain_until is not None
+                or self._changed
+            )
+            and self._free() >= 0
+        )
 
     def next_timer(self) -> float | None:
         """Return when to call `handle_timer`; None: nothing depends on time."""
@@ -195,11 +221,11 @@ class Pool(PoolState):
             sink = first(self._reclaiming)
             self._drain_answered(sink)
             self._changed = with_item(self._changed, sink)  # the flow says that the drain is over
-            keep = 1 if self.overcommit else 0
-            if sink.credit > keep:
+            keep = 1 if self._overcommit_now() else 0
+            if _credit_of(sink) > keep:
                 # No answer counts as consent. The lower limit makes that true, except for deliveries on their way. A
                 # firm sink may use the credit all the same: its deliveries then wait here, or are released.
-                self._lower_limit(sink, sink.credit - keep, now)
+                self._lower_limit(sink, _credit_of(sink) - keep, now)
                 self._write_off(sink)
             self._keep_credit(sink)
         while self._lowered and first(self._lowered)._confirm_by <= now:
@@ -222,10 +248,10 @@ class Pool(PoolState):
     def _equal(self, large: bool) -> int:
         """Return an equal share of the demand, without the limit of one sink."""
         waiters = self._waiters
-        demand = self.demand
+        demand = self._demand_now()
         share = -(-demand // max(1, waiters.not_idle))
         if 0 < waiters.large < waiters.not_idle:
-            few = min(share, LARGE_SHARE)
+            few = min(share, _LARGE_SHARE)
             share = few if large else -(-(demand - few * waiters.large) // (waiters.not_idle - waiters.large))
         return share
 
@@ -246,7 +272,7 @@ class Pool(PoolState):
             elif sink.meter is None or not sink.meter.waits:
                 passed.append(sink)
         for sink in tuple(self._lowered):  # credit not confirmed as returned may be granted again
-            if not sink.credit and sink not in passed and self._raise_limit(sink, 1, now):
+            if not _credit_of(sink) and sink not in passed and self._raise_limit(sink, 1, now):
                 waiters.empty = without_item(waiters.empty, sink)
                 served.append(sink)
         for sink in reversed(passed):
@@ -255,7 +281,7 @@ class Pool(PoolState):
         # Then up to a share for each.
         while waiters.low and self._refill(first(waiters.low), now):
             pass
-        if waiters.large and len(waiters.low) <= FEW:
+        if waiters.large and len(waiters.low) <= _MANY_SINKS:
             for sink in tuple(waiters.low):
                 if sink.large:  # it needs few, and does not wait behind a sink that needs many
                     self._refill(sink, now)
@@ -271,14 +297,14 @@ class Pool(PoolState):
             share = min(share, sink.meter.limit())
         half = share // 2
         flow_due = sink in self._changed
-        if flow_due or sink.credit <= half:  # else the share has become smaller meanwhile
+        if flow_due or _credit_of(sink) <= half:  # else the share has become smaller meanwhile
             if not flow_due and self._free() + self._revoked < share - half:
                 return False
-            if self._raise_limit(sink, share - sink.credit, now) >= MANY_GRANTED:
+            if self._raise_limit(sink, share - _credit_of(sink), now) >= _MANY_GRANTED:
                 sink._plenty = True
             if sink.meter is not None and sink.meter.waits:
                 half = 0  # until its turn comes, more credit is no use to look for
-            elif sink.credit <= half:
+            elif _credit_of(sink) <= half:
                 return False
         waiters.low = without_item(waiters.low, sink)
         sink._low_at = half
@@ -290,7 +316,11 @@ class Pool(PoolState):
         The sink was granted large shares before, so more credit will probably be free soon. A single delivery now would
         cost a flow, and the sink would wait again.
         """
-        if not sink._plenty or len(self._waiters.sinks) > FEW or self._free() + self._revoked > self.overcommit:
+        if (
+            not sink._plenty
+            or len(self._waiters.sinks) > _MANY_SINKS
+            or self._free() + self._revoked > self._overcommit_now()
+        ):
             return False
         until = sink._used_at + self._settings.starve_time
         if now >= until:
@@ -307,10 +337,10 @@ class Pool(PoolState):
         waiters = self._waiters
         self._lower_now = False
         waiters.age(now)
-        keep = 1 if self.overcommit else 0
-        asked = sum(sink.credit for sink in self._reclaiming if sink.firm)
+        keep = 1 if self._overcommit_now() else 0
+        asked = sum([_credit_of(sink) for sink in self._reclaiming if sink.firm])
         excess = -(self._free() + self._revoked) - asked
-        steps: list[tuple[Iterable[CreditSink], int]]
+        steps: list[tuple[SmallSet[CreditSink], int]]
         steps = [(waiters.idle_rich, keep), (waiters.active, max(keep, self._share())), (waiters.active, keep)]
         if not keep:
             steps.append((self._waiters.sinks, 0))
@@ -319,14 +349,14 @@ class Pool(PoolState):
                 if excess <= 0:
                     self._lowered_fully = asked > 0  # until the asked sinks have answered
                     return
-                if sink.credit <= floor or (sink.firm and (sink.draining or (keep and not sink._idle))):
+                if _credit_of(sink) <= floor or (sink.firm and (sink.draining or (keep and not sink._idle))):
                     continue
                 if sink.firm:
-                    excess -= sink.credit - floor
-                    asked += sink.credit
-                    self._drain_or_lower(sink, sink.credit - floor, now)
+                    excess -= _credit_of(sink) - floor
+                    asked += _credit_of(sink)
+                    self._drain_or_lower(sink, _credit_of(sink) - floor, now)
                 else:
-                    taken = min(sink.credit - floor, excess)
+                    taken = min(_credit_of(sink) - floor, excess)
                     self._lower_limit(sink, taken, now)
                     excess -= taken
         self._lowered_fully = excess > 0 or asked > 0
@@ -338,31 +368,31 @@ class Pool(PoolState):
         self._next_check = now + self._settings.starve_time
         waiters.age(now)
         need = self._needs(waiters.empty) + self._needs(waiters.low)
-        need -= max(0, self._free() + self._revoked) + sum(sink.credit - 1 for sink in self._reclaiming)
+        need -= max(0, self._free() + self._revoked) + sum([_credit_of(sink) - 1 for sink in self._reclaiming])
         while need > 0 and waiters.idle_rich:
             sink = first(waiters.idle_rich)
-            if sink.credit > 1:
-                need -= self._drain_or_lower(sink, min(need, sink.credit - 1), now)
+            if _credit_of(sink) > 1:
+                need -= self._drain_or_lower(sink, min(need, _credit_of(sink) - 1), now)
             else:
                 waiters.idle_rich = without_item(waiters.idle_rich, sink)
         if need <= 0:
             return
         # A new sink has its overcommitted delivery. No busy sink is disturbed before that one is used.
-        need -= self._share() * sum(sink.delivery_count == sink._began and not sink.large for sink in waiters.low)
+        need -= self._share() * sum([sink.delivery_count == sink._began and not sink.large for sink in waiters.low])
         most, equal = self._settings.max_credit, (self._equal(large=False), self._equal(large=True))
         for sink in tuple(waiters.active):
             if need <= 0:
                 return
             share = max(1, min(most * sink.times, equal[sink.large]))
-            excess = sink.credit - share
+            excess = _credit_of(sink) - share
             # A drain takes all credit, so it is only for a sink that has twice its share.
             if excess > 0 and not sink.draining and (sink.lowers or excess >= share):
                 need -= self._drain_or_lower(sink, min(need, excess), now)
 
     def _needs(self, line: SmallSet[CreditSink]) -> int:
         """Return the sum of the shares of all sinks in a waiting line, deliveries."""
-        large = sum(sink.large for sink in line) if self._waiters.large else 0
-        return (len(line) - large) * self._share() + (large and large * self._share(large=True))
+        large = sum([sink.large for sink in line]) if self._waiters.large else 0
+        return (len(line) - large) * self._share() + (large and large * self._share(1, True))
 
     def _drain_or_lower(self, sink: CreditSink, count: int, now: float) -> int:
         """Take unused credit back from a sink, by a drain or by a lower limit.
@@ -376,7 +406,7 @@ class Pool(PoolState):
             sink._answer_by = now + self._settings.reclaim_time
             self._reclaiming = with_item(self._reclaiming, sink)
             self._ask_to_drain(sink)
-            return sink.credit - 1
+            return _credit_of(sink) - 1
         self._lower_limit(sink, count, now)
         return count
 
@@ -389,7 +419,7 @@ class Pool(PoolState):
 
     def _starves_at(self) -> float | None:
         """Return when to look for credit of idle sinks, and of sinks with more than a share; None: not needed."""
-        if self._short_since is None or not (self.demand or self.overcommit):
+        if self._short_since is None or not (self._demand_now() or self._overcommit_now()):
             return None
         at = max(self._short_since + self._settings.starve_time, self._next_check)
         if self._waiters.idle_rich or not self._looked:
@@ -400,7 +430,7 @@ class Pool(PoolState):
     def _start_drain(self, now: float) -> None:
         self._drain_asked = False
         for sink in self._waiters.sinks:
-            if sink.credit:
+            if _credit_of(sink):
                 self._drain_round = with_item(self._drain_round, sink)
                 if sink.drains and not sink.draining:
                     self._ask_to_drain(sink)

@@ -1,7 +1,9 @@
 """The waiting lines of a pool: sinks without credit, sinks that use theirs, and idle sinks."""
 
-from amqpmesh.router.credit.sinks import CreditSink
-from amqpmesh.router.small_set import SmallSet, first, shared, with_item, with_item_first, without_item
+from __future__ import annotations
+
+from amqpmesh.router.kernel.credit_sinks import CreditSink, _credit_of
+from amqpmesh.router.kernel.small_sets import SmallSet, first, shared, with_item, with_item_first, without_item
 
 
 class Waiters:
@@ -61,13 +63,13 @@ class Waiters:
             sink._idle = False
             self._count(sink, 1)
             self.idle_rich = without_item(self.idle_rich, sink)
-            if sink.credit:
+            if _credit_of(sink):
                 self._place(sink, now)
         self.credit_fell(sink)
 
     def credit_fell(self, sink: CreditSink) -> None:
         """Move a sink whose credit fell to the line where it waits for more, if it needs more."""
-        left = sink.credit
+        left = _credit_of(sink)
         if not left:
             self._forget(sink)
             self.empty = with_item(self.empty, sink)
@@ -94,7 +96,7 @@ class Waiters:
             self._count(sink, -1)
             self.active = without_item(self.active, sink)
             self.low = without_item(self.low, sink)
-        if sink.credit > 1 and not sink.draining:
+        if _credit_of(sink) > 1 and not sink.draining:
             self.idle_rich = shared(with_item(self.idle_rich, sink), self.sinks)
 
     def _count(self, sink: CreditSink, one: int) -> None:

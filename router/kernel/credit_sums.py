@@ -1,24 +1,39 @@
 """The state of a pool of credit: its sources and sinks, and the credit that each sink has (§2.6.7)."""
 
+from __future__ import annotations
+
 from functools import lru_cache
-from typing import Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.rate_line import allowed, granted, release
-from amqpmesh.router.credit.sinks import SERIAL, CreditSink, ahead
-from amqpmesh.router.credit.sources import CreditSource, Demand
-from amqpmesh.router.credit.waiters import Waiters
-from amqpmesh.router.small_set import SmallSet, with_item, without_item
+from amqpmesh.router.kernel.credit_lines import Waiters
+from amqpmesh.router.kernel.credit_sinks import (
+    CreditSink,
+    _credit_of,
+    _limit_of,
+    allowed,
+    credit_ahead,
+    granted,
+    release,
+)
+from amqpmesh.router.kernel.credit_sources import CreditSource, Demand
+from amqpmesh.router.kernel.serial import _MASK
+from amqpmesh.router.kernel.small_sets import SmallSet, with_item, without_item
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.held_back import HeldDelivery
 
 
-class PoolSettings(NamedTuple):
+class PoolSettings:
     """Settings that pools share; see `Pool`."""
 
-    max_credit: int
-    starve_time: float
-    reclaim_time: float
-    drain_time: float
+    __slots__ = ("drain_time", "max_credit", "reclaim_time", "starve_time")
+
+    def __init__(self, max_credit: int, starve_time: float, reclaim_time: float, drain_time: float) -> None:
+        self.max_credit = max_credit
+        self.starve_time = starve_time
+        self.reclaim_time = reclaim_time
+        self.drain_time = drain_time
 
 
 pool_settings: Final = lru_cache(maxsize=64)(PoolSettings)
@@ -34,11 +49,40 @@ class PoolState:
     Args: see `Pool`.
     """
 
-    __slots__ = ("_changed", "_demand", "_drain_asked", "_drain_round", "_drain_until", "_granted", "_held_until",
-                 "_lower_now", "_lowered", "_lowered_fully", "_reclaiming", "_revoked", "_settings", "_suspended",
-                 "_waiters", "_waiting")  # fmt: skip
+    __slots__ = (
+        "_changed",
+        "_demand",
+        "_drain_asked",
+        "_drain_round",
+        "_drain_until",
+        "_granted",
+        "_held_until",
+        "_lower_now",
+        "_lowered",
+        "_lowered_fully",
+        "_reclaiming",
+        "_revoked",
+        "_settings",
+        "_suspended",
+        "_waiters",
+        "_waiting",
+        "held",
+        "is_due",
+        "is_open",
+        "is_undealt",
+        "timer_at",
+    )  # fmt: skip
 
-    def __init__(self, distribution: Distribution, settings: PoolSettings, idle_time: float) -> None:
+    def __init__(self, distribution: str, settings: PoolSettings, idle_time: float) -> None:
+        #: The kernel may divide the credit: nothing else than credit matters at the node. `is_due`: it will, once the
+        #: batch is relayed. `is_undealt`: it has left the pool to the router.
+        self.is_open = False
+        self.is_due = False
+        self.is_undealt = False
+        #: The node has a timer for this time, seconds, or before.
+        self.timer_at = inf
+        #: Deliveries that wait for credit in the kernel, in order.
+        self.held: list[HeldDelivery] | None = None
         self._settings = settings
         self._waiters = Waiters(idle_time)
         self._demand = Demand(distribution)
@@ -65,12 +109,12 @@ class PoolState:
     @property
     def demand(self) -> int:
         """Return how many deliveries the sources can take now."""
-        return 0 if self._suspended else self._demand.credit
+        return self._demand_now()
 
     @property
     def overcommit(self) -> int:
         """Return how many deliveries the sinks may send beyond the demand: one each while there is a consumer."""
-        return len(self._waiters.sinks) if self._demand.open and not self._suspended else 0
+        return self._overcommit_now()
 
     @property
     def waiting(self) -> int:
@@ -82,6 +126,11 @@ class PoolState:
         """Return the number of deliveries that the sinks may still send; see `CreditSink.granted`."""
         return self._granted
 
+    @property
+    def sinks(self) -> SmallSet[CreditSink]:
+        """Return all sinks."""
+        return self._waiters.sinks
+
     # Sources.
 
     def add_source(self, usable: int = 0, cost: int = 1, counts: bool = True, owner: object = None) -> CreditSource:
@@ -91,7 +140,7 @@ class PoolState:
             cost: the cost of reaching it; `closest` uses the cheapest sources only.
             counts: False for a receiver of copies: its credit gives no sender credit.
         """
-        source = CreditSource(usable, cost, counts, owner)
+        source = CreditSource(usable, cost, counts, owner, self)  # type: ignore[arg-type]  # `Pool` is the only subclass
         self._demand.add(source)
         self._lowered_fully = False
         return source
@@ -99,12 +148,16 @@ class PoolState:
     def remove_source(self, source: CreditSource, now: float) -> None:  # noqa: ARG002 - every event has its time
         """Remove a source. The next `grants` takes back the credit that was granted because of it."""
         self._demand.remove(source)
+        source.pool = source.link = None
         self._lower_now = True
         self._lowered_fully = False
 
     def change_source(self, source: CreditSource, usable: int, cost: int, counts: bool, now: float) -> None:
         """Change how a source counts: as if it were removed, and added with these values (`add_source`)."""
+        link = source.link
         self.remove_source(source, now)
+        source.link = link
+        source.pool = self  # type: ignore[assignment]  # `Pool` is the only subclass
         source.usable, source.cost, source.counts = usable, cost, counts
         self._demand.add(source)
 
@@ -113,7 +166,6 @@ class PoolState:
         source: CreditSource,
         usable: int,
         now: float,  # noqa: ARG002 - every event has its time
-        *,
         withdrawn: bool = False,
     ) -> None:
         """Set how many deliveries a source can take now: its credit, or less while its session or its buffer is full.
@@ -151,11 +203,13 @@ class PoolState:
             while another link carries the rest of the same senders.
         """
         sink = CreditSink(delivery_count, owner, large)
+        sink.pool = self  # type: ignore[assignment]  # `Pool` is the only subclass
         self._waiters.enter(sink)
         return sink
 
     def remove_sink(self, sink: CreditSink, now: float) -> None:
         """Remove a sink. Its waiting deliveries count until `forwarded` is called for each of them."""
+        sink.pool = sink.link = sink.source = sink.route = None
         self._spend(sink, sink.granted)
         self._waiters.leave(sink)
         self._changed = without_item(self._changed, sink)
@@ -166,7 +220,7 @@ class PoolState:
 
     def received(self, sink: CreditSink, now: float) -> None:
         """Record that the first frame of a delivery came. Runs per delivery."""
-        sink.delivery_count = (sink.delivery_count + 1) & SERIAL
+        sink.delivery_count = (sink.delivery_count + 1) & _MASK
         sink.waiting += 1
         self._waiting += 1
         sink._used_at = now
@@ -188,16 +242,16 @@ class PoolState:
     def forwarded(self, sink: CreditSink, now: float) -> None:  # noqa: ARG002 - every event has its time
         """Record that the first frame of a delivery has left, or that the delivery will never leave. Runs per delivery.
 
-        Raises: CommandError: no delivery of this sink waits.
+        Raises: ValueError: no delivery of this sink waits.
         """
         if not sink.waiting:
-            raise CommandError("forwarded: no delivery of this sink waits")
+            raise ValueError("forwarded: no delivery of this sink waits")
         sink.waiting -= 1
         self._waiting -= 1
 
     def relayed(self, sink: CreditSink, count: int, now: float) -> None:
         """Record `count` deliveries that came and left at once: as `received` and `forwarded` for each."""
-        sink.delivery_count = (sink.delivery_count + count) & SERIAL
+        sink.delivery_count = (sink.delivery_count + count) & _MASK
         sink._used_at = now
         sink.available = max(0, sink.available - count)
         spent = min(count, sink.granted)
@@ -222,32 +276,34 @@ class PoolState:
         The sender may return credit, as drain asks it to. Its flow may also confirm that it has seen a lower limit.
         Args: delivery_count, link_credit, available: of the flow; None: the flow does not have the field.
         """
-        if spent := ahead(delivery_count, sink.delivery_count):
+        if spent := credit_ahead(delivery_count, sink.delivery_count):
             sink.delivery_count = delivery_count
             self._spend(sink, spent)
             self._waiters.rest(sink)  # a sender that returns credit has nothing to send
             self._credit_fell(sink)
-        shown = None if link_credit is None else (delivery_count + link_credit) & SERIAL
-        if sink._revoked and shown == sink.limit and not sink._doubtful:
+        shown = None if link_credit is None else (delivery_count + link_credit) & _MASK
+        if sink._revoked and shown == _limit_of(sink) and not sink._doubtful:
             self._write_off(sink)
         if available is not None:
             sink.available = available
-        if sink._idle and sink.available > sink.credit:
+        if sink._idle and sink.available > _credit_of(sink):
             self._waiters.used(sink, now)  # it has more to send than it has credit for
 
     # Sums and entries that `Pool` uses.
 
     def _free(self) -> int:
         """Return how many deliveries may be granted now; below 0: the sources can take less than is granted."""
-        taken = self._waiting + self._granted
-        demand = self._demand
-        if self._suspended or not demand.open:
-            return (0 if self._suspended else demand.credit) - taken
-        return demand.credit + len(self._waiters.sinks) - taken
+        return self._demand_now() + self._overcommit_now() - self._waiting - self._granted
+
+    def _demand_now(self) -> int:
+        return 0 if self._suspended else self._demand._credit_now()
+
+    def _overcommit_now(self) -> int:
+        return len(self._waiters.sinks) if not self._suspended and self._demand._is_open() else 0
 
     def _credit_fell(self, sink: CreditSink) -> None:
         self._waiters.credit_fell(sink)
-        if not sink.credit and (sink.draining or not sink.drains):
+        if not _credit_of(sink) and (sink.draining or not sink.drains):
             self._drain_answered(sink)
 
     def _ask_to_drain(self, sink: CreditSink) -> None:
@@ -287,7 +343,7 @@ class PoolState:
             self._lowered = with_item(without_item(self._lowered, sink), sink)
         if not sink.firm:
             self._changed = with_item(self._changed, sink)
-        if sink.credit <= 1:
+        if _credit_of(sink) <= 1:
             self._waiters.idle_rich = without_item(self._waiters.idle_rich, sink)
         self._credit_fell(sink)
 
@@ -302,7 +358,7 @@ class PoolState:
 
     def _spend(self, sink: CreditSink, count: int) -> None:
         granted = max(0, sink.granted - count)
-        revoked = granted - max(0, sink.credit - count)
+        revoked = granted - max(0, _credit_of(sink) - count)
         self._granted += granted - sink.granted
         self._revoked += revoked - sink._revoked
         sink.granted, sink._revoked = granted, revoked

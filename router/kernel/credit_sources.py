@@ -1,13 +1,16 @@
 """Credit sources: links by which deliveries leave, and how many deliveries they can take together."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
 from heapq import heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.distribution import Distribution
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.credit_pool import Pool
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
 
 
-class _Group:
+class SourceGroup:
     """Sums over sources with the same cost."""
 
     __slots__ = ("cost", "open", "size", "usable")
@@ -20,10 +23,10 @@ class _Group:
 
 
 #: How many outdated numbers may stay before they are removed.
-_FEW: Final = 16
+_OUTDATED: Final = 16
 
 
-class _Least:
+class LeastNumber:
     """A multiset of numbers with its least one; each change costs O(log n)."""
 
     __slots__ = ("_counts", "_heap", "_heaped")
@@ -40,7 +43,7 @@ class _Least:
         if number not in self._heaped:
             self._heaped.add(number)
             heappush(self._heap, number)
-            if len(self._heap) > 2 * len(self._counts) + _FEW:
+            if len(self._heap) > 2 * len(self._counts) + _OUTDATED:
                 self._heap = sorted(self._counts)
                 self._heaped = set(self._heap)
 
@@ -55,6 +58,9 @@ class _Least:
     @property
     def number(self) -> int:
         """Return the least number; 0: the set is empty."""
+        return self._number()
+
+    def _number(self) -> int:
         heap = self._heap
         while heap and heap[0] not in self._counts:
             self._heaped.discard(heappop(heap))
@@ -62,23 +68,27 @@ class _Least:
 
 
 #: The group of no source.
-_NONE: Final = _Group(0)
+_NO_GROUP: Final = SourceGroup(0)
 
 
 class CreditSource:
     """A link by which deliveries leave, or a share of another node."""
 
-    __slots__ = ("_group", "_open", "cost", "counts", "owner", "usable")
+    __slots__ = ("_group", "_open", "cost", "counts", "link", "owner", "pool", "usable")
 
-    def __init__(self, usable: int, cost: int, counts: bool, owner: object) -> None:
+    def __init__(self, usable: int, cost: int, counts: bool, owner: object, pool: Pool | None = None) -> None:
         self.owner = owner
+        self.pool = pool
+        """The pool that has it; None: it was removed."""
+        self.link: KernelLink | None = None
+        """The outgoing link; None: it is a share of another node."""
         self.usable = usable
         """Deliveries that it can take now."""
         self.cost = cost
         self.counts = counts
         """False: it receives copies only, and is no consumer."""
         self._open = False  # it gave credit and has not withdrawn it since
-        self._group: _Group | None = None  # None: it does not count, or was removed
+        self._group: SourceGroup | None = None  # None: it does not count, or was removed
 
 
 class Demand:
@@ -90,22 +100,30 @@ class Demand:
 
     __slots__ = ("_by_cost", "_groups", "_least", "_near", "_none")
 
-    def __init__(self, distribution: Distribution) -> None:
-        self._none = distribution is Distribution.UNAVAILABLE
-        self._by_cost = distribution is Distribution.CLOSEST
-        self._groups: tuple[_Group, ...] = ()  # for `closest`: by cost, the cheapest first
-        self._near = _NONE  # the group that is used
+    def __init__(self, distribution: str) -> None:
+        """Args: distribution: a value of `Distribution`."""
+        self._none = distribution == "unavailable"
+        self._by_cost = distribution == "closest"
+        self._groups: tuple[SourceGroup, ...] = ()  # for `closest`: by cost, the cheapest first
+        #: The group that is used; of no source at first.
+        self._near = _NO_GROUP
         #: For `multicast`: what each counting source can take.
-        self._least = _Least() if distribution is Distribution.MULTICAST else None
+        self._least = LeastNumber() if distribution == "multicast" else None
 
     @property
     def credit(self) -> int:
         """Return how many deliveries can leave now."""
-        return self._near.usable if self._least is None else self._least.number
+        return self._credit_now()
 
     @property
     def open(self) -> bool:
         """Return True if there is a consumer, even if its credit is used up; for a multicast, if all are consumers."""
+        return self._is_open()
+
+    def _credit_now(self) -> int:
+        return self._near.usable if self._least is None else self._least._number()
+
+    def _is_open(self) -> bool:
         near = self._near
         return near.open > 0 if self._least is None else near.open == near.size > 0
 
@@ -131,7 +149,7 @@ class Demand:
             self._least.remove(0)
         group.size -= 1
         if not group.size and self._by_cost:
-            self._set_groups(each for each in self._groups if each is not group)
+            self._set_groups([each for each in self._groups if each is not group])
 
     def set_usable(self, source: CreditSource, usable: int, withdrawn: bool) -> None:
         """Set what a source can take now. Args: withdrawn: it is no consumer until it can take something again."""
@@ -151,18 +169,23 @@ class Demand:
             source._open = True
             group.open += 1
 
-    def _group(self, cost: int) -> _Group:
+    def _group(self, cost: int) -> SourceGroup:
         if not self._by_cost:
-            if self._near is _NONE:
-                self._near = _Group(0)
+            if self._near is _NO_GROUP:
+                self._near = SourceGroup(0)
             return self._near
         for group in self._groups:
             if group.cost == cost:
                 return group
-        group = _Group(cost)
-        self._set_groups((*self._groups, group))
+        group = SourceGroup(cost)
+        self._set_groups([*self._groups, group])
         return group
 
-    def _set_groups(self, groups: Iterable[_Group]) -> None:
-        self._groups = tuple(sorted(groups, key=lambda group: group.cost))
-        self._near = self._groups[0] if self._groups else _NONE
+    def _set_groups(self, groups: list[SourceGroup]) -> None:
+        groups.sort(key=_cost_of)
+        self._groups = tuple(groups)
+        self._near = groups[0] if groups else _NO_GROUP
+
+
+def _cost_of(group: SourceGroup) -> int:
+    return group.cost

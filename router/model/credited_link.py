@@ -1,0 +1,30 @@
+"""The part of a link's record that is about its credit, in either direction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.link import Receiver, Sender
+
+
+class CreditedLink:
+    """A link with credit."""
+
+    __slots__ = ()
+
+    endpoint: Receiver | Sender
+
+    @property
+    def zero_credit_since(self) -> float | None:
+        """The time since which it has no credit, seconds; None: it has some."""
+        since = self.endpoint.flow_state.dry_since
+        return None if since < 0 else since
+
+    def time_credit(self, now: float) -> None:
+        """Set `zero_credit_since` after a change of the credit."""
+        flow_state = self.endpoint.flow_state
+        if flow_state.link_credit:
+            flow_state.dry_since = -1.0
+        elif flow_state.dry_since < 0:
+            flow_state.dry_since = now

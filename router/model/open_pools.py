@@ -1,0 +1,65 @@
+"""Nodes whose credit the kernel may divide, since nothing else than credit matters there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.small_set import first
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel import Pool
+    from amqpmesh.router.model.node import Node
+
+#: The most receivers, and the most senders, of a node whose credit the kernel divides: the router looks at all of them
+#: when it lets it.
+FEW: Final = 64
+
+
+def open_pool(node: Node) -> None:
+    """Let the kernel divide the credit of a node after a turn of the router, if its pool decides everything there.
+
+    Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
+    """
+    pool = node.pool
+    pool.is_open = (
+        not (
+            node.waiting.size
+            or pool.held
+            or node.is_multicast
+            or node.copies
+            or node.draining
+            or node.lenders
+            or node.suspended
+            or node.held
+            or node.config.redeliver  # a message that is sent again uses credit of no sender
+            or node.remote is not None
+            or len(node.outgoing) > FEW
+            or len(node.incoming) + len(node.borrowers) + len(node.shares) > FEW
+        )
+        and all(map(_is_plain_sender, node.incoming))
+        and all(map(_is_plain_receiver, node.outgoing))
+        and not any(share.ingress.is_multicast for share in node.borrowers)
+    )
+
+
+def _is_plain_sender(incoming: IncomingLink) -> bool:
+    # The router's own answers and requests have a memory of their own.
+    return not (incoming.connection.own or incoming.endpoint.forgiven or incoming.credit_sink.meter is not None)
+
+
+def _is_plain_receiver(outgoing: OutgoingLink) -> bool:
+    return not (
+        outgoing.connection.own
+        or outgoing.retired
+        or outgoing.skipped
+        or outgoing.gone
+        or outgoing.connection.unsettled_after_detach.get(outgoing.node)
+    )
+
+
+def node_of_pool(pool: Pool) -> Node | None:
+    """Return the node of a pool; None: it has no sender."""
+    sinks = pool.sinks
+    owner = first(sinks).owner if sinks else None
+    return None if owner is None else owner.node  # type: ignore[attr-defined]  # a link, or a share
