@@ -45,7 +45,7 @@ def open_pool(node: Node) -> None:
 
 def _is_plain_sender(incoming: IncomingLink) -> bool:
     # The router's own answers and requests have a memory of their own.
-    return not (incoming.connection.own or incoming.endpoint.forgiven or incoming.credit_sink.meter is not None)
+    return not (incoming.connection.own or incoming.endpoint.forgiven)
 
 
 def _is_plain_receiver(outgoing: OutgoingLink) -> bool:
