@@ -318,6 +318,8 @@ class Context:
         self.touched[node] = None
         if node.fast_route is not None or node.borrowers:
             self.close_fast_route(node)
+        elif node.has_pool:
+            node.pool.is_open = False  # it may get a route before the batch ends
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """Note that an outgoing link can take more or less than before."""
