@@ -11,6 +11,7 @@ recorded, and no frame trace shows their content.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -71,7 +72,7 @@ class _PutError(Exception):
 class TokenLink:
     """A link to the node: it carries tokens to the router, or answers to the peer."""
 
-    __slots__ = ("answers", "coming", "context", "endpoint", "is_scheduled", "record", "sent", "tag", "target")
+    __slots__ = ("answers", "coming", "context", "endpoint", "record", "sent", "tag", "target")
 
     def __init__(
         self, context: Context, record: ConnectionRecord, endpoint: Sender | Receiver, target: str | None
@@ -87,8 +88,6 @@ class TokenLink:
         self.answers: deque[tuple[Delivery | None, bytes]] = deque()
         self.sent = 0
         self.tag = 0
-        #: True if a timer gives the peer credit for the next token.
-        self.is_scheduled = False
 
     # ----------------------------------------------------------------------------------------------------------- tokens
 
@@ -106,15 +105,10 @@ class TokenLink:
         if more > 0:
             token.allowed -= more
             endpoint.flow(endpoint.credit + more)
-        elif endpoint.credit <= 0 and not self.is_scheduled:
-            self.is_scheduled = True
-            self.context.schedule(now + (1.0 - token.allowed) / limits.rate, self._grant_later)
-
-    def _grant_later(self) -> None:
-        self.is_scheduled = False
-        if not self.record.lost:
-            self.grant()
-            self.context.on_output(self.record)
+        elif endpoint.credit <= 0 and token.refill is None:
+            # One timer for all links: a peer may attach and detach some thousand of them before it is due.
+            at = now + (1.0 - token.allowed) / limits.rate
+            token.refill = self.context.schedule(at, partial(_refill, self.context, self.record, token))
 
     def received(self, event: TransferReceived) -> None:
         """Take a part of a message; answer a whole one."""
@@ -161,6 +155,15 @@ class TokenLink:
         if has_sent and self.record.token is not None:
             for each in _links(self.record.token.requests):
                 each.grant()
+
+
+def _refill(context: Context, record: ConnectionRecord, token: PeerToken) -> None:
+    """Give credit to the links of tokens that have none, first to the one attached last."""
+    token.refill = None
+    for each in reversed(list(_links(token.requests))):
+        if each.endpoint.credit <= 0:
+            each.grant()
+    context.on_output(record)
 
 
 def is_of_tokens(record: ConnectionRecord, event: LinkAttached) -> bool:

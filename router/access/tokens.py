@@ -93,9 +93,11 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
 
 
 def end(context: Context, record: ConnectionRecord) -> None:
-    """Forget the timer of a connection that has ended, and its links to `$cbs`."""
+    """Forget the timers of a connection that has ended, and its links to `$cbs`."""
     if record.token is not None:
         _disarm(context, record.token)
+        if record.token.refill is not None:
+            context.cancel(record.token.refill)
         for endpoint in (*record.token.requests, *record.token.answers):
             endpoint.context = None
         record.token.requests.clear()

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
 class PeerToken:
     """The token that a peer has shown, and its links to the node that takes tokens."""
 
-    __slots__ = ("allowed", "allowed_at", "answers", "errand", "identity", "is_awaited", "remembered", "requests")
+    __slots__ = (
+        "allowed",
+        "allowed_at",
+        "answers",
+        "errand",
+        "identity",
+        "is_awaited",
+        "refill",
+        "remembered",
+        "requests",
+    )
 
     def __init__(self, identity: TokenIdentity | None, *, is_awaited: bool, allowed: int, now: float) -> None:
         """Args: identity: of the token that it has shown; None: it has shown none. is_awaited: it may do nothing before
@@ -25,6 +35,8 @@ class PeerToken:
         #: The tokens that it may put now, and the time of that count.
         self.allowed = float(allowed)
         self.allowed_at = now
+        #: The timer that gives credit for the next token.
+        self.refill: Any = None
         #: Octets of its claims that count on the account of the connection.
         self.remembered = 0
         #: The links by which it puts tokens, and by which it receives the answers.

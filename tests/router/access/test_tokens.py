@@ -324,6 +324,36 @@ def test_tokens_are_withheld_credit_and_not_refused_beyond_the_rate() -> None:
     world.leave()
 
 
+def test_a_peer_that_attaches_again_and_again_has_one_timer_for_its_credit() -> None:
+    world = TokenNetwork(tokens=TokensConfig(rate=0.01, burst=1))
+    client = world.client()
+    waiting = len(world.core.context.timers)
+    for _ in range(20):
+        client.sender("$cbs").detach()
+        world.run()
+    assert len(world.core.context.timers) <= waiting + 1
+    assert client.sender("$cbs").credit == 0
+    world.leave()
+    assert len(world.core.context.timers) < waiting
+
+
+def test_of_two_links_of_tokens_the_one_attached_last_gets_the_next_credit() -> None:
+    world = TokenNetwork(tokens=TokensConfig(rate=1.0, burst=1))
+    client = world.client()
+    first, last = client.sender("$cbs"), client.sender("$cbs")
+    assert (first.credit, last.credit) == (1, 0)
+    world.advance(1.1)
+    assert (first.credit, last.credit) == (1, 1)
+    client.send(last, request("x"))
+    client.send(first, request("x"))
+    world.advance(1.1)
+    assert (first.credit, last.credit) == (0, 1)
+    last.detach()
+    world.advance(1.1)
+    assert first.credit == 1
+    world.leave()
+
+
 def test_a_peer_that_takes_no_answers_gets_no_credit_for_tokens() -> None:
     world = TokenNetwork(tokens=TokensConfig(burst=100))
     client = world.client()
