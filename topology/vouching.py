@@ -40,6 +40,11 @@ MAX_GROUPS: Final = 256
 WINDOW: Final = 1024
 """Requests of one router that may come in another order than they were sent."""
 
+KEPT: Final = 4096
+"""Routers at least whose used numbers are kept after they have left: one may come back in the same run, and a router
+that has held it off could repeat its requests.
+"""
+
 
 @body("Vouch", "says which client of a router a request comes from; signed by that router")
 class Vouch(Body):
@@ -151,6 +156,9 @@ class Vouching:
             raise UntrustedError("for another router, or for another run of it")
         if vouch.digest != digest:
             raise UntrustedError("for another request")
+        origin = self._topology.database.origins.get(vouch.router)
+        if origin is not None and vouch.epoch < origin.pair.epoch:
+            raise UntrustedError("of a run of its router that has ended")
         if not self._use(vouch):
             raise UntrustedError("used before")
         return vouch
@@ -159,7 +167,7 @@ class Vouching:
         known = self._numbers.get(vouch.router)
         if known is None or vouch.epoch > known.epoch:
             origins = self._topology.database.origins
-            if len(self._numbers) > 2 * len(origins):
+            if len(self._numbers) > max(KEPT, 2 * len(origins)):
                 self._numbers = {router: each for router, each in self._numbers.items() if router in origins}
             if vouch.router not in origins:
                 return False  # a router that has left: nothing would bound these entries

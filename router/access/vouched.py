@@ -67,7 +67,9 @@ def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: byte
     if data is None or head is None or context.vouching is None:
         return None
     try:
-        vouch = context.vouching.believe(bytes(data), digest(request, head.bare_at))
+        if not isinstance(data, bytes):
+            raise UntrustedError("no octets")
+        vouch = context.vouching.believe(data, digest(request, head.bare_at))
     except UntrustedError as error:
         context.denied += 1
         context.log.warning("vouch not believed", reason=error.reason)

@@ -6,9 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.topology import vouching
 from amqpmesh.topology.schema import encode
+from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import UntrustedError
-from amqpmesh.topology.vouching import KIND, MAX_GROUPS, MAX_VOUCH, WINDOW, Client, SignedVouch, Vouch, Vouching
+from amqpmesh.topology.vouching import (
+    KIND,
+    MAX_GROUPS,
+    MAX_VOUCH,
+    WINDOW,
+    Client,
+    SignedVouch,
+    Vouch,
+    Vouching,
+    _Numbers,
+)
 from tests.support.worlds.topologies import Mesh
 from tests.topology.test_signed_mesh import Routers, line
 
@@ -17,16 +29,16 @@ DIGEST = bytes(32)
 
 
 class World:
-    """A line of routers A, M and B, and what each of them vouches and believes."""
+    """A line of routers, the last of which is B, and what each of them vouches and believes."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: str = "AMB") -> None:
         self.routers = Routers()
-        self.mesh: Mesh = line(self.routers, "A", "M", "B")
+        self.mesh: Mesh = line(self.routers, *names)
         self.mesh.run(2)
-        self.by = {
-            each: Vouching(self.mesh.routers[each], self.routers.identities[each], self.routers.trusts[each])
-            for each in "AMB"
-        }
+        self.by = {each: self.vouching(each) for each in names}
+
+    def vouching(self, router: str) -> Vouching:
+        return Vouching(self.mesh.routers[router], self.routers.identities[router], self.routers.trusts[router])
 
     def vouch(self, router: str = "A", client: Client = ALICE, digest: bytes = DIGEST, to: str = "B") -> bytes:
         made = self.by[router].vouch(client, to, digest)
@@ -70,6 +82,48 @@ def test_a_vouch_is_good_once_for_one_request_at_one_router_in_one_run() -> None
     world.mesh.run(5)
     assert world.reason(old) == "for another router, or for another run of it"
     assert world.reason(world.vouch()) is None
+
+
+def test_a_vouch_that_was_held_back_is_not_good_after_its_router_has_restarted() -> None:
+    world = World()
+    old = world.vouch()
+    epoch = world.by["A"]._topology.epoch
+    world.mesh.crash("A")
+    world.mesh.start("A", epoch=epoch + 1)
+    world.mesh.connect("A", "M")
+    world.mesh.run(5)
+    assert world.reason(old) == "of a run of its router that has ended"
+
+
+def test_a_router_that_holds_others_off_for_long_cannot_repeat_their_vouches() -> None:
+    world = World("ACDEFMB")
+    old = [world.vouch(each) for each in "ACDEFM"]
+    assert [world.reason(each) for each in old] == [None] * len(old)
+    (line_of_f,) = (each for each in world.mesh.lines_of("F") if each.other("F") == "M")
+    world.mesh.cut(line_of_f)
+    world.mesh.run(2 * Settings().max_age + 10)
+    assert set(world.mesh.routers["B"].database.origins) == {"M", "B"}
+    epoch = world.by["M"]._topology.epoch
+    world.mesh.crash("M")
+    world.mesh.start("M", epoch=epoch + 1)
+    world.by["M"] = world.vouching("M")
+    world.mesh.connect("M", "B")
+    world.mesh.run(5)
+    assert world.reason(world.vouch("M")) is None
+    world.mesh.connect("F", "M")
+    world.mesh.run(20)
+    assert len(world.mesh.routers["B"].database.origins) == 7
+    assert {world.reason(each) for each in old[:-1]} == {"used before"}
+    assert world.reason(world.vouch("A")) is None
+
+
+def test_numbers_of_routers_that_have_left_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vouching, "KEPT", 0)
+    world = World()
+    numbers = world.by["B"]._numbers
+    numbers.update({f"gone-{each}": _Numbers(1) for each in range(100)})
+    assert world.reason(world.vouch()) is None
+    assert list(world.by["B"]._numbers) == ["A"]
 
 
 def test_a_router_vouches_for_clients_of_no_other() -> None:

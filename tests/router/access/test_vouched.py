@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from amqpmesh import Connection, ListenerConfig, MeshConfig, RejectedError
+from amqpmesh.router.amqp.codec.types import ULong
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.delivery.vouches import VOUCH
@@ -171,6 +172,20 @@ async def test_a_client_cannot_bring_a_vouch_of_its_own(world: World, router: st
         request.delivery_annotations = {VOUCH: genuine}
         assert await ask(client, "C", request) == 403
     assert seen[1:].count(genuine) == 0
+
+
+@CERTIFIED
+@pytest.mark.parametrize("annotation", [ULong(2**40), "x", b"x"])
+async def test_a_router_that_sends_anything_in_place_of_a_vouch_is_not_believed(
+    world: World, annotation: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vouching = world.mesh["A"].router._started().context.vouching
+    assert vouching is not None
+    monkeypatch.setattr(vouching, "vouch", lambda *_: annotation)
+    async with world.client("A", "ops-1") as client:
+        assert await ask(client, "C", await a_change(world, "C")) == 403
+    assert len(world.mesh.log.find("vouch not believed")) == 1
+    assert not world.mesh.log.find("internal error")
 
 
 @CERTIFIED
