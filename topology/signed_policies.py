@@ -29,7 +29,7 @@ def signed(text: bytes, authority: Authority) -> bytes:
     if body and not body.endswith(b"\n"):
         body += b"\n"
     signature = authority.key.sign(signed_octets(authority.certificate.mesh, KIND, body))
-    return body + MARK + b64encode(signature) + b"\n"
+    return body + _line(signature)
 
 
 def fault(text: bytes, authorities: Iterable[AuthorityCertificate]) -> str | None:
@@ -37,6 +37,9 @@ def fault(text: bytes, authorities: Iterable[AuthorityCertificate]) -> str | Non
     body, signature = _parts(text)
     if signature is None:
         return "is not signed: its last line is no signature"
+    # Other spellings would be other files of the same version, and each of them would replace the one before it.
+    if text[len(body) :] != _line(signature):
+        return "has a signature that was written in another way since"
     for authority in authorities:
         try:
             authority.key.verify(signature, signed_octets(authority.mesh, KIND, body))
@@ -52,6 +55,11 @@ def authorities_in(pem: bytes) -> list[AuthorityCertificate]:
     if not found:
         raise CertificateError("there is no authority")
     return found
+
+
+def _line(signature: bytes) -> bytes:
+    """Return the line with a signature. There is one for each."""
+    return MARK + b64encode(signature) + b"\n"
 
 
 def _parts(text: bytes) -> tuple[bytes, bytes | None]:

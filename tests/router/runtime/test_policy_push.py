@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,24 @@ async def test_a_policy_has_to_be_signed_where_that_is_demanded(world: World, me
     assert world.versions("AB") == [1, 1]
     assert await world.push("A", signed(policy(2, "b"), authority)) == "OK"
     await world.until("AB", 2)
+
+
+@CERTIFIED
+@pytest.mark.parametrize(
+    "change", [lambda x: x[:-1], lambda x: x[:-1] + b"  \n", lambda x: x[:-4] + bytes([x[-4] + 1]) + b"==\n"]
+)
+async def test_a_signed_policy_has_one_spelling(world: World, mesh: Mesh, change: Callable[[bytes], bytes]) -> None:
+    """A router on the way cannot make it another file, with another digest, again and again."""
+    files = mesh._certificate_files
+    assert files is not None
+    await world.start("A", first=signed(policy(1, "a"), files._authority), signed=True)
+    right = signed(policy(2, "b"), files._authority)
+    other = change(right)
+    assert other != right
+    assert await world.push("A", other) != "OK"
+    assert world.version("A") == 1
+    assert await world.push("A", right) == "OK"
+    assert signed(other, files._authority) == right
 
 
 @CERTIFIED
