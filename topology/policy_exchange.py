@@ -64,6 +64,9 @@ class PolicyExchange:
         self._faulty: dict[Adjacency, PolicyVersion] = {}
         self._served: dict[Adjacency, float] = {}
         self._fetch: _Fetch | None = None
+        #: The last neighbour that has replaced its offer while it was fetched: others are asked first, or one that
+        #: replaces it with each HELLO would keep this router from all of them.
+        self._withdrawn: Adjacency | None = None
         #: The fetched policy that the router judges now, and the router that gave it.
         self._judged: PolicyVersion | None = None
         self._judged_of = ""
@@ -93,6 +96,7 @@ class PolicyExchange:
         """Note the policy that a neighbour offers in a HELLO."""
         if self._fetch is not None and self._fetch.adjacency is adjacency and self._fetch.version != version:
             self._stop()  # it has another one now, and gives the former one no more
+            self._withdrawn = adjacency
         if version is None:
             self._offers.pop(adjacency, None)
         elif self._takes_part:
@@ -104,6 +108,8 @@ class PolicyExchange:
         self._offers.pop(adjacency, None)
         self._faulty.pop(adjacency, None)
         self._served.pop(adjacency, None)
+        if self._withdrawn is adjacency:
+            self._withdrawn = None
         if self._fetch is not None and self._fetch.adjacency is adjacency:
             self._stop()
             self._next(now)
@@ -134,7 +140,7 @@ class PolicyExchange:
             if self._is_wanted(adjacency, version) and self._rests.get(adjacency.router, (0, now))[1] <= now
         ]
         if wanted:
-            version, _, adjacency = max(wanted, key=lambda each: each[:2])
+            version, _, adjacency = max(wanted, key=lambda each: (each[2] is not self._withdrawn, *each[:2]))
             self._fetch = _Fetch(adjacency, version)
             self._ask(now)
 
@@ -188,7 +194,8 @@ class PolicyExchange:
             return
         if fetch.total is None:
             fetch.total = piece.total
-        if piece.total != fetch.total or not piece.data or len(fetch.data) + len(piece.data) > fetch.total:
+        # A short piece, one octet a time, would hold other policies up for weeks.
+        if piece.total != fetch.total or len(piece.data) != min(PIECE, fetch.total - len(fetch.data)):
             self._give_up("its pieces do not fit together", now)
             return
         fetch.data += piece.data

@@ -112,6 +112,10 @@ def test_an_old_version_is_not_fetched(version: PolicyVersion) -> None:
             lambda w: w.exchange.receive_piece(w.one, PolicyPiece(NEW.digest, 0, 10, b""), w.now),
             "do not fit together",
         ),
+        (
+            lambda w: w.exchange.receive_piece(w.one, PolicyPiece(NEW.digest, 0, len(TEXT), TEXT[:1]), w.now),
+            "do not fit together",
+        ),
     ],
 )
 def test_a_hostile_neighbour_is_left_and_another_one_asked(attack: Callable[[World], object], reason: str) -> None:
@@ -186,6 +190,20 @@ def test_a_neighbour_that_has_another_policy_meanwhile_is_asked_for_that_one() -
     world.exchange.receive_piece(world.one, world.piece(0, b"newer", newer.digest), world.now)
     assert world.fetched() == [b"newer"]
     assert world.faults() == []
+
+
+def test_a_neighbour_that_replaces_its_offer_again_and_again_holds_no_other_up() -> None:
+    world = World()
+    world.exchange.heard(world.one, PolicyVersion(100, bytes(32)), world.now)
+    world.exchange.heard(world.two, NEW, world.now)
+    assert world.asked() == [("B", 0)]
+    world.exchange.heard(world.one, PolicyVersion(101, bytes(32)), world.now)
+    assert world.asked() == [("C", 0)]
+    world.exchange.heard(world.one, PolicyVersion(102, bytes(32)), world.now)
+    world.give_all(world.two)
+    assert world.fetched() == [TEXT]
+    world.exchange.give(NEW, TEXT, world.now)
+    assert world.asked() == [("B", 0)], "it may have a newer one indeed"
 
 
 def test_a_refused_policy_is_not_fetched_again_and_few_are_remembered() -> None:
