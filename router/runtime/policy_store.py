@@ -44,7 +44,8 @@ class PolicyStore:
         self.in_force: PolicyText | None = None
         self._refused: Refusal | None = None
         self._driver: Driver | None = None
-        self._lock = trio.Lock()
+        #: Held while the policy changes: what was read before another change must not undo it.
+        self.changing = trio.Lock()
 
     @property
     def takes_part(self) -> bool:
@@ -95,7 +96,7 @@ class PolicyStore:
         """
         if self._driver is None or not self.takes_part:
             return "this router takes no policy: [policy] push = true permits it"
-        async with self._lock:
+        async with self.changing:
             try:
                 read = await aside(self._read, data)
             except ConfigError as error:
@@ -165,10 +166,7 @@ class PolicyStore:
                 if before is not None:
                     os.fchmod(stream.fileno(), before.st_mode & 0o7777)
             if before is not None:
-                previous = target.with_name(f"{target.name}.previous")
-                with suppress(OSError):  # another worker does the same
-                    previous.unlink(missing_ok=True)
-                    os.link(target, previous)
+                _keep(target, Path(f"{temporary}.previous"), data)
             os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -192,3 +190,13 @@ class PolicyStore:
                 refused_reason=None if refused is None else refused.reason,
             ),
         )
+
+
+def _keep(target: Path, temporary: Path, data: bytes) -> None:
+    """Keep a file beside it, as the one before. Args: data: of the new one, which another worker may have stored."""
+    with suppress(OSError):
+        os.link(target, temporary)
+        if temporary.read_bytes() != data:
+            os.replace(temporary, target.with_name(f"{target.name}.previous"))
+    with suppress(OSError):  # of two names of one file, none replaces the other
+        temporary.unlink(missing_ok=True)

@@ -295,7 +295,7 @@ class Router(LinkFactory):
 
         Args: config: as of `reload`, or a function that reads it.
         """
-        async with self._reloading:
+        async with self._reloading, self._policies.changing:
             return self._put_in_force(await aside(self._reader().read, config))
 
     def _reader(self) -> Reader:

@@ -16,7 +16,9 @@ from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.router.config.policy_file import PolicyConfig, PolicyText
 from amqpmesh.router.management.policy_upload import pieces
 from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.runtime import router as router_module
 from amqpmesh.router.runtime.policy_store import PolicyStore
+from amqpmesh.router.runtime.reload import Reloaded
 from amqpmesh.topology.authority import Authority
 from amqpmesh.topology.signed_policies import signed
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
@@ -282,6 +284,53 @@ async def test_routers_that_share_a_file_keep_the_one_before_it(world: World) ->
     assert await world.push("A", policy(2, "b")) == "OK"
     await world.until("AB", 2)
     assert world.file("A").with_name("policy.toml.previous").read_bytes() == policy(1, "a")
+
+
+@INSECURE
+async def test_routers_that_store_in_one_file_at_once_keep_the_one_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start("A")
+    await world.mesh.router("B", policy=PolicyConfig(file=world.file("A"), push=True))
+    stores = [world.mesh[each].router._policies for each in "AB"]
+    new = policy(2, "b")
+    fsync = os.fsync
+
+    def between(descriptor: int) -> None:
+        fsync(descriptor)
+        if len(stores) == 2:
+            stores.pop()._store(new)
+
+    monkeypatch.setattr(os, "fsync", between)
+    stores[0]._store(new)
+    assert len(stores) == 1
+    folder = world.file("A").parent
+    assert sorted(each.name for each in folder.iterdir()) == ["policy.toml", "policy.toml.previous"]
+    assert world.file("A").read_bytes() == new
+    assert world.file("A").with_name("policy.toml.previous").read_bytes() == policy(1, "a")
+
+
+@INSECURE
+async def test_a_policy_that_comes_while_the_file_is_read_again_stays_in_force(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start("A")
+    router = world.mesh["A"].router
+    was_read = trio.Event()
+
+    async def aside_slowly(work: Callable[..., Reloaded], *args: Any) -> Reloaded:
+        found = work(*args)
+        if isinstance(found, Reloaded):
+            was_read.set()
+            await trio.sleep(5)
+        return found
+
+    monkeypatch.setattr(router_module, "aside", aside_slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.reload_aside)
+        await was_read.wait()
+        assert await world.push("A", policy(2, "b")) == "OK"
+    assert world.version("A") == 2
 
 
 @INSECURE
