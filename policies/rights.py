@@ -51,6 +51,7 @@ class Rights:
         "_send",
         "groups",
         "limits",
+        "of_policy",
         "policy",
         "tenant",
     )
@@ -69,6 +70,8 @@ class Rights:
         self.policy = policy
         self.tenant = tenant
         self._scopes = scopes
+        #: The names of the groups that the policy has; `groups` has that of the token's scopes, too.
+        self.of_policy = tuple(each.name for each in groups)
         if scopes is not None:
             groups = (*groups, scopes.group)
         self.groups = tuple(each.name for each in groups)

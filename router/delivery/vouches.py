@@ -46,7 +46,7 @@ def vouch(context: Context, relay: Relay, lane: Lane, data: bytes) -> Mapping[Sy
     if source.lane is not None or record.listener is None or record.own or not relay.complete or len(relay.chunks) > 1:
         return {}
     peer, rights = record.peer, record.rights
-    groups = None if rights is None else rights.groups
+    groups = None if rights is None else rights.of_policy
     client = Client(peer.tenant, peer.user, groups, record.listener.manage, peer.host, peer.container_id)
     signed = context.vouching.vouch(client, lane.far, digest(data, head.bare_at))
     return {} if signed is None else {VOUCH: signed}

@@ -12,6 +12,7 @@ import trio
 
 from amqpmesh import Connection, ListenerConfig, MeshConfig, RejectedError
 from amqpmesh.router.amqp.codec.types import ULong
+from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.delivery.vouches import VOUCH
@@ -19,6 +20,7 @@ from amqpmesh.router.management.queries import query
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.message.content import Message
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
+from tests.support.data.tokens import SECRET, named_key, shared_access
 
 CERTIFIED = pytest.mark.mesh(
     certificates=30.0, membership=MeshConfig(insecure=True, hello=5.0, hold=15.0, lane_idle=1.0)
@@ -38,6 +40,11 @@ send = ["answers/${user}", "q"]
 receive = ["answers/#", "q"]
 may = ["dynamic", "container", "anonymous"]
 manage = ["read"]
+
+[[group]]
+name = "token"
+users = ["boss"]
+manage = ["write"]
 """
 
 
@@ -59,9 +66,12 @@ class World:
         """Start the routers."""
         file = self.folder / "policy.toml"
         file.write_text(POLICY)
+        secret = self.folder / "secret"
+        secret.write_bytes(SECRET)
+        key = named_key(keys=(PasswordConfig(file=secret),), scopes=("tag:monitoring", "configure:*/*"))
         for each in "ABC":
             vouch = ("A",) if each == "C" else ()
-            await self.mesh.router(each, policy=PolicyConfig(file=file, vouch=vouch))
+            await self.mesh.router(each, policy=PolicyConfig(file=file, vouch=vouch), token_keys=(key,))
         self.mesh.link("A", "B")
         self.mesh.link("B", "C")
         for each in "ABC":
@@ -134,6 +144,22 @@ async def test_a_listener_that_permits_changes_is_vouched_for(world: World) -> N
     async with world.client("A", "guest") as client:
         assert await ask(client, "C", await a_change(world, "C")) == 200
         assert await ask(client, "B", await a_change(world, "B")) == 403
+
+
+@CERTIFIED
+async def test_scopes_of_a_token_are_no_group_of_the_same_name_elsewhere(world: World) -> None:
+    listener = ListenerConfig(url="amqp://127.0.0.1:5672", name="in", sasl=("ANONYMOUS",), cbs=True)
+    world.mesh["A"].serve(CLIENTS, listener)
+    token = shared_access(world.mesh["A"].router._started().context.wall_clock() + 60)
+    properties = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "x"}
+    async with world.mesh.connect("A") as client:
+        async with client.sender("$cbs") as cbs:
+            await cbs.send(Message(token, application_properties=properties))
+        assert await ask(client, "A", query("org.amqpmesh.router")) == 200
+        assert await ask(client, "A", await a_change(world, "A")) == 403
+        with pytest.raises(RejectedError, match="not permitted"):
+            await ask(client, "C", await a_change(world, "C"))
+    assert not world.mesh.log.find("vouch not believed")
 
 
 @CERTIFIED
