@@ -63,6 +63,8 @@ class JsonWebTokens:
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in config.algorithms:
             raise TokenError("the token's algorithm is not permitted")
+        if "crit" in header or "b64" in header:  # such as a content that is signed as it is (RFC 7797), and no claims
+            raise TokenError("the token needs extensions that are not known")
         if not isinstance(key_id, str | None):
             raise TokenError("the token is malformed: kid is no text")
         _verify(token, keys.candidates(key_id, algorithm), algorithm, self._limits.size)
@@ -110,7 +112,7 @@ def _verify(token: str, keys: list[PublicKey], algorithm: str, size: int) -> Non
     from joserfc import jws
     from joserfc.errors import JoseError
 
-    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)  # extensions in `crit` are refused
+    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
     registry.max_header_length = registry.max_payload_length = size
     for each in keys:
         try:

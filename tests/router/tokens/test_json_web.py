@@ -7,6 +7,8 @@ from hmac import digest
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +169,13 @@ def test_a_header_that_asks_for_more_is_refused(header: dict[str, object]) -> No
     fields = {"alg": "RS256", "kid": "one", **header}
     _, payload, signature = bearer().split(".")
     refused(f"{put_together(fields)}.{payload}.{signature}")
+
+
+@pytest.mark.parametrize("header", [{"crit": ["b64"], "b64": False}, {"crit": []}, {"crit": ["exp"], "exp": 1}])
+def test_a_header_with_extensions_is_refused_though_it_is_signed(header: dict[str, object]) -> None:
+    signing = put_together({"alg": "RS256", "kid": "one", **header}, content())
+    signature = key("one").private_key.sign(signing.encode(), PKCS1v15(), SHA256())
+    assert "extensions" in refused(f"{signing}.{put_together(signature)}")
 
 
 def test_a_token_with_other_octets_than_were_signed_is_refused() -> None:
