@@ -1,6 +1,7 @@
 """Versions of a policy: a number in its file, and the digest of the file."""
 
 import re
+import tomllib
 from hashlib import sha256
 from typing import Final, NamedTuple, Self
 
@@ -34,9 +35,19 @@ class PolicyVersion(NamedTuple):
 
 
 def with_number(data: bytes, number: int) -> bytes:
-    """Return the octets of a policy file with another number. Args: data: of a valid file: TOML."""
+    """Return the octets of a policy file with another number.
+
+    Args: data: of a valid file: TOML. Raises: ValueError: its number is written in a way that is not found.
+    """
     line = b"version = %d" % number
     begin = _TABLE.search(data)
     head, rest = (data, b"") if begin is None else (data[: begin.start()], data[begin.start() :])
     changed, count = _KEY.subn(line, head, count=1)
-    return (changed if count else line + b"\n" + head) + rest
+    made = (changed if count else line + b"\n" + head) + rest
+    try:
+        is_right = tomllib.loads(made.decode()) == {**tomllib.loads(data.decode()), "version": number}
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ValueError("has its version at an unusual place: begin it with a line such as version = 1")
+    return made

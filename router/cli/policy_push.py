@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from amqpmesh.policies.policy_version import MAX_NUMBER, PolicyVersion, with_number
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConfigError
 from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.commands.status import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
@@ -157,7 +157,7 @@ class _Push:
         for router, requester in asked.items():
             self._patience.wait(f"an answer of {router}")
             known += [int(each["version"]) for each in await _entities(requester, TYPE)]
-        self.read = policy_of(with_number(self.read.data, max(known) + 1), self._given.file)
+        self.read = policy_of(_numbered(self.read.data, max(known) + 1, self._given.file), self._given.file)
 
     async def _upload(self, router: str, management: Requester) -> None:
         for piece in pieces(self.read.data):
@@ -240,11 +240,19 @@ def sign(given: argparse.Namespace) -> int:
         raise CommandError(f"{given.file} has no version: begin it with `version = 1`, or use --number")
     from amqpmesh.topology.signed_policies import signed  # here: the other actions need no cryptography
 
-    made = signed(with_number(data, number), authority_of(given))
+    made = signed(_numbered(data, number, given.file), authority_of(given))
     version = policy_of(made, given.file).version
     write_public(given.file, made)
     print(f"{given.file}: version {version.number}, {version.short_digest}, signed")
     return Exit.DONE
+
+
+def _numbered(data: bytes, number: int, file: Path) -> bytes:
+    """Return the octets of a policy file with another number. Raises: ConfigError: its number is not found."""
+    try:
+        return with_number(data, number)
+    except ValueError as error:
+        raise ConfigError(str(file), "version", str(error)) from None
 
 
 def _number(text: str) -> int:

@@ -133,3 +133,26 @@ def test_a_file_is_signed_in_place_and_again(command: Command, new: Path, tmp_pa
 )
 def test_another_number_changes_nothing_else(text: str, expected: str) -> None:
     assert with_number(text.encode(), 5).decode() == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"vers\\u0069on" = 1\n',
+        "group = [\n[]]\nversion = 3\n",
+        'tenant = [{ name = "a", match = [{ user = """\nversion = 7""" }] }]\n',
+    ],
+)
+def test_a_version_at_an_unusual_place_is_named_and_nothing_else_is_changed(text: str) -> None:
+    with pytest.raises(ValueError, match="unusual place"):
+        with_number(text.encode(), 5)
+
+
+def test_a_file_with_a_version_at_an_unusual_place_is_not_signed(command: Command, new: Path, tmp_path: Path) -> None:
+    assert command("ca", "init", "--directory", str(tmp_path)).status == 0
+    text = '"vers\\u0069on" = 1\n[[group]]\nname = "g"\n'
+    new.write_text(text)
+    said = command("policy", "sign", str(new), "--directory", str(tmp_path))
+    assert said.status == 2
+    assert "unusual place" in said.err
+    assert new.read_text() == text
