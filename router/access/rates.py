@@ -67,12 +67,12 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
         yield from _of(of_tenant, ("tenant", tenant), workers)
         if node is not None:
             messages, octets = of_tenant.messages_per_address, of_tenant.octets_per_address
-            yield from _pair(of_tenant, messages, octets, ("address", tenant, node.name), workers)
+            yield from _pair(of_tenant, messages, octets, ("address", tenant, node.name), workers, by_name=True)
     yield from _of(rights.limits, ("user", tenant, user), workers)
     for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
         if limits is not None:
             key = ("link", owner, tenant, user, record.peer.container_id, incoming.endpoint.name)
-            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key)
+            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, by_name=True)
 
 
 def _of(limits: Allowance, key: Hashable, workers: int) -> Iterator[Rate]:
@@ -80,9 +80,15 @@ def _of(limits: Allowance, key: Hashable, workers: int) -> Iterator[Rate]:
 
 
 def _pair(
-    limits: Allowance, messages: float | None, octets: float | None, key: Hashable, workers: int = 1
+    limits: Allowance,
+    messages: float | None,
+    octets: float | None,
+    key: Hashable,
+    workers: int = 1,
+    *,
+    by_name: bool = False,
 ) -> Iterator[Rate]:
     burst = BURST if limits.burst is None else limits.burst
     for rate, of_octets in ((messages, False), (octets, True)):
         if rate is not None:
-            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets)
+            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets, by_name)

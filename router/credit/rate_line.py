@@ -35,6 +35,10 @@ FORGOTTEN: Final = 4
 """Buckets that are looked at whether they can be forgotten, when a link comes or goes."""
 
 
+NAMES: Final = 4096
+"""Buckets of names that limit no link and are kept: a client may attach and detach links of ever other names."""
+
+
 class Rate(NamedTuple):
     """A rate that links are limited by."""
 
@@ -45,6 +49,8 @@ class Rate(NamedTuple):
     burst: float
     """Deliveries or octets that may come at once."""
     of_octets: bool
+    by_name: bool = False
+    """True if its owner is a name that clients choose: a link, or an address."""
 
 
 class RateLine:
@@ -57,6 +63,9 @@ class RateLine:
         #: gains nothing. `_unused`: these, the one that has been looked at last at the end.
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._unused: dict[TokenBucket, None] = {}
+        #: The buckets of names, and those of them that limit no link: at most `NAMES`.
+        self._by_name: set[TokenBucket] = set()
+        self._unused_names: dict[TokenBucket, None] = {}
         #: The buckets that each link waits for, in the order of the line.
         self._waiting: dict[RateMeter, list[TokenBucket]] = {}
         #: Links that this look at the line has not come to; and those that had their turn in it.
@@ -88,8 +97,10 @@ class RateLine:
         for bucket in meter.buckets:
             bucket.meters[meter] = None
             bucket.users += 1
-            self._unused.pop(bucket, None)
-        self._unused.update((bucket, None) for bucket in before if not bucket.users)
+            self._unused_of(bucket).pop(bucket, None)
+        for bucket in before:
+            if not bucket.users:
+                self._unused_of(bucket)[bucket] = None
         meter.settle(credit, now)
         self._forget_full(now)
 
@@ -98,21 +109,35 @@ class RateLine:
         burst = max(1.0, rate.burst)
         if bucket is None:
             bucket = self._buckets[rate.key] = TokenBucket(rate.key, rate.rate, burst, rate.of_octets, now)
+            if rate.by_name:
+                self._by_name.add(bucket)
         elif (bucket.rate, bucket.burst) != (rate.rate, burst):
             bucket.fill(now)
             bucket.rate, bucket.burst = rate.rate, burst
             bucket.tokens = min(bucket.tokens, burst)
         return bucket
 
+    def _unused_of(self, bucket: TokenBucket) -> dict[TokenBucket, None]:
+        return self._unused_names if bucket in self._by_name else self._unused
+
     def _forget_full(self, now: float) -> None:
-        """Forget some of the buckets that limit no link and are full."""
-        for bucket in [bucket for bucket, _ in zip(self._unused, range(FORGOTTEN), strict=False)]:
-            del self._unused[bucket]
-            bucket.fill(now)
-            if bucket.tokens >= bucket.burst:
-                del self._buckets[bucket.key]
-            else:
-                self._unused[bucket] = None
+        """Forget some of the buckets that limit no link and are full, and names beyond `NAMES`."""
+        for unused in (self._unused, self._unused_names):
+            for bucket in [bucket for bucket, _ in zip(unused, range(FORGOTTEN), strict=False)]:
+                del unused[bucket]
+                bucket.fill(now)
+                if bucket.tokens >= bucket.burst:
+                    self._forget(bucket)
+                else:
+                    unused[bucket] = None
+        while len(self._unused_names) > NAMES:
+            bucket = next(iter(self._unused_names))
+            del self._unused_names[bucket]
+            self._forget(bucket)
+
+    def _forget(self, bucket: TokenBucket) -> None:
+        del self._buckets[bucket.key]
+        self._by_name.discard(bucket)
 
     @property
     def buckets(self) -> Iterable[TokenBucket]:

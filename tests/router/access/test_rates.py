@@ -10,6 +10,7 @@ from amqpmesh.router import core
 from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.config.file import WorkerConfig
 from amqpmesh.router.context import Context
+from amqpmesh.router.credit import rate_line
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds.network import message
@@ -329,3 +330,22 @@ def test_the_reason_of_a_sender_that_waits_is_shown() -> None:
     world.go(0.5)
     links = [each for each in snapshot(world.core).links if each.direction == "incoming"]
     assert [each.reason for each in links] == [Reason.RATE]
+
+
+@pytest.mark.parametrize("limit", ["messages_per_link", "octets_per_address"])
+def test_ever_other_names_of_links_and_addresses_take_no_more_memory(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_line, "NAMES", 20)
+    world = Rated(limits(f'{limit} = "10/h", messages = "1000/s"'))
+    client = world.client()
+    for number in range(50):
+        address = f"q{number}"
+        world.receiver(address)
+        link = client.sender(address)
+        client.send(link, message(), settled=True)
+        link.detach()
+        world.run()
+    assert len(list(world.core.context.rates.buckets)) <= 20 + 2
+    assert any("tenant" in str(each.key) for each in world.core.context.rates.buckets)
+    world.leave()
