@@ -11,8 +11,6 @@ from amqpmesh.router.access.needs import is_of_dynamic_node
 from amqpmesh.router.access.rights import lack
 from amqpmesh.router.delivery.vouches import VOUCH, digest
 from amqpmesh.router.kernel import read_head
-from amqpmesh.topology.signing import UntrustedError
-from amqpmesh.topology.workers import covers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +64,9 @@ def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: byte
     head = read_head(request, complete=True)
     if data is None or head is None or context.vouching is None:
         return None
+    from amqpmesh.topology.signing import UntrustedError  # a router of no mesh does not load the topology
+    from amqpmesh.topology.workers import covers
+
     try:
         if not isinstance(data, bytes):
             raise UntrustedError("no octets")

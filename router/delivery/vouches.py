@@ -13,7 +13,6 @@ from amqpmesh.policies.access import VOUCHED
 from amqpmesh.policies.annotations import MESH_PREFIX
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.topology.vouching import Client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +44,8 @@ def vouch(context: Context, relay: Relay, lane: Lane, data: bytes) -> Mapping[Sy
     record = source.connection
     if source.lane is not None or record.listener is None or record.own or not relay.complete or len(relay.chunks) > 1:
         return {}
+    from amqpmesh.topology.vouching import Client  # a router of no mesh does not load the topology
+
     peer, rights = record.peer, record.rights
     groups = None if rights is None else rights.of_policy
     client = Client(peer.tenant, peer.user, groups, record.listener.manage, peer.host, peer.container_id)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-
 from amqpmesh.router.amqp.errors import CommandError
 
 CLIENT_CERTIFICATE: Mapping[str, ssl.VerifyMode] = {
@@ -146,16 +144,23 @@ def _load_own(context: ssl.SSLContext, certificate: Path, key: Path, password: s
 
 
 class RevocationLists:
-    """The certificate revocation lists of a file (RFC 5280), for connections whose handshake is over."""
+    """The certificate revocation lists of a file (RFC 5280), for connections whose handshake is over.
+
+    The import of cryptography takes some tens of milliseconds, which a router without such a file does not spend.
+    """
 
     def __init__(self, file: Path) -> None:
         """Args: file: PEM, one list or several. Raises: OSError, ValueError: it cannot be read, or holds no list."""
+        from cryptography import x509
+
         begin = b"-----BEGIN X509 CRL-----"
         _, *parts = file.read_bytes().split(begin)
         self._lists = [x509.load_pem_x509_crl(begin + part) for part in parts]
 
     def has(self, certificate: bytes) -> bool:
         """Tell whether a verified certificate is revoked. Args: certificate: DER."""
+        from cryptography import x509
+
         shown = x509.load_der_x509_certificate(certificate)
         return any(
             each.issuer == shown.issuer
