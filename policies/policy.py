@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.exports import NO_EXPORTS
+from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.peer_index import PeerIndex
 from amqpmesh.policies.rights import Rights
 from amqpmesh.policies.scopes import ScopeRights
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.access import Peer
     from amqpmesh.policies.exports import Exports
     from amqpmesh.policies.groups import Group
+    from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.tenants import Tenant
 
 
@@ -61,6 +63,11 @@ class Policy:
     def has_tenant(self, key: str) -> bool:
         """Tell whether there is a tenant. Args: key: as of `Tenant.key`."""
         return key in self._by_key
+
+    def limits_of(self, key: str) -> Allowance:
+        """Return the limits of a tenant. Args: key: as of `Tenant.key`."""
+        tenant = self._by_key.get(key)
+        return UNLIMITED if tenant is None else tenant.limits
 
     def admit(self, peer: Peer) -> Admitted | None:
         """Return a peer with its tenant and its rights; None: it is in no tenant.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.credit.rate_line import RateLine
+from amqpmesh.router.credit.rate_line import RateLines
 from amqpmesh.router.incremental import Chores
 from amqpmesh.router.kernel import KernelRouter, count_relayed
 from amqpmesh.router.logs.event_log import EventLog
@@ -92,7 +92,8 @@ class Context:
         #: Attached links by their names, so that a second attach finds the first (§2.6.1).
         self.link_names = LinkNames()
         #: Links that wait for a rate.
-        self.rates = RateLine(lambda at: self.schedule(at, self.give_turns))
+        self.rates = RateLines(self._wake_rates)
+        self._turns: Errand | None = None
         self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
         #: An address pattern makes messages expire by the wall clock.
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
@@ -185,6 +186,11 @@ class Context:
     def cancel(self, errand: Errand) -> None:
         """Drop an action that was scheduled; do nothing if it is done."""
         self.timers.cancel(errand)
+
+    def _wake_rates(self, at: float) -> None:
+        if self._turns is not None:
+            self.cancel(self._turns)
+        self._turns = self.schedule(at, self.give_turns)
 
     def set_timer(self, owner: ConnectionRecord | Node, deadline: float | None) -> None:
         """Have `owner` looked at by `deadline`. If it has an earlier timer, that one is kept."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.limits import BURST
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.credit.rate_line import Rate
+from amqpmesh.router.credit.rate_line import Rate, RateLine
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
+
+ANSWER: Final = 1.0
+"""Seconds for the answer of a sender without an address that is asked to return credit; a pool waits by itself."""
 
 
 def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None) -> None:
@@ -30,8 +34,10 @@ def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None)
     if meter is None:
         if not rates:
             return
-        meter = sink.meter = flow_state.meter = RateMeter(flow_state, context.rates)
-    context.rates.limit(meter, rates, sink.granted, context.now)
+        meter = sink.meter = flow_state.meter = RateMeter(flow_state, context.rates.of(incoming.connection.peer.tenant))
+    line = meter.line
+    assert isinstance(line, RateLine)
+    line.limit(meter, rates, sink.granted, context.now)
     if not rates:
         sink.meter = flow_state.meter = None
     _resume(context, incoming)
@@ -46,8 +52,18 @@ def give_turns(context: Context) -> None:
     for meter in context.rates.holders():
         incoming = meter.link.record
         assert isinstance(incoming, IncomingLink)
+        meter.settle(incoming.credit_sink.granted, context.now)  # a pool may have taken back what was not returned
         if incoming.pool.reclaim_unused(incoming.credit_sink, context.now):
             context.touch_input(incoming)
+            if isinstance(incoming.pool, FixedCredit):
+                context.schedule(context.now + ANSWER, partial(_end_drain, context, incoming))
+
+
+def _end_drain(context: Context, incoming: IncomingLink) -> None:
+    """Take back the credit of a sender without an address that has not answered a drain."""
+    if isinstance(incoming.pool, FixedCredit):
+        incoming.pool.end_drain(incoming.credit_sink)
+        context.touched_windows[incoming.pool] = None
 
 
 def _resume(context: Context, incoming: IncomingLink) -> None:
@@ -65,9 +81,10 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
     of_tenant = None if rights.tenant is None else rights.tenant.limits
     if of_tenant is not None:
         yield from _of(of_tenant, ("tenant", tenant), workers)
-        if node is not None:
-            messages, octets = of_tenant.messages_per_address, of_tenant.octets_per_address
-            yield from _pair(of_tenant, messages, octets, ("address", tenant, node.name), workers, by_name=True)
+    if node is not None:  # of the tenant or, if it imports the address, of another one
+        of_owner = rights.policy.limits_of(node.tenant)
+        messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
+        yield from _pair(of_owner, messages, octets, ("address", node.tenant, node.name), workers, by_name=True)
     yield from _of(rights.limits, ("user", tenant, user), workers)
     for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
         if limits is not None:

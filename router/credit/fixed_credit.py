@@ -116,6 +116,12 @@ class FixedCredit:
         self._asked.append(sink)
         return True
 
+    def end_drain(self, sink: CreditSink) -> None:
+        """Stop waiting for the answer to a drain: no answer counts as consent, as in a pool."""
+        if sink in self._inputs and sink.draining:
+            sink.granted = 0
+            self._low[sink] = None
+
     def grants(self, now: float) -> list[Grant]:
         """Return the flows to send now, at most one per sink. The router calls this once after each batch of events."""
         flows = [Grant(sink, sink.announce(), True, False) for sink in self._asked]

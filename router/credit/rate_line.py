@@ -1,32 +1,37 @@
-"""The line of links that wait for a rate, and their turns: each gets an equal part of what a bucket has meanwhile.
+"""The lines of links that wait for a rate, and their turns: each gets an equal part of what a bucket has meanwhile.
 
 A link waits if a bucket of its meter has not enough for one delivery, or if others wait for the same bucket. It gets no
-credit while it waits. All links of a router stand in one line. From time to time the line is looked at from its
-beginning: a link whose buckets all have something has its turn. One timer serves all, while links wait.
+credit while it waits. All links of a tenant stand in one line, and no bucket limits links of two tenants. From time to
+time a line is looked at from its beginning: a link whose buckets all have something has its turn. One timer serves all
+lines, while links wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.kernel import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable
 
     from amqpmesh.router.kernel import RateMeter
 
 INTERVAL: Final = 0.02
-"""Seconds between two looks at the line at least. Credit for a rate of thousands in a second comes in pieces as large
-as the rate allows in this time: each piece costs a turn of the router."""
+"""Seconds between two looks at a line at least. Credit for a rate of thousands in a second comes in pieces as large as
+the rate allows in this time: each piece costs a turn of the router."""
 
 EACH: Final = 20e-6
-"""Seconds by which the interval is longer for each link in a long line: a look at it takes a small part of the time."""
+"""Seconds by which the interval is longer for each link in a long line, times the number of lines: looks take a small
+part of the time, and a long line does not make a short one wait."""
 
 AT_ONCE: Final = 500
 """Links that are looked at in one turn."""
 
+PAUSE: Final = 0.001
+"""Seconds after which a look goes on that was too long for one turn: others are served meanwhile."""
 
 HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""
@@ -53,11 +58,11 @@ class Rate(NamedTuple):
     """True if its owner is a name that clients choose: a link, or an address."""
 
 
-class RateLine:
-    """The links of a router that wait for a rate."""
+class RateLines:
+    """The buckets of a router's rates, and the links that wait for them."""
 
     def __init__(self, wake: Callable[[float], object]) -> None:
-        """Args: wake: has `turns` called at a time, seconds; it may be called more often than that."""
+        """Args: wake: has `turns` called at a time, seconds, and no more at the time that was asked for before."""
         self._wake = wake
         #: By their keys. A bucket that limits no link any more is kept until it is full: a link that is attached anew
         #: gains nothing. `_unused`: these, the one that has been looked at last at the end.
@@ -66,26 +71,76 @@ class RateLine:
         #: The buckets of names, and those of them that limit no link: at most `NAMES`.
         self._by_name: set[TokenBucket] = set()
         self._unused_names: dict[TokenBucket, None] = {}
-        #: The buckets that each link waits for, in the order of the line.
-        self._waiting: dict[RateMeter, list[TokenBucket]] = {}
-        #: Links that this look at the line has not come to; and those that had their turn in it.
-        self._left: deque[RateMeter] = deque()
-        self._called: list[RateMeter] = []
+        #: By the tenants that have had a rate; and those in which links wait.
+        self._lines: dict[str, RateLine] = {}
+        self._active: dict[RateLine, None] = {}
         self._due: float | None = None
         #: Buckets that links wait for, and all tokens of which other links hold.
         self._used_up: dict[TokenBucket, None] = {}
 
     def __len__(self) -> int:
         """Return how many links wait."""
-        return len(self._waiting)
+        return sum(len(line) for line in self._active)
 
-    def __iter__(self) -> Iterator[RateMeter]:
-        """Return the links that wait, the one that came first at the beginning."""
-        return iter(self._waiting)
+    @property
+    def buckets(self) -> Iterable[TokenBucket]:
+        """Return all buckets."""
+        return self._buckets.values()
+
+    def of(self, tenant: str) -> RateLine:
+        """Return the line of a tenant. Args: tenant: its key."""
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = RateLine(self)
+        return line
+
+    def turns(self, now: float) -> list[RateMeter]:
+        """Return the links that may be granted credit now: each as much as its `quota`."""
+        if self._due is None or now < self._due:
+            return []
+        self._due = None
+        due = [line for line in self._active if line.due <= now]
+        called: list[RateMeter] = []
+        for line in due:
+            called += line.look(max(1, AT_ONCE // len(due)), now, self._used_up)
+            del self._active[line]
+            if line:
+                self._active[line] = None  # another one comes first the next time
+        if self._active:
+            self._set(min(line.due for line in self._active))
+        return called
+
+    def holders(self) -> list[RateMeter]:
+        """Return links that hold more of a bucket than an equal part, while others wait and no tokens come any more.
+
+        They got them while there were fewer links.
+        """
+        found = []
+        for bucket in self._used_up:
+            for meter in [meter for meter, _ in zip(bucket.meters, range(HOLDERS), strict=False)]:
+                bucket.meters[meter] = bucket.meters.pop(meter)  # others are looked at the next time
+                if meter.spent[meter.buckets.index(bucket)] * bucket.users > bucket.burst:
+                    found.append(meter)
+        self._used_up.clear()
+        return found
+
+    def enter(self, line: RateLine) -> None:
+        """Have a line looked at when it is due."""
+        self._active[line] = None
+        self._set(line.due)
+
+    @property
+    def each(self) -> float:
+        """The seconds by which the interval of a line is longer for each of its links."""
+        return EACH * len(self._active)
+
+    def _set(self, at: float) -> None:
+        if self._due is None or at < self._due:
+            self._due = at
+            self._wake(at)
 
     def limit(self, meter: RateMeter, rates: Iterable[Rate], credit: int, now: float) -> None:
         """Have a link limited by some rates, and by no other ones any more. Args: credit: that it has."""
-        self.leave(meter)
         meter.settle(0, now)
         before = meter.buckets
         meter.buckets = [self._bucket(each, now) for each in rates]
@@ -139,10 +194,29 @@ class RateLine:
         del self._buckets[bucket.key]
         self._by_name.discard(bucket)
 
-    @property
-    def buckets(self) -> Iterable[TokenBucket]:
-        """Return all buckets."""
-        return self._buckets.values()
+
+class RateLine:
+    """The links of one tenant that wait for a rate."""
+
+    def __init__(self, lines: RateLines) -> None:
+        self._lines = lines
+        #: The buckets that each link waits for, in the order of the line.
+        self._waiting: dict[RateMeter, list[TokenBucket]] = {}
+        #: Links that this look at the line has not come to; and those that had their turn in it.
+        self._left: deque[RateMeter] = deque()
+        self._called: list[RateMeter] = []
+        self.due = inf
+        """The time of the next look, seconds."""
+        self._soonest = inf  # when the first link of those that this look has come to can have its turn
+
+    def __len__(self) -> int:
+        """Return how many links wait."""
+        return len(self._waiting)
+
+    def limit(self, meter: RateMeter, rates: Iterable[Rate], credit: int, now: float) -> None:
+        """Have a link limited by some rates, and by no other ones any more. Args: credit: that it has."""
+        self.leave(meter)
+        self._lines.limit(meter, rates, credit, now)
 
     def short(self, meter: RateMeter) -> list[TokenBucket]:
         """Return the buckets that a link waits for; none: it does not wait."""
@@ -159,7 +233,10 @@ class RateLine:
             self._waiting[meter] = short
             for each in short:
                 each.waiting += 1
-            self._set(now + max(INTERVAL, self._need(meter, short)))
+            self._expect(meter, short, now)
+            if not self._left:
+                self.due = min(self.due, max(now + self._interval, self._soonest))
+            self._lines.enter(self)
 
     def leave(self, meter: RateMeter) -> None:
         """Take a link out of the line, if it waits."""
@@ -168,44 +245,33 @@ class RateLine:
         for each in short or ():
             each.waiting -= 1
 
-    def turns(self, now: float) -> list[RateMeter]:
-        """Return the links that may be granted credit now: each as much as its `quota`."""
-        if self._due is None or now < self._due:
-            return []
-        self._due = None
+    def look(self, most: int, now: float, used_up: dict[TokenBucket, None]) -> list[RateMeter]:
+        """Go on with a look at the line, or begin one. Returns: the links whose turn it is.
+
+        Args: most: links to look at now. used_up: buckets are added that links wait for, and others hold.
+        """
         for meter in self._called:
             meter.quota = -1
         self._called = []
         if not self._left:
             self._left.extend(self._waiting)
+            self._soonest = inf
         #: What is left of each bucket in this turn.
         tokens: dict[TokenBucket, float] = {}
-        for _ in range(min(AT_ONCE, len(self._left))):
+        for _ in range(min(most, len(self._left))):
             meter = self._left.popleft()
-            if meter.waits and self._call(meter, tokens, now):
+            if meter.waits and self._call(meter, tokens, now, used_up):
                 self._called.append(meter)
-        if self._left:
-            self._set(now)
-        elif self._waiting:
-            need = min(self._need(meter, short) for meter, short in self._waiting.items())
-            self._set(now + max(INTERVAL, EACH * len(self._waiting), need))
+        self.due = now + PAUSE if self._left else max(now + self._interval, self._soonest)
         return self._called
 
-    def holders(self) -> list[RateMeter]:
-        """Return links that hold more of a bucket than an equal part, while others wait and no tokens come any more.
+    @property
+    def _interval(self) -> float:
+        return max(INTERVAL, self._lines.each * len(self._waiting))
 
-        They got them while there were fewer links.
-        """
-        found = []
-        for bucket in self._used_up:
-            for meter in [meter for meter, _ in zip(bucket.meters, range(HOLDERS), strict=False)]:
-                bucket.meters[meter] = bucket.meters.pop(meter)  # others are looked at the next time
-                if meter.spent[meter.buckets.index(bucket)] * bucket.users > bucket.burst:
-                    found.append(meter)
-        self._used_up.clear()
-        return found
-
-    def _call(self, meter: RateMeter, tokens: dict[TokenBucket, float], now: float) -> bool:
+    def _call(
+        self, meter: RateMeter, tokens: dict[TokenBucket, float], now: float, used_up: dict[TokenBucket, None]
+    ) -> bool:
         """Give a link its turn, if all its buckets have something. Returns: whether they have."""
         short = self._waiting[meter]
         quota: int | None = None
@@ -221,7 +287,8 @@ class RateLine:
                 most = max(1, most // bucket.waiting)
             quota = most if quota is None else min(quota, most)
         if quota == 0:
-            self._used_up.update((bucket, None) for bucket in short if bucket.burst - bucket.held < 1)
+            used_up.update((bucket, None) for bucket in short if bucket.burst - bucket.held < 1)
+            self._expect(meter, short, now)
             return False
         self.leave(meter)
         meter.quota = quota or 1
@@ -229,16 +296,10 @@ class RateLine:
             tokens[bucket] -= meter.quota * (meter.size if bucket.of_octets else 1)
         return True
 
-    @staticmethod
-    def _need(meter: RateMeter, short: list[TokenBucket]) -> float:
-        """Return the seconds until a link can have its turn, if nobody else takes what comes meanwhile."""
+    def _expect(self, meter: RateMeter, short: list[TokenBucket], now: float) -> None:
+        """Note when a link can have its turn, if no other link takes what comes meanwhile."""
         need = 0.0
         for bucket in short:
             unit = min(meter.size, bucket.burst - bucket.held) if bucket.of_octets else 1.0
             need = max(need, (unit - bucket.tokens) / bucket.rate)
-        return need
-
-    def _set(self, at: float) -> None:
-        if self._due is None or at < self._due:
-            self._due = at
-            self._wake(at)
+        self._soonest = min(self._soonest, now + need)

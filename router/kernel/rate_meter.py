@@ -102,6 +102,10 @@ class RateMeter:
                 spent -= unit
             bucket.held += spent - self.held[at]
             self.held[at] = spent
+            # Such deliveries may come back all at once.
+            free = bucket.burst - bucket.held
+            if bucket.tokens > free > 0:
+                bucket.tokens = free
 
     def room(self, credit: int, now: float) -> int:
         """Return how many deliveries may be granted beyond `credit`. Links that wait for the same tokens come first.

@@ -492,7 +492,7 @@ cdef class RateMeter:
     cdef public long deliveries, octets, part, quota
     cdef public double size
     cdef public bint waits
-    @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double)
+    @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double, free=double)
     cpdef bint settle(self, long credit, double now) except -1
     @cython.locals(room=long, at=Py_ssize_t, bucket=TokenBucket)
     cpdef long room(self, long credit, double now) except -1

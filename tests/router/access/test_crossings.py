@@ -511,3 +511,21 @@ def test_links_within_the_process_import_and_end_as_all_of_their_tenant() -> Non
     assert refusal(inside, inside.sender("shop/q")) == UNAUTHORIZED
     world.change(policy(operator="", shop=offer))
     assert [refusal(inside, each) for each in links] == [UNAUTHORIZED, None]
+
+
+def test_the_rate_of_an_address_is_of_its_owner_and_limits_importers_together_with_the_owners_own_clients() -> None:
+    world = Tenants(
+        "A",
+        (),
+        a='exports = [{ pattern = "q", to = "b", as = "a/q", may = ["send"] }]\n'
+        'limits = { messages_per_address = "10/s" }',
+        b='imports = [{ from = "a", pattern = "a/q" }]\nlimits = { messages_per_address = "40/s" }',
+    )
+    for tenant in ("a", "b"):
+        world.client(tenant).receiver("q", credit=500)
+    assert world.client("b").sender("q").credit == 40, "an address of the same name"
+    importing = world.client("b").sender("a/q")
+    assert importing.credit == 10
+    assert world.client("a").sender("q").credit == 0
+    world.mesh.advance(2.0)
+    assert importing.credit <= 1, "it was asked to return what it does not use"

@@ -212,6 +212,23 @@ def test_an_anonymous_sender_gives_back_what_it_does_not_use() -> None:
     assert idle.credit <= 30
 
 
+@pytest.mark.parametrize("address", ["q", None])
+def test_a_sender_that_does_not_answer_a_drain_loses_what_it_does_not_use(address: str | None) -> None:
+    world = Rated(limits('messages = "60/s"'))
+    world.receiver("q")
+    client = world.client()
+    client.drains = False
+    idle = world.sender(address, message(to="q"), client=client)
+    assert idle.credit == 60
+    busy = world.sender("q")
+    world.go(3.0, [busy])
+    before = world.sent[busy]
+    world.go(1.0, [busy])
+    assert world.sent[busy] - before == 60
+    world.go(0.0)
+    assert world.sent[idle] > 0, "it goes on as others do"
+
+
 def test_detached_links_pay_back_what_they_have_not_used_and_a_new_link_gains_nothing() -> None:
     world = Rated(limits('messages = "100/s"'))
     world.receiver("q")
