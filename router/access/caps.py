@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.memory_pressure import nodes
-from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.model.usage import RECEIVER, SENDER, Full, Kind, Owner, move_account
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.usage import Member
 
 _DESCRIPTIONS: Final = {
@@ -154,12 +155,19 @@ def make_node(context: Context, record: ConnectionRecord) -> None:
             _refuse(context, full)
 
 
-def unsettled(context: Context, record: ConnectionRecord, most: int) -> int | None:
+def unsettled(
+    context: Context, record: ConnectionRecord, most: int, robbed: Iterable[IncomingLink | OutgoingLink]
+) -> int | None:
     """Return how many deliveries a new receiver may have unsettled; None: no limit says it.
 
-    Args: most: of its address. Raises: RefusedError: the other receivers may have all that the limit allows.
+    Args: most: of its address. robbed: links of its name, which end at once: it takes over what they may have.
+    Raises: RefusedError: the other receivers may have all that the limit allows.
     """
-    leased = None if record.usage is None else record.usage.lease(most)
+    leased = None
+    if record.usage is not None:
+        members = [(each, each.connection.usage) for each in robbed if isinstance(each, OutgoingLink)]
+        freed = sum(member.leases.get(each, 0) for each, member in members if member is not None)
+        leased = record.usage.lease(most, freed)
     if leased == 0:
         context.limited += 1
         description = "too many unsettled deliveries"

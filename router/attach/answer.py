@@ -119,8 +119,8 @@ class Attaching:
                 _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
-            replaces = any(_is_robbed(record, claim, each) for each in self._context.link_names.having(key))
-            caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=replaces)
+            robbed = [each for each in self._context.link_names.having(key) if _is_robbed(record, claim, each)]
+            caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
                 resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
@@ -130,7 +130,7 @@ class Attaching:
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, attach)
             else:
                 assert isinstance(endpoint, Sender)
-                link = self._consumer(record, endpoint, attach)
+                link = self._consumer(record, endpoint, attach, robbed)
         except (RefusedError, ProtocolError) as refusal:
             if is_counted:
                 caps.give_back(record, sends=isinstance(endpoint, Receiver))
@@ -279,7 +279,13 @@ class Attaching:
 
     # ---------------------------------------------------------------------------------------------------- consumers
 
-    def _consumer(self, record: ConnectionRecord, endpoint: Sender, attach: Attach) -> OutgoingLink:
+    def _consumer(
+        self,
+        record: ConnectionRecord,
+        endpoint: Sender,
+        attach: Attach,
+        robbed: list[IncomingLink | OutgoingLink],
+    ) -> OutgoingLink:
         context = self._context
         source = attach.source
         if source is None:
@@ -313,7 +319,7 @@ class Attaching:
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
-        most = caps.unsettled(context, record, node.config.max_unsettled)
+        most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
         end_undecided(context, record, endpoint, attach)
         endpoint.attach(
             source=Source(

@@ -224,14 +224,14 @@ class Member:
             self.tenant.release(kind)
             self.user.release(kind)
 
-    def lease(self, most: int) -> int | None:
+    def lease(self, most: int, freed: int = 0) -> int | None:
         """Return how many deliveries one more receiver may have unsettled; None: no limit says it; 0: none are left.
 
-        Args: most: of its own limit.
+        Args: most: of its own limit. freed: deliveries that receivers of the same user give up for it.
         """
         usages = [each for each in (self.tenant, self.user) if each.allowance.unsettled is not None]
         for usage in usages:
-            most = min(most, self._table.part_of(usage))
+            most = min(most, self._table.part_of(usage, freed))
             if most <= 0:
                 usage.starved += 1
                 return 0
@@ -352,14 +352,14 @@ class UsageTable:
         unsettled = usage.allowance.unsettled
         return None if unsettled is None else max(1, unsettled // self._workers)
 
-    def part_of(self, usage: Usage) -> int:
-        """Return the part of these that one more receiver may have.
+    def part_of(self, usage: Usage, freed: int = 0) -> int:
+        """Return the part of these that one more receiver may have. Args: freed: see `Member.lease`.
 
         With a limit of receivers, all get the same. Without one, each gets a part of what the others have left.
         """
         most, receivers = self.unsettled_of(usage), usage.caps[Kind.RECEIVERS]
         assert most is not None
-        left = most - usage.leased
+        left = most - usage.leased + freed
         part = most * self._workers // receivers if receivers else left // LEASE
         return min(left, max(1, part))
 

@@ -346,6 +346,22 @@ def test_receivers_divide_the_deliveries_that_may_be_unsettled(limits: str, part
     assert unsettled() == {"u": 0, "v": 0}
 
 
+@pytest.mark.parametrize("limits", ["unsettled = 8, receivers = 1", "unsettled = 1"])
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_link_that_takes_the_place_of_another_takes_over_what_may_be_unsettled(limits: str, is_other: bool) -> None:
+    world = network(user=limits, theft_wait=0.0)
+    client = world.client("c", user="u", hostname="a")
+    first = client.receiver("q", name="n")
+    later = world.client("c", user="u", hostname="a") if is_other else client
+    second = later.receiver("q", name="n", session=later.engine.begin())
+    assert second.is_attached
+    assert not first.is_attached, "it is stolen"
+    (used,) = [each.used for each in snapshot(world.core).limits if each.limit == "unsettled"]
+    assert used == (8 if "receivers" in limits else 1)
+    second.detach()
+    world.leave()
+
+
 def test_a_receiver_for_which_nothing_is_left_is_refused() -> None:
     world = network("unsettled = 2")
     client = world.client(user="u", hostname="a")
