@@ -21,6 +21,7 @@ LIGHT: Final = 5_000
 """Iterations of hashing that take as long as the way to a thread and back: some 2 ms."""
 
 _THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh password threads")
+_FILE_THREAD: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh file thread")
 
 
 async def do(work: Work) -> None:
@@ -29,22 +30,27 @@ async def do(work: Work) -> None:
     if work.iterations <= LIGHT or environment() is not REAL:
         work.do()
     else:
-        await trio.to_thread.run_sync(work.do, abandon_on_cancel=True, limiter=_threads())
+        await trio.to_thread.run_sync(
+            work.do, abandon_on_cancel=True, limiter=_limiter(_THREADS, max(1, (os.cpu_count() or 1) - 1))
+        )
 
 
 async def aside(work: Callable[[T], R], given: T) -> R:
-    """Do work in a thread, and return its result. Raises: its error."""
+    """Do work in a thread, and return its result. Raises: its error.
+
+    One such thread works at a time, beside those of logins: a policy with thousands of tenants takes seconds.
+    """
     if environment() is not REAL:  # as above
         await trio.lowlevel.checkpoint()
         return work(given)
-    return await trio.to_thread.run_sync(work, given, limiter=_threads())
+    return await trio.to_thread.run_sync(work, given, limiter=_limiter(_FILE_THREAD, 1))
 
 
-def _threads() -> trio.CapacityLimiter:
-    """Return the limiter of this Trio run; it leaves one processor free for relaying."""
+def _limiter(variable: trio.lowlevel.RunVar[trio.CapacityLimiter], threads: int) -> trio.CapacityLimiter:
+    """Return a limiter of this Trio run. Args: threads: at most."""
     try:
-        return _THREADS.get()
+        return variable.get()
     except LookupError:
-        limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) - 1))
-        _THREADS.set(limiter)
+        limiter = trio.CapacityLimiter(threads)
+        variable.set(limiter)
         return limiter
