@@ -60,6 +60,10 @@ class Policy:
         )
         self._rights: WeakValueDictionary[tuple[object, ...], Rights] = WeakValueDictionary()
 
+    def group(self, tenant: str, name: str) -> Group | None:
+        """Return a group of a tenant by its name. Args: tenant: as of `Tenant.key`."""
+        return self._by_name.get((tenant, name))
+
     def has_tenant(self, key: str) -> bool:
         """Tell whether there is a tenant. Args: key: as of `Tenant.key`."""
         return key in self._by_key

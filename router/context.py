@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
+    from amqpmesh.router.audit.trail import AuditTrail
     from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.config.listener import ListenerConfig
     from amqpmesh.router.config.users import Users
@@ -70,6 +71,8 @@ class Context:
         self.now = now
         self.started_at = now
         self.log = EventLog("amqpmesh.router")
+        #: The audit log; None: there is none.
+        self.audit: AuditTrail | None = None
         #: The recorder of telemetry; None: nothing is recorded.
         self.recording: Recording | None = None
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.attach.answer import Attaching
+    from amqpmesh.router.audit.trail import AuditTrail
     from amqpmesh.router.containers.container_links import Containers
     from amqpmesh.router.context import Context
     from amqpmesh.router.logins import Logins
@@ -77,6 +78,20 @@ class Handlers:
             self.mesh.lost(record)
         self.containers.lost(record)
         tokens.end(self._context, record)
+        if self._context.audit is not None and record.engine.remote is not None:
+            self._audit_end(self._context.audit, record)
+
+    def _audit_end(self, audit: AuditTrail, record: ConnectionRecord) -> None:
+        closed = record.closed  # None: the router has closed it, and the line before says why
+        error = None if closed is None else closed.error
+        audit.of(
+            "connection closed",
+            record,
+            by="peer" if closed is not None and closed.by_peer else "router",
+            seconds=round(self._context.now - record.connected_at, 3),
+            condition=None if error is None else error.condition,
+            reason=None if error is None else error.description,
+        )
 
     def _cannot_answer(
         self, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
@@ -156,12 +171,16 @@ class Handlers:
                 user=record.peer.user,
                 connector=record.peer.connector or None,
             )
+            if self._context.audit is not None:
+                self._context.audit.of("connection opened", record)
 
     def _redirect(self, record: ConnectionRecord, place: Redirect) -> None:
         """Close a connection with a redirect (§2.8.16)."""
         self._context.log.info(
             "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
         )
+        if self._context.audit is not None:
+            self._context.audit.of("connection redirected", record)
         error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
         close_connection(self._context, record, error)
 
@@ -244,7 +263,7 @@ class Handlers:
             token_links.answer_attach(self._context, record, event)
         except RefusedError as refusal:
             event.link.refuse(refusal.error)
-            self.attaching.refused(record, event.link, refusal.error, refusal.reason)
+            self.attaching.refused(record, event.link, refusal.error, refusal)
 
     def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
         endpoint = event.link

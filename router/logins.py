@@ -44,6 +44,8 @@ class Logins:
     def accepted(self, record: ConnectionRecord) -> None:
         """Log that the peer of a connection has logged in."""
         user = record.engine.user
+        if self._context.audit is not None:
+            self._context.audit.of("logged in", record, user=user, mechanism=_mechanism(record))
         if not record.own and self._has_line(record.host, user):
             self._log.info(
                 "logged in",
@@ -55,6 +57,10 @@ class Logins:
 
     def refused(self, record: ConnectionRecord, user: str | None, reason: str) -> None:
         """Log that the peer of a connection was refused. Args: user: the name that it gave, if it came so far."""
+        if self._context.audit is not None:
+            self._context.audit.of(
+                "authentication failed", record, user=user, reason=reason, mechanism=_mechanism(record)
+            )
         if self._has_line(record.host, user, refused=True):
             self._log.warning(
                 "authentication failed",
@@ -67,6 +73,8 @@ class Logins:
 
     def not_secured(self, host: str, reason: str) -> None:
         """Log that a TLS handshake failed, before there was a connection or a user."""
+        if self._context.audit is not None:
+            self._context.audit.of_host("TLS handshake failed", host, reason=reason)
         if self._has_line(host, None, refused=True):
             self._log.warning("TLS handshake failed", peer=host, reason=reason)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.limits import UNLIMITED
+from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -126,6 +127,8 @@ def begin(context: Context, record: ConnectionRecord, session: Session) -> Error
         return None
     context.limited += 1
     context.log.info("session refused", connection=record.number, peer=record.host, reason=full.reason)
+    if context.audit is not None:
+        context.audit.of("session refused", record, reason=full.reason, rule=rule_of(record, full))
     return error_of(full)
 
 
@@ -138,7 +141,7 @@ def attach(context: Context, record: ConnectionRecord, *, sends: bool, replaces:
     if record.usage is not None:
         full = record.usage.take(*(SENDER if sends else RECEIVER), forced=replaces)
         if full is not None:
-            _refuse(context, full)
+            _refuse(context, record, full)
 
 
 def give_back(record: ConnectionRecord, *, sends: bool) -> None:
@@ -152,7 +155,7 @@ def make_node(context: Context, record: ConnectionRecord) -> None:
     if record.usage is not None:
         full = record.usage.take(Kind.DYNAMIC)
         if full is not None:
-            _refuse(context, full)
+            _refuse(context, record, full)
 
 
 def unsettled(
@@ -171,7 +174,8 @@ def unsettled(
     if leased == 0:
         context.limited += 1
         description = "too many unsettled deliveries"
-        raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description, reason="limit reached: unsettled")
+        reason, rule = "limit reached: unsettled", {"limit": "unsettled"}
+        raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description, reason=reason, rule=rule)
     return leased
 
 
@@ -210,9 +214,32 @@ def error_of(full: Full) -> Error:
     return Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=_DESCRIPTIONS[full.kind])
 
 
-def _refuse(context: Context, full: Full) -> None:
+def rule_of(record: ConnectionRecord, full: Full) -> dict[str, object]:
+    """Return the fields of the audit log on a limit: its name and value, whose it is, and its line of the policy."""
+    rule: dict[str, object] = {"limit": full.limit, "allowed": full.allowed, "of": full.whose}
+    if full.usage.owner.user is None:
+        return {**rule, "line": f'limits.{full.limit} of tenant "{full.usage.owner.tenant or OPERATOR}"'}
+    if record.rights is None:
+        return rule
+    # The widest limit of all groups of the peer counts.
+    policy = record.rights.policy
+    groups = (policy.group(full.usage.owner.tenant, name) for name in record.rights.groups)
+    lines = (
+        f'{group.key}.limits.{full.limit} of group "{group.name}"'
+        for group in groups
+        if group is not None and getattr(group.limits, full.limit) == full.allowed
+    )
+    return {**rule, "line": next(lines, None)}
+
+
+def _refuse(context: Context, record: ConnectionRecord, full: Full) -> None:
     context.limited += 1
-    raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, _DESCRIPTIONS[full.kind], reason=full.reason)
+    raise RefusedError(
+        AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+        _DESCRIPTIONS[full.kind],
+        reason=full.reason,
+        rule=rule_of(record, full) if context.audit is not None else None,
+    )
 
 
 def _kinds(link: IncomingLink | OutgoingLink) -> tuple[Kind, ...]:

@@ -114,6 +114,8 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights |
                 link=link.endpoint.name,
                 reason=f"{reason} any more",
             )
+            if context.audit is not None:
+                context.audit.of("right withdrawn", record, link=link.endpoint.name, reason=f"{reason} any more")
             error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
             fail_link(context, link, error)
         elif isinstance(link, IncomingLink) and not link.endpoint.flow_state.ended:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.exports import Use
+from amqpmesh.router.access.needs import EXPORT
 from amqpmesh.router.access.rights import NOT_PERMITTED, is_of_mesh
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.model.refusal import RefusedError
@@ -51,7 +52,7 @@ def answerable(context: Context, tenant: str, name: str) -> DynamicNode | None:
 
 def refused(reason: str) -> RefusedError:
     """Return the refusal of an address that is not exported. Args: reason: for the log."""
-    return RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason)
+    return RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason, rule={"right": EXPORT})
 
 
 def for_importer(refusal: RefusedError) -> RefusedError:
@@ -63,4 +64,4 @@ def for_importer(refusal: RefusedError) -> RefusedError:
     if condition == LinkCondition.REDIRECT:
         condition = AmqpCondition.NOT_FOUND
     assert isinstance(condition, AmqpCondition | LinkCondition)
-    return RefusedError(condition, "the address is not served", reason=refusal.reason)
+    return RefusedError(condition, "the address is not served", reason=refusal.reason, rule=refusal.rule)

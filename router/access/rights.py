@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.usage import Full
 
 NOT_PERMITTED: Final = "not permitted"
 """The description of each refusal: a peer learns nothing of what exists, or of what others may do."""
@@ -52,7 +53,7 @@ def admit(context: Context, record: ConnectionRecord) -> bool:
     full = caps.enter(context, record, admitted.rights)
     if full is not None:
         context.limited += 1
-        _close(context, record, full.reason, caps.error_of(full))
+        _close(context, record, full.reason, caps.error_of(full), full)
     return full is None
 
 
@@ -72,7 +73,7 @@ def refuse_connection(context: Context, record: ConnectionRecord, reason: str) -
     _close(context, record, reason, error)
 
 
-def _close(context: Context, record: ConnectionRecord, reason: str, error: Error) -> None:
+def _close(context: Context, record: ConnectionRecord, reason: str, error: Error, full: Full | None = None) -> None:
     context.log.warning(
         "peer refused",
         connection=record.number,
@@ -81,6 +82,9 @@ def _close(context: Context, record: ConnectionRecord, reason: str, error: Error
         user=record.peer.user,
         reason=reason,
     )
+    if context.audit is not None:
+        rule = {} if full is None else caps.rule_of(record, full)
+        context.audit.of("peer refused", record, reason=reason, rule=rule)
     close_connection(context, record, error)
 
 
@@ -173,4 +177,4 @@ def _deny(context: Context, record: ConnectionRecord, rights: Rights, lacking: s
     context.count_denied(record.peer.tenant)
     groups = ", ".join(rights.groups) or "none"
     reason = f"{why(lacking)}; its groups: {groups}"
-    raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason)
+    raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason=reason, rule={"right": lacking})

@@ -246,6 +246,8 @@ def _answer(context: Context, record: ConnectionRecord, payload: bytes) -> bytes
         context.log.warning(
             "token refused", connection=record.number, peer=record.host, user=record.peer.user, reason=description
         )
+        if context.audit is not None:
+            context.audit.of("token refused", record, reason=description)
     assert record.token is not None
     _forget_ended(record.token)
     to = _receiver(record.token, message.reply_to)

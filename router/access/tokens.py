@@ -47,6 +47,7 @@ def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bo
         if not _remember(context, record, identity):
             refuse_connection(context, record, "the claims of its token are too long")
             return False
+        _audit(context, record, identity, is_renewed=False)
         _await_expiry(context, record)
     return True
 
@@ -68,7 +69,7 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
             context.denied += 1
             raise TokenError("the peer is in no tenant")
         peer, rights = admitted
-    is_first = token.is_awaited
+    is_first, before = token.is_awaited, token.identity
     if not is_first and (peer.user, peer.tenant) != (record.peer.user, record.peer.tenant):
         raise TokenError("the token is of another user or tenant than the connection")
     if not _remember(context, record, identity):
@@ -90,6 +91,13 @@ def put(context: Context, record: ConnectionRecord, identity: TokenIdentity) -> 
         issuer=identity.issuer,
         seconds=round(identity.expires - context.wall_clock()),
     )
+    _audit(context, record, identity, is_renewed=before is not None)
+
+
+def _audit(context: Context, record: ConnectionRecord, identity: TokenIdentity, *, is_renewed: bool) -> None:
+    if context.audit is not None:
+        seconds = round(identity.expires - context.wall_clock())
+        context.audit.of("token accepted", record, issuer=identity.issuer, seconds=seconds, renewed=is_renewed)
 
 
 def end(context: Context, record: ConnectionRecord) -> None:
@@ -156,6 +164,8 @@ def _check_expiry(context: Context, record: ConnectionRecord) -> None:
     context.log.warning(
         "token expired", connection=record.number, peer=record.host, user=record.peer.user, issuer=token.identity.issuer
     )
+    if context.audit is not None:
+        context.audit.of("token expired", record, issuer=token.identity.issuer)
     _end_connection(context, record, EXPIRED)
 
 
@@ -167,6 +177,8 @@ def _refuse_late(context: Context, record: ConnectionRecord) -> None:
     context.log.warning(
         "peer refused", connection=record.number, peer=record.host, reason="it has put no token in time"
     )
+    if context.audit is not None:
+        context.audit.of("peer refused", record, reason="it has put no token in time")
     _end_connection(context, record, "no token was put in time")
 
 

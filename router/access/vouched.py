@@ -74,6 +74,8 @@ def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: byte
     except UntrustedError as error:
         context.denied += 1
         context.log.warning("vouch not believed", reason=error.reason)
+        if context.audit is not None:
+            context.audit.of_host("vouch not believed", "", reason=error.reason)
         return None
     peer = Peer(container_id=vouch.container_id, user=vouch.user, host=vouch.host, tenant=vouch.tenant)
     policy, config = context.policy, context.config.policy

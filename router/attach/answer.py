@@ -134,9 +134,9 @@ class Attaching:
         except (RefusedError, ProtocolError) as refusal:
             if is_counted:
                 caps.give_back(record, sends=isinstance(endpoint, Receiver))
-            reason: str | None = None
+            refused: RefusedError | None = None
             if isinstance(refusal, RefusedError):
-                error, reason = refusal.error, refusal.reason
+                error, refused = refusal.error, refusal
             elif refusal.scope is Scope.LINK:  # an error in its unsettled map, which is read only now
                 error = Error(condition=refusal.condition, description=str(refusal))
             else:
@@ -144,7 +144,7 @@ class Attaching:
             for each in resumed:
                 self._steal(record, each)
             endpoint.refuse(error)
-            self.refused(record, endpoint, error, reason)
+            self.refused(record, endpoint, error, refused)
             return
         endpoint.context = link
         if octets:
@@ -167,20 +167,27 @@ class Attaching:
         end_undecided(self._context, record, endpoint, attach)
         return {}
 
-    def refused(self, record: ConnectionRecord, endpoint: Link, error: Error, reason: str | None = None) -> None:
+    def refused(
+        self, record: ConnectionRecord, endpoint: Link, error: Error, refusal: RefusedError | None = None
+    ) -> None:
         """Log and record that a peer's attach was refused.
 
-        Args: reason: for the log; None: the description of the error.
+        Args: refusal: has the reason for the log; None: that is the description of the error.
         Raises: as `answer`.
         """
+        reason = error.description if refusal is None else refusal.reason
         self._context.log.info(
             "link refused",
             connection=record.number,
             peer=record.host,
             link=endpoint.name,
             condition=error.condition,
-            reason=reason or error.description,
+            reason=reason,
         )
+        audit = self._context.audit
+        if audit is not None:
+            rule = {} if refusal is None else refusal.rule
+            audit.of("link refused", record, reason=reason, link=endpoint.name, condition=error.condition, rule=rule)
         if self._context.recording is not None:
             self._context.recording.refused(endpoint, record, error)
         endpoint.let_go()

@@ -21,7 +21,7 @@ from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
 from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
-from amqpmesh.router.config.observability import LogConfig, TelemetryConfig
+from amqpmesh.router.config.observability import AuditConfig, LogConfig, TelemetryConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULT_URL",
     "MECHANISMS",
     "AddressConfig",
+    "AuditConfig",
     "ConnectorConfig",
     "ConnectorTlsConfig",
     "ElsewhereConfig",
@@ -87,8 +88,8 @@ class RouterConfig(Limits):
     """A whole configuration.
 
     `mesh`, `policy`, `tokens`, `token_issuers`, `token_keys`, `listeners`, `connectors`, `container_links`,
-    `addresses`, `elsewhere`, `log` and `telemetry` are tables of their own in the file. `worker` is not in the file:
-    see `router.config.workers`.
+    `addresses`, `elsewhere`, `log`, `audit` and `telemetry` are tables of their own in the file. `worker` is not in the
+    file: see `router.config.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -111,6 +112,7 @@ class RouterConfig(Limits):
     addresses: tuple[AddressConfig, ...] = setting(default=(), apart=True)
     elsewhere: ElsewhereConfig = setting(factory=ElsewhereConfig, apart=True)
     log: LogConfig = setting(factory=LogConfig, apart=True)
+    audit: AuditConfig | None = setting(default=None, apart=True)
     telemetry: TelemetryConfig | None = setting(default=None, apart=True)
     worker: WorkerConfig | None = setting(default=None, apart=True)
 
@@ -220,6 +222,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
         return replace(
             router,
             log=read(LogConfig, raw.get("log", {}), file=file, where="log"),
+            audit=read(AuditConfig, raw["audit"], file=file, where="audit") if "audit" in raw else None,
             mesh=read(MeshConfig, raw["mesh"], file=file, where="mesh") if "mesh" in raw else None,
             policy=read(PolicyConfig, raw["policy"], file=file, where="policy") if "policy" in raw else None,
             telemetry=(
@@ -242,6 +245,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
 _TABLES = (
     "router",
     "log",
+    "audit",
     "telemetry",
     "mesh",
     "policy",
@@ -295,6 +299,8 @@ def lines(config: RouterConfig) -> Iterator[str]:
     yield from written(config, "[router]")
     yield from written(config.log, "\n[log]")
     yield from written(config.elsewhere, "\n[elsewhere]")
+    if config.audit is not None:
+        yield from written(config.audit, "\n[audit]")
     if config.telemetry is not None:
         yield from written(config.telemetry, "\n[telemetry]")
     if config.mesh is not None:

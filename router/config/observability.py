@@ -1,4 +1,4 @@
-"""Output for people and tools that observe a router: the log, and telemetry for `amqpmesh pipeline`."""
+"""Output for people and tools that observe a router: the log, the audit log, and telemetry for `amqpmesh pipeline`."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -15,6 +15,23 @@ class LogConfig(Table):
 
     level: LogLevel = setting(default="info")
     format: LogFormat = setting(default="text")
+
+
+def _size_refusal(size: int) -> str | None:
+    return "must be 0, or at least 65536" if 0 < size < 2**16 else None
+
+
+@table
+class AuditConfig(Table):
+    """The audit log: its file, and its size."""
+
+    file: Path = setting()
+    #: Octets before the file is rotated; 0: never.
+    max_size: int = setting(default=64 * 2**20, low=0, check=_size_refusal)
+    #: Rotated files that are kept.
+    keep: int = setting(default=8, low=0, high=1000)
+    #: The most octets that wait to be written.
+    memory: int = setting(default=2**20, low=2**16, high=2**30)
 
 
 @table

@@ -273,6 +273,11 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
             condition=refusal.error.condition,
             reason=refusal.reason or refusal.error.description,
         )
+        if context.audit is not None:
+            address, condition = without_secret(named or ""), refusal.error.condition
+            rule = {"address": address, "condition": condition, **refusal.rule}
+            link = incoming.endpoint.name
+            context.audit.of("message refused", incoming.connection, reason=refusal.reason, rule=rule, link=link)
         refuse(context, relay, refusal.error)
         return
     if (

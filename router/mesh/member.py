@@ -137,6 +137,8 @@ class MeshMember:
         self._context.log.warning(
             "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
         )
+        if self._context.audit is not None:
+            self._context.audit.of("neighbour refused", record, reason=reason)
         close_connection(self._context, record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
@@ -405,6 +407,8 @@ class MeshMember:
                 log.warning("neighbour down", router=change.router, connection=number, reason=change.reason)
             case changes.Refused():
                 log.warning("neighbour refused", router=change.router, reason=change.reason)
+                if self._context.audit is not None:
+                    self._context.audit.of_host("neighbour refused", "", container=change.router, reason=change.reason)
             case changes.Damped(adjacency=Neighbour() as neighbour):
                 seconds = round(change.until - self._context.now, 3)
                 number = neighbour.record.number

@@ -22,8 +22,12 @@ class RefusedError(Exception):
         description: str,
         info: Mapping[Symbol, Value] | None = None,
         reason: str | None = None,
+        rule: Mapping[str, object] | None = None,
     ) -> None:
-        """Args: reason: for the log; None: the description, which the peer gets."""
+        """Args: reason: for the log; None: the description, which the peer gets. rule: fields of the
+        audit log on the right or limit that refuses it.
+        """
         super().__init__(description)
         self.reason = reason or description
+        self.rule = rule or {}
         self.error = Error(condition=condition, description=description, info=info)

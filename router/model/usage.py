@@ -179,14 +179,27 @@ class Full(NamedTuple):
     @property
     def reason(self) -> str:
         """The owner and the limit, for the log."""
-        owner, name = self.usage.owner, self.kind.limit
+        return f"limit reached: {self.limit} = {self.allowed} of {self.whose}"
+
+    @property
+    def limit(self) -> str:
+        """The name of the limit in a policy."""
+        return self.kind.limit if self.usage.owner.host is None else f"{self.kind.limit}_per_host"
+
+    @property
+    def allowed(self) -> int | None:
+        """The value of the limit."""
+        return self.usage.caps[self.kind]
+
+    @property
+    def whose(self) -> str:
+        """The owner."""
+        owner = self.usage.owner
         if owner.host is not None:
-            whose, name = f"host {owner.host}", f"{name}_per_host"
-        elif owner.user is not None:
-            whose = f"{'host' if owner.is_anonymous else 'user'} {owner.user}"
-        else:
-            whose = f"tenant {owner.tenant or 'operator'}"
-        return f"limit reached: {name} = {self.usage.caps[self.kind]} of {whose}"
+            return f"host {owner.host}"
+        if owner.user is not None:
+            return f"{'host' if owner.is_anonymous else 'user'} {owner.user}"
+        return f"tenant {owner.tenant or 'operator'}"
 
 
 class Member:

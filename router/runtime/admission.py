@@ -103,6 +103,9 @@ class Admission:
         if not self._has_room(listener):
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
+            audit = self._core.context.audit
+            if audit is not None:
+                audit.of_host("connection refused", host, listener=listener.name, reason="too many connections")
             stream.close()
             return
         self._count(listener)

@@ -363,6 +363,8 @@ class HandOvers:
             container=record.peer.container_id,
             to=worker_of(self._worker.name, worker),
         )
+        if self._context.audit is not None:
+            self._context.audit.of("connection handed over", record, to=worker_of(self._worker.name, worker))
         move.transport.let_go()
 
     def _channel_ended(self, channel: Channel) -> None:

@@ -1,6 +1,6 @@
 """The `$management` node of a running router: a receiver within the router, over its own connection."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ from amqpmesh.router.access.vouched import VouchedPeer, vouched_peer
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError, LinkDetachedError, SessionEndedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.audit.trail import shown
 from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
@@ -79,10 +80,11 @@ class ManagementNode(LinkFactory):
         self,
         listener: ListenerConfig,
         survey: Callable[[], Steps[Statistics]],
-        take_policy: Callable[[bytes], Awaitable[str | None]],
+        take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
     ) -> None:
         """Args: listener: the limits of the node's connection. survey: takes a snapshot of the router.
-        take_policy: puts a policy in force; returns the reason why it is not.
+        take_policy: puts a policy in force, given its sender for the audit log; returns the
+        reason why it is not.
         """
         self._take_policy = take_policy
         self._upload = PolicyUpload()
@@ -142,6 +144,7 @@ class ManagementNode(LinkFactory):
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
             if asking is None or not self._may_have_answer(asking, delivery.message.reply_to):
+                self._audit_refusal(delivery.message, asking, "no answer may go there")
                 delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
                 return
             if delivery.message.application_properties.get("operation") == PUSH:
@@ -151,6 +154,8 @@ class ManagementNode(LinkFactory):
                 view = await self._view(asking)
                 response = await self._in_turns(service.respond(delivery.message, view, self._changes(asking)))
             delivery.accept()
+            if response.application_properties["statusCode"] == service.FORBIDDEN:
+                self._audit_refusal(delivery.message, asking, response.application_properties["statusDescription"])
             await self._reply(delivery, response, asking.tenant)
         except AmqpMeshError as error:
             # An unknown message-format, or an answer that cannot be sent. If the connection has ended, the next request
@@ -178,7 +183,7 @@ class ManagementNode(LinkFactory):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         try:
             data = self._upload.take(request, trio.current_time())
-            reason = None if data is None else await self._take_policy(data)
+            reason = None if data is None else await self._take_policy(data, self._named(asking))
             if reason is not None:
                 raise service.RequestError(service.CONFLICT, reason)
         except service.RequestError as refusal:
@@ -267,8 +272,34 @@ class ManagementNode(LinkFactory):
             driver.settle()
             self._snapshot = None
             log.info("cost changed", of=identity, cost=cost, **who)
+            audit = driver.core.context.audit
+            if audit is not None:
+                audit.change("cost changed", of=identity, **{"from": told.cost, "to": cost}, **self._named(asking))
 
         return change
+
+    def _named(self, asking: _Asker) -> dict[str, object]:
+        """Return the fields of the audit log on the sender of a request, and on the router that vouches for it."""
+        source: dict[str, object] = {"source": "management"}
+        if asking.connection is not None:
+            return {**source, **shown(asking.connection)}
+        if asking.vouched is None:
+            return source
+        peer, rights = asking.vouched.peer, asking.vouched.rights
+        named = {"via": asking.vouched.router, "peer": peer.host or None, "container": peer.container_id or None}
+        groups = None if rights is None else rights.groups
+        return {**source, **named, "user": peer.user, "tenant": peer.tenant or None, "groups": groups}
+
+    def _audit_refusal(self, request: Message, asking: _Asker | None, reason: object) -> None:
+        """Note that a request is refused, unless its sender is gone."""
+        assert self._driver is not None
+        audit = self._driver.core.context.audit
+        if audit is None or asking is None:
+            return
+        properties, fields = request.application_properties, self._named(asking)
+        fields |= {"operation": properties.get("operation"), "type": properties.get("type")}
+        host, user = (str(fields.get(name) or "") for name in ("peer", "user"))
+        audit.of_host("request refused", host, user=user or None, reason=str(reason), rule=fields)
 
     async def _take(self, age: float) -> None:
         """Take a snapshot of the router, unless there is one that is at most `age` seconds old."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
@@ -26,6 +26,18 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.driver import Driver
 
 log = event_log.EventLog("amqpmesh.io")
+
+
+Asker: TypeAlias = Mapping[str, object]
+"""Fields of the audit log on the way by which a policy has come, and its sender."""
+
+FILE: Final[Asker] = {"source": "file"}
+
+
+def _versions(version: PolicyVersion, before: PolicyVersion | None = None) -> dict[str, object]:
+    """Return the fields of the audit log on a policy. Args: before: of the one that it replaces."""
+    fields: dict[str, object] = {"version": version.number, "digest": version.digest.hex()}
+    return fields if before is None else {**fields, "from": before.number, "from_digest": before.digest.hex()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +72,13 @@ class PolicyStore:
             context.on_policy = lambda neighbour, version, data: start(partial(self._fetched, neighbour, version, data))
         self.put_in_force(read)
 
-    def put_in_force(self, read: PolicyText) -> None:
-        """Put a policy in force that was read from the file or stored there."""
+    def put_in_force(self, read: PolicyText, by: Asker = FILE) -> None:
+        """Put a policy in force that was read from the file or stored there. Args: by: for the audit log."""
         assert self._driver is not None
-        self.in_force = read
+        before, self.in_force = self.in_force, read
+        audit = self._driver.core.context.audit
+        if audit is not None and (before is None or before.version != read.version):
+            audit.change("policy changed", **by, **_versions(read.version, None if before is None else before.version))
         self._driver.core.set_policy(read.policy, trio.current_time())
         self._offer()
 
@@ -80,18 +95,18 @@ class PolicyStore:
     async def _fetched(self, neighbour: str, version: PolicyVersion, data: bytes) -> None:
         """Judge a policy that a neighbour has given. Raises: nothing: an internal error ends nothing else."""
         try:
-            reason = await self.take(data, version)
+            reason = await self.take(data, {"source": "neighbour", "from_router": neighbour}, version)
         except Exception as error:
             log.error("internal error", exception=error, router=neighbour)
-            self._refuse(version, "internal error")
+            self._refuse(version, "internal error", {"source": "neighbour", "from_router": neighbour})
             return
         if reason is None:
             log.info("policy changed", version=version.number, digest=version.short_digest, router=neighbour)
 
-    async def take(self, data: bytes, offered: PolicyVersion | None = None) -> str | None:
+    async def take(self, data: bytes, by: Asker = FILE, offered: PolicyVersion | None = None) -> str | None:
         """Check a policy, store it, and put it in force.
 
-        Args: offered: as a neighbour has offered it; None: it is pushed to this router.
+        Args: by: for the audit log. offered: as a neighbour has offered it; None: it is pushed to this router.
         Returns: the reason why it is not in force; None: it is.
         """
         if self._driver is None or not self.takes_part:
@@ -100,23 +115,23 @@ class PolicyStore:
             try:
                 read = await aside(self._read, data)
             except ConfigError as error:
-                return self._refuse(PolicyVersion.of(data, 0) if offered is None else offered, str(error))
+                return self._refuse(PolicyVersion.of(data, 0) if offered is None else offered, str(error), by)
             if self.in_force is not None and read.version == self.in_force.version:
                 self._offer()
                 return None
             reason = self._age_fault(read, offered)
             if reason is not None:
-                return self._refuse(offered or read.version, reason)
+                return self._refuse(offered or read.version, reason, by)
             try:
                 await aside(self._store, data)
             except OSError as error:
                 assert self._config.policy is not None
                 reason = f"cannot write {self._config.policy.file}: {error.strerror or error}"
-                self._refuse(read.version, reason, fetched=False)
+                self._refuse(read.version, reason, by, fetched=False)
                 self._offer(read)  # other routers may be able to take it
                 return reason
             self._refused = None
-            self.put_in_force(read)
+            self.put_in_force(read, by)
             self._driver.settle()
             return None
 
@@ -135,10 +150,14 @@ class PolicyStore:
             return None
         return f"another policy of version {current.number} is in force"
 
-    def _refuse(self, version: PolicyVersion, reason: str, *, fetched: bool = True) -> str:
+    def _refuse(self, version: PolicyVersion, reason: str, by: Asker, *, fetched: bool = True) -> str:
         assert self._driver is not None
         self._refused = Refusal(version, reason)
         log.warning("policy refused", version=version.number, digest=version.short_digest, reason=reason)
+        audit = self._driver.core.context.audit
+        if audit is not None:
+            host, rule = str(by.get("peer") or ""), {**by, **_versions(version)}
+            audit.of_host("policy refused", host, reason=reason, rule=rule)
         if fetched:
             mesh = self._driver.core.mesh
             if mesh is not None:

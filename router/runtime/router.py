@@ -41,6 +41,7 @@ from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.heap import RouterMemory
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
+from amqpmesh.router.runtime.observers import Observers
 from amqpmesh.router.runtime.on_demand_connectors import OnDemand
 from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
-    from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
     from amqpmesh.router.runtime.transport import Transport
 
 log = event_log.EventLog("amqpmesh.io")
@@ -132,7 +132,6 @@ class Router(LinkFactory):
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
-        self._telemetry: TelemetryWriter | None = None
         self._key_readers: KeyReaders | None = None
         self._epoch = epoch
         self._core: Core | None = None
@@ -179,9 +178,10 @@ class Router(LinkFactory):
                 self._key_readers = KeyReaders(self.config, tokens)
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
-            telemetry = self._record(core)
+            observers = Observers(self.config)
+            observers.begin(core, self._wall)
             undoing.pop_all()
-        self._telemetry = telemetry
+        self._observers = observers
         self._membership = member
         self.listeners = tuple(bound)
         self._core = core
@@ -207,8 +207,7 @@ class Router(LinkFactory):
         self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.run_timers)
         self._nursery.start_soon(self._driver.run_chores)
-        if telemetry is not None:
-            self._nursery.start_soon(telemetry.run)
+        observers.start(self._nursery.start_soon)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
         for each in bound:
@@ -233,8 +232,7 @@ class Router(LinkFactory):
             self._close_all()
             with trio.CancelScope(shield=True):  # this does not wait for peers
                 await self._drop_all()
-                if self._telemetry is not None:
-                    await self._telemetry.end()
+                await self._observers.end()
             self._admission.close()
             if self._poller is not None:
                 self._poller.end()
@@ -300,7 +298,8 @@ class Router(LinkFactory):
 
     def _reader(self) -> Reader:
         self._started()
-        return Reader(self.config, tuple(self._credentials), (*self.connectors, *self._on_demand))
+        self._observers.reopen()
+        return Reader(self.config, dict(self._credentials), (*self.connectors, *self._on_demand))
 
     def _put_in_force(self, read: Reloaded) -> list[str]:
         core = self._started()
@@ -311,6 +310,7 @@ class Router(LinkFactory):
         if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
             read.tokens.put_in_force(core.context.tokens)
             self._key_readers.read_soon()
+        self._observers.users_changed(read.users)
         self._credentials |= read.accepting
         end_logins(core.context)
         self._driver.settle()
@@ -368,15 +368,6 @@ class Router(LinkFactory):
 
     def _member(self) -> Membership | None:
         return membership(self.config)
-
-    def _record(self, core: Core) -> TelemetryWriter | None:
-        if self.config.telemetry is None:
-            return None
-        from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
-
-        telemetry = TelemetryWriter(self.config.telemetry, core.context.id, self._wall)
-        telemetry.begin(core)
-        return telemetry
 
     def _wall(self) -> float:
         """Return the time of the wall clock, seconds since 1970."""

@@ -43,6 +43,7 @@ RUN: Final = {
     ("develop/messages.md", "python"): "test_blocks",
     ("develop/simulation.md", "python"): "test_blocks",
     ("operate/addresses.md", "toml"): "test_blocks",
+    ("operate/audit.md", "toml"): "test_blocks",
     ("operate/configuration.md", "toml"): "test_blocks",
     ("operate/exports.md", "console"): "test_policy",
     ("operate/exports.md", "toml"): "test_policy",

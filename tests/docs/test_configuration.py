@@ -13,6 +13,7 @@ import pytest
 from amqpmesh.router.config.exports import ExportConfig, ImportConfig
 from amqpmesh.router.config.file import (
     AddressConfig,
+    AuditConfig,
     ConnectorConfig,
     ConnectorTlsConfig,
     ElsewhereConfig,
@@ -39,8 +40,8 @@ from amqpmesh.router.config.tables import Table, declared, key_of
 from tests.docs.pages import ROOT
 
 PAGE = "".join(
-    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
-    for name in ("configuration.md", "addresses.md", "policy.md", "exports.md", "tenant-limits.md", "tokens.md")
+    (ROOT / "docs" / "operate" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("configuration", "addresses", "policy", "exports", "tenant-limits", "tokens", "audit")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -69,6 +70,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[[token_issuer]]`": (TokenIssuerConfig, None),
     "`[[token_key]]`": (TokenKeyConfig, None),
     "`[log]`": (LogConfig, None),
+    "`[audit]`": (AuditConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
 }
 

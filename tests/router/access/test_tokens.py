@@ -25,8 +25,9 @@ from amqpmesh.router.config.file import TlsConfig, TokensConfig
 from amqpmesh.router.config.policy_file import parse_policy
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.usage import Kind, Owner
-from tests.support.data.tokens import NOW, bearer, issuer, named_key, shared_access, signed, tokens
+from tests.support.data.tokens import ISSUER, NOW, SECRET, bearer, issuer, named_key, shared_access, signed, tokens
 from tests.support.peers.scripted_stream import frame
+from tests.support.worlds.audited import Audited
 from tests.support.worlds.network import Client, Network, message
 
 UNAUTHORIZED = "amqp:unauthorized-access"
@@ -165,6 +166,37 @@ def test_a_token_ends_the_connection_when_it_expires_unless_it_was_renewed() -> 
     assert closed(client) is not None
     assert not world.core.context.timers
     world.leave()
+
+
+def test_the_audit_log_has_the_issuer_of_each_token_and_never_the_token() -> None:
+    world = TokenNetwork()
+    audited = Audited(world.core)
+    putting = Putting(world.client())
+    first, other, forged = bearer(world.wall()), shared_access(world.wall() + 5), bearer(world.wall(), aud="elsewhere")
+    assert putting.put(first)[0] == 202
+    second = bearer(world.wall())
+    assert putting.put(second)[0] == 202
+    assert putting.put(forged)[0] == 401
+    assert Putting(world.client()).put(other, SAS)[0] == 202
+    world.client()
+    world.advance(100)
+    told = [(each["event"], each.get("issuer"), each.get("renewed")) for each in audited.lines() if "count" not in each]
+    for event in (
+        ("token accepted", ISSUER, False),
+        ("token refused", None, None),
+        ("token accepted", "sender", False),
+        ("token expired", ISSUER, None),
+        ("token expired", "sender", None),
+        ("peer refused", None, None),
+    ):
+        assert event in told
+    (again,) = (each for each in audited.lines("token accepted") if "count" in each)
+    assert (again["user"], again["count"]) == ("alice", 1), "it was renewed within a second"
+    for token in (first, second, other, forged):
+        for part in token.replace("&", ".").split("."):
+            if len(part) > 20:
+                assert part.encode() not in audited.data
+    assert SECRET not in audited.data
 
 
 def test_a_wall_clock_that_was_set_back_lets_the_token_live_on() -> None:

@@ -21,6 +21,7 @@ from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.message.content import Message
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
 from tests.support.data.tokens import SECRET, named_key, shared_access
+from tests.support.worlds.audited import Audited
 
 CERTIFIED = pytest.mark.mesh(
     certificates=30.0, membership=MeshConfig(insecure=True, hello=5.0, hold=15.0, lane_idle=1.0)
@@ -129,6 +130,27 @@ async def test_a_router_believes_others_for_reading_and_those_that_it_names_for_
     (line, *_) = world.mesh.log.find("cost changed")
     assert "router=A" in str(line)
     assert "user=ops-1" in str(line)
+
+
+@CERTIFIED
+async def test_the_audit_log_names_the_client_of_another_router_and_the_router_that_vouches_for_it(
+    world: World,
+) -> None:
+    audited = {each: Audited(world.mesh[each].router._started()) for each in "BC"}
+    async with world.client("A", "ops-1") as client:
+        for router in "BC":
+            await ask(client, router, await a_change(world, router))
+    (changed,) = audited["C"].lines("cost changed")
+    told = {name: changed[name] for name in ("source", "via", "user", "groups", "to")}
+    assert told == {
+        "source": "management",
+        "via": "A",
+        "user": "ops-1",
+        "groups": ["operators", "readers"],
+        "to": 7,
+    }
+    (refused,) = audited["B"].lines("request refused")
+    assert (refused["via"], refused["user"], refused["operation"]) == ("A", "ops-1", "UPDATE")
 
 
 @CERTIFIED

@@ -164,7 +164,7 @@ async def test_a_disk_that_fails_is_told_and_messages_go_on(
                     await one(receiver, sender)
             await trio.sleep(1.5)
             # The thread that writes is none of Trio's: it comes to it when it comes to it.
-            while not router._telemetry._failure:  # type: ignore[union-attr]
+            while not router._observers.telemetry._failure:  # type: ignore[union-attr]
                 await trio.lowlevel.checkpoint()
             await trio.sleep(telemetry_writer.TOLD + 2.0)
     assert "telemetry lost" in [event_of(record) for record in caplog.records]
@@ -204,7 +204,7 @@ async def test_a_disk_that_hangs_costs_records_and_no_message(tmp_path: Path, mo
 
 async def test_behind_its_end_nothing_more_is_recorded(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with Router(id="A", telemetry=TelemetryConfig(directory=tmp_path)) as router:
-        recorded = router._telemetry
+        recorded = router._observers.telemetry
         assert recorded is not None
         await recorded.end()
         with trio.fail_after(60.0):

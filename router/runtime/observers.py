@@ -1,0 +1,68 @@
+"""The writers of files that tell of a running router: its telemetry, and its audit log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.audit_writer import AuditWriter
+    from amqpmesh.router.runtime.reload import UserChange
+    from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
+
+
+class Observers:
+    """The writers of one router. Each of them is None if the configuration does not ask for it."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._config = config
+        self.telemetry: TelemetryWriter | None = None
+        self.audit: AuditWriter | None = None
+        self._core: Core | None = None
+
+    def begin(self, core: Core, wall_clock: Callable[[], float]) -> None:
+        """Write from now on. Args: wall_clock: seconds since 1970. Raises: ConfigError: the audit log cannot be
+        written.
+        """
+        self._core = core
+        if self._config.audit is not None:
+            from amqpmesh.router.runtime.audit_writer import AuditWriter  # here: most routers have none
+
+            audit = AuditWriter(self._config)
+            audit.begin(core, wall_clock)
+            self.audit = audit
+        if self._config.telemetry is not None:
+            from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
+
+            telemetry = TelemetryWriter(self._config.telemetry, core.context.id, wall_clock)
+            telemetry.begin(core)
+            self.telemetry = telemetry
+
+    def start(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """Start the tasks of the writers. Args: start: starts one."""
+        if self.telemetry is not None:
+            start(self.telemetry.run)
+        if self.audit is not None:
+            start(self.audit.run)
+
+    def reopen(self) -> None:
+        """Open files again that other programs may have renamed."""
+        if self.audit is not None:
+            self.audit.reopen()
+
+    async def end(self) -> None:
+        """Write the rest."""
+        if self.telemetry is not None:
+            await self.telemetry.end()
+        if self.audit is not None:
+            await self.audit.end()
+
+    def users_changed(self, changes: Sequence[UserChange]) -> None:
+        """Note in the audit log which users of listeners have come, have gone, are disabled or enabled again."""
+        audit = None if self._core is None else self._core.context.audit
+        if audit is not None:
+            for each in changes:
+                audit.change(each.event, user=each.user, count=each.others, listener=each.listener, source="file")
