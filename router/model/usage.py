@@ -81,8 +81,16 @@ class Places:
         """
         raise NotImplementedError
 
+    def take_many(self, number: int, most: int) -> None:
+        """Take places, also beyond the limit, for what is there already. Args: most: see `take`."""
+        raise NotImplementedError
+
     def release(self) -> None:
         """Give back one of the places that this worker has taken."""
+        raise NotImplementedError
+
+    def release_all(self) -> None:
+        """Give back all places that this worker has taken."""
         raise NotImplementedError
 
     def others(self) -> int:
@@ -127,15 +135,13 @@ class Usage:
         for kind in Kind:
             most, places = caps[kind], self._places.get(kind)
             if most is None and places is not None:
-                for _ in range(self.counts[kind]):
-                    places.release()
+                places.release_all()
                 del self._places[kind]
             elif most is not None and places is None:
                 places = self.share(self.owner, kind)
                 if places is not None:
                     self._places[kind] = places
-                    for _ in range(self.counts[kind]):
-                        places.take(most, forced=True)
+                    places.take_many(self.counts[kind], most)
 
     def take(self, kind: Kind, *, forced: bool = False) -> bool:
         """Count one more. Args: forced: also beyond the limit. Returns: False: there is no more, and it is refused."""

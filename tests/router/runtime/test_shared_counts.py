@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Detach, Open
 from amqpmesh.router.config.file import PolicyConfig
 from amqpmesh.router.config.mesh import WorkerConfig
-from amqpmesh.router.model.usage import Kind, Owner
+from amqpmesh.router.model.usage import NO_CAPS, Kind, Owner, Usage, caps_of
 from amqpmesh.router.runtime import poller
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect
 from tests.support.worlds.sibling_workers import address_at, clients, router_config, until, workers
@@ -27,7 +28,9 @@ pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no
 HERE, THERE = address_at(1), address_at(2)
 """Addresses at the first worker, and at the other one."""
 
-ACTIONS = st.lists(st.tuples(st.sampled_from(["take", "take", "force", "release", "limit"]), st.integers(0, 8)))
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["take", "take", "force", "release", "limit", "again"]), st.integers(0, 8))
+)
 
 
 @given(ACTIONS)
@@ -51,6 +54,9 @@ def test_the_sum_of_all_workers_never_passes_the_limit(
             if counts[worker]:
                 place.release()
                 counts[worker] -= 1
+        elif action == "again":
+            place.release_all()
+            place.take_many(counts[worker], most)
         else:
             taken = place.take(most, forced=action == "force")
             assert taken is (action == "force" or sum(counts) < most), "a place is free exactly while there is room"
@@ -73,6 +79,38 @@ def test_the_places_of_a_worker_that_is_gone_are_free(tmp_path: Path) -> None:
     one.close()
     assert [left.take(2, forced=False) for _ in range(3)] == [True, True, False]
     other.close()
+
+
+@pytest.mark.parametrize("most", [100, 1_000_000])
+def test_a_new_limit_of_thousands_of_things_takes_a_few_calls(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from amqpmesh.router.runtime import shared_counts
+
+    calls = 0
+    control = shared_counts.fcntl.fcntl
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return control(*args)
+
+    monkeypatch.setattr(shared_counts.fcntl, "fcntl", counted)
+    shared = [shared_counts.SharedCounts(WorkerConfig(name="A", number=at, count=2, folder=tmp_path)) for at in (1, 2)]
+    usages = [Usage(Owner("t"), each.places) for each in shared]
+    for usage in usages:
+        for _ in range(10_000):
+            usage.take(Kind.LINKS)
+        usage.allow(Allowance(links=most), caps_of(Allowance(links=most)))
+    assert calls <= 6
+    assert [usage.used(Kind.LINKS) for usage in usages] == [20_000, 20_000]
+    assert usages[0].take(Kind.LINKS) is (most > 20_000)
+    calls = 0
+    usages[1].allow(UNLIMITED, NO_CAPS)
+    assert calls <= 2
+    assert usages[0].used(Kind.LINKS) <= 10_001
+    for each in shared:
+        each.close()
 
 
 def policy(tmp_path: Path, limits: str) -> PolicyConfig:
