@@ -13,6 +13,7 @@ from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
 from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
@@ -94,7 +95,10 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
 
 def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> None:
     """Judge the links of one connection by other rights, which are in force for new links already."""
-    context.kernel.epoch += 1  # addresses of anonymous senders are judged again
+    for link in record.incoming:
+        table = link.endpoint.flow_state.fast_route
+        if isinstance(table, AnonymousRoutes):
+            table.generation = 0  # its addresses are judged again, and not those of all other anonymous senders
     if record.incoming or record.outgoing:
         context.chores.put_off(_apply_to_links(context, record, rights))
 

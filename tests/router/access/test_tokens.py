@@ -448,7 +448,9 @@ def test_addresses_of_an_anonymous_sender_are_judged_by_the_new_token() -> None:
     (came,) = target.take(1)
     came.accept()
     world.run()
+    before = world.core.context.kernel.epoch
     assert Putting(client).put(bearer(world.wall(), team="billing", scope="write:billing/y"))[0] == 202
+    assert world.core.context.kernel.epoch == before, "addresses of other anonymous senders are not judged again"
     outcome = client.send(anonymous, message(to="x1")).outcome
     assert isinstance(outcome, Rejected)
     assert not target.take()
