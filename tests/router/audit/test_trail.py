@@ -196,6 +196,20 @@ def test_a_login_that_is_ended_has_its_reason() -> None:
     assert (line["user"], line["reason"]) == ("b-ann", "the user may not log in any more")
 
 
+def test_a_connection_whose_certificate_is_revoked_is_named_by_its_subject() -> None:
+    world = Network()
+    world.core.context.is_revoked = lambda _, certificate: certificate == b"DER"
+    audited = Audited(world.core)
+    record = world.client("sensor").record
+    world.client("other").record.certificate = b"another"
+    record.certificate, record.certificate_subject = b"DER", "CN=sensor,O=Example"
+    end_logins(world.core.context)
+    world.run()
+    (line,) = audited.lines("peer refused")
+    told = (line["container"], line["certificate"], line["reason"])
+    assert told == ("sensor", "CN=sensor,O=Example", "the certificate is revoked")
+
+
 # ------------------------------------------------------------------------------------------------------------- bounds
 
 
@@ -223,6 +237,25 @@ def test_a_peer_that_varies_what_it_asks_for_gets_no_more_than_a_hundred_lines()
     lines = audited.lines("message refused")
     assert len(lines) == LINES + 1
     assert lines[-1]["count"] == 100_000 - LINES
+
+
+def test_a_flood_of_refused_messages_is_two_lines_a_second() -> None:
+    world, audited = ruled()
+    client = world.client(user="b-ann")
+    sender = client.sender(None)
+    for _ in range(500):
+        client.send(sender, message(to="salaries"))
+    world.advance(1.0)
+    first, rest = audited.lines("message refused")
+    assert (first["right"], rest["count"]) == ("send to salaries", 499)
+
+
+def test_many_repeats_are_told_in_small_steps() -> None:
+    _, audited = ruled()
+    for number in range(2_000):
+        audited.trail.of_host("TLS handshake failed", f"host {number % 1_000}", reason="unknown ca")
+    assert len(list(audited.trail.repeats())) == 1_000
+    assert list(audited.trail.repeats()) == []
 
 
 def test_many_hosts_cannot_fill_the_memory_and_those_let_in_still_have_their_lines() -> None:

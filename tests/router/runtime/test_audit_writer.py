@@ -325,6 +325,26 @@ async def test_a_full_disk_costs_lines_and_no_message_and_both_logs_say_how_many
     assert "No space left on device" in str(told["reason"])
 
 
+async def test_a_disk_that_is_full_at_the_start_does_not_keep_the_router_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full, begin = [True], AuditFile.open
+
+    def full(self: AuditFile) -> None:
+        if is_full:
+            is_full.clear()
+            raise OSError(28, "No space left on device")
+        begin(self)
+
+    monkeypatch.setattr(AuditFile, "open", full)
+    file = tmp_path / "audit.jsonl"
+    async with Router(id="A", audit=AuditConfig(file=file), listeners=[LOOPBACK]) as router:
+        assert not file.exists()
+        async with connect(router.listeners[0].url, id="shop") as client, client.receiver("q"):
+            pass
+    assert "shop" in [each.get("container") for each in lines(file)]
+
+
 async def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, write = threading.Event(), os.write
 

@@ -17,7 +17,7 @@ class Audited:
 
     def __init__(self, core: Core, *, room: int = 2**30) -> None:
         self.room = room
-        self.data = b""
+        self.data = bytearray()
         context = core.context
         self.trail = context.audit = AuditTrail(
             self._take,
@@ -35,7 +35,7 @@ class Audited:
 
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
         """Return the lines so far, or those of one event."""
-        found = strictly_read(self.data)
+        found = strictly_read(bytes(self.data))
         return [each for each in found if event in (None, each["event"])]
 
 
