@@ -43,6 +43,9 @@ FORGOTTEN: Final = 4
 NAMES: Final = 4096
 """Buckets of names that limit no link and are kept: a client may attach and detach links of ever other names."""
 
+OWNERS: Final = 2**16
+"""Other such buckets: users without a name are hosts, and one client may have ever other addresses of IPv6."""
+
 
 class Rate(NamedTuple):
     """A rate that links are limited by."""
@@ -65,7 +68,7 @@ class RateLines:
         """Args: wake: has `turns` called at a time, seconds, and no more at the time that was asked for before."""
         self._wake = wake
         #: By their keys. A bucket that limits no link any more is kept until it is full: a link that is attached anew
-        #: gains nothing. `_unused`: these, the one that has been looked at last at the end.
+        #: gains nothing. `_unused`: these, the one that has been looked at last at the end; at most `OWNERS`.
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._unused: dict[TokenBucket, None] = {}
         #: The buckets of names, and those of them that limit no link: at most `NAMES`.
@@ -176,8 +179,8 @@ class RateLines:
         return self._unused_names if bucket in self._by_name else self._unused
 
     def _forget_full(self, now: float) -> None:
-        """Forget some of the buckets that limit no link and are full, and names beyond `NAMES`."""
-        for unused in (self._unused, self._unused_names):
+        """Forget some of the buckets that limit no link and are full, and those that are too many."""
+        for unused, most in ((self._unused, OWNERS), (self._unused_names, NAMES)):
             for bucket in [bucket for bucket, _ in zip(unused, range(FORGOTTEN), strict=False)]:
                 del unused[bucket]
                 bucket.fill(now)
@@ -185,10 +188,10 @@ class RateLines:
                     self._forget(bucket)
                 else:
                     unused[bucket] = None
-        while len(self._unused_names) > NAMES:
-            bucket = next(iter(self._unused_names))
-            del self._unused_names[bucket]
-            self._forget(bucket)
+            while len(unused) > most:
+                bucket = next(iter(unused))
+                del unused[bucket]
+                self._forget(bucket)
 
     def _forget(self, bucket: TokenBucket) -> None:
         del self._buckets[bucket.key]

@@ -366,3 +366,15 @@ def test_ever_other_names_of_links_and_addresses_take_no_more_memory(
     assert len(list(world.core.context.rates.buckets)) <= 20 + 2
     assert any("tenant" in str(each.key) for each in world.core.context.rates.buckets)
     world.leave()
+
+
+def test_ever_other_hosts_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_line, "OWNERS", 20)
+    world = Rated(limits(user='messages = "10/h"'))
+    world.receiver("q")
+    for number in range(50):
+        client = world.client(host=f"2001:db8::{number}")
+        client.send(client.sender("q"), message(), settled=True)
+        client.lose()
+    assert len(list(world.core.context.rates.buckets)) == 20
+    world.leave()
