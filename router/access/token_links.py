@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.router.access.tokens import put
@@ -56,7 +56,7 @@ MOST_WAITING: Final = 16
 """Answers that wait for the peer's credit; a peer that takes none may put no more tokens."""
 
 NAME: Final = 1024
-"""Characters of the name that a token is put for."""
+"""Characters of the name that a token is put for, and of the id of the request: waiting answers hold it."""
 
 ACCEPTED, BAD_REQUEST, UNAUTHORIZED, UNAVAILABLE = 202, 400, 401, 503
 
@@ -269,9 +269,19 @@ def _receiver(token: PeerToken, reply_to: str | None) -> TokenLink | None:
 def _response(request: Message, status: int, description: str) -> bytes:
     return Message(
         None,
-        correlation_id=request.message_id if request.correlation_id is None else request.correlation_id,
+        correlation_id=_correlation(request),
         application_properties={"status-code": Int(status), "status-description": description},
     ).encode()
+
+
+def _correlation(request: Message) -> Any:
+    """Return the id by which a client knows the answer to a request; None: there is none, or it is too long."""
+    found = request.message_id if request.correlation_id is None else request.correlation_id
+    return None if _is_too_long(found) else found
+
+
+def _is_too_long(id: object) -> bool:
+    return isinstance(id, str | bytes) and len(id) > NAME
 
 
 def _put(context: Context, record: ConnectionRecord, message: Message) -> None:
@@ -282,6 +292,8 @@ def _put(context: Context, record: ConnectionRecord, message: Message) -> None:
         raise _PutError(BAD_REQUEST, "the operation is not put-token")
     if not isinstance(kind, str) or not isinstance(name, str) or not 0 < len(name) <= NAME:
         raise _PutError(BAD_REQUEST, "type or name is missing, no string, or too long")
+    if _is_too_long(message.message_id) or _is_too_long(message.correlation_id):
+        raise _PutError(BAD_REQUEST, "the id of the message is too long")
     token = message.body
     if isinstance(token, bytes):  # some clients send it as data
         token = token.decode("ascii", "replace")

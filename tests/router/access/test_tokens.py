@@ -260,6 +260,23 @@ def test_a_bad_request_is_answered_and_changes_nothing(
     assert refusal(client, client.receiver("q")) == UNAUTHORIZED
 
 
+@pytest.mark.parametrize("id", ["x" * 1025, b"x" * 4000])
+@pytest.mark.parametrize("field", ["message_id", "correlation_id"])
+def test_an_answer_holds_no_long_id(field: str, id: object) -> None:
+    world = TokenNetwork()
+    client = world.client()
+    putting = Putting(client)
+    given = {"operation": "put-token", "type": JWT, "name": "q"}
+    client.send(putting.requests, Message(bearer(world.wall()), application_properties=given, **{field: id}).encode())
+    (answer,) = client.take(1)
+    found = Message.decode(bytes(answer.payload))
+    assert found.correlation_id is None
+    assert found.application_properties["status-code"] == 400
+    assert client.record.peer.user is None
+    assert putting.put(bearer(world.wall()))[0] == 202
+    world.leave()
+
+
 def test_a_message_that_cannot_be_read_is_rejected_and_the_link_stays() -> None:
     world = TokenNetwork()
     putting = Putting(world.client())
