@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.limits import UNLIMITED
+from amqpmesh.policies.limits import BURST, UNLIMITED
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.credit.rate_line import Rate
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
@@ -20,7 +21,7 @@ from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.model.usage import RECEIVER, SENDER, Full, Kind, Owner, move_account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.usage import Member
+    from amqpmesh.router.model.usage import Member, Usage
 
 _DESCRIPTIONS: Final = {
     Kind.CONNECTIONS: "too many connections",
@@ -58,7 +59,12 @@ def enter(context: Context, record: ConnectionRecord, rights: Rights) -> Full | 
         of_user=rights.limits,
     )
     # Another worker, which hands it over, has admitted the connection, and counts it until it lets go of it.
-    full = context.usages.enter(member, forced=record.is_handed_over)
+    full = None if record.is_handed_over else _too_many(context, member, "new_connections", Kind.CONNECTIONS)
+    if full is None:
+        full = context.usages.enter(member, forced=record.is_handed_over)
+    else:
+        context.usages.forget_idle(member.user)
+        context.usages.forget_idle(member.host)
     if full is None:
         record.usage = member
         _move(record, member)
@@ -139,9 +145,34 @@ def attach(context: Context, record: ConnectionRecord, *, sends: bool, replaces:
     Raises: RefusedError: a limit forbids it.
     """
     if record.usage is not None:
-        full = record.usage.take(*(SENDER if sends else RECEIVER), forced=replaces)
+        kinds = SENDER if sends else RECEIVER
+        full = record.usage.take(*kinds, forced=replaces)
+        if full is None:
+            full = _too_many(context, record.usage, "attaches", Kind.LINKS)
+            if full is not None:
+                record.usage.release(*kinds)
         if full is not None:
             _refuse(context, record, full)
+
+
+def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full | None:
+    """Count one more connection or attach of the last second. Returns: the rate that forbids it.
+
+    Args: name: of the rate in a policy.
+    """
+    workers = 1 if context.config.worker is None else context.config.worker.count
+    usages: dict[Hashable, Usage] = {}
+    rates = []
+    for usage in (member.tenant, member.user):
+        allowance = usage.allowance
+        rate: float | None = getattr(allowance, name)
+        if rate is not None:
+            part = rate / workers
+            burst = part * (BURST if allowance.burst is None else allowance.burst)
+            usages[name, usage.owner] = usage
+            rates.append(Rate((name, usage.owner), part, burst, False, by_name=usage is member.user))
+    lacking = context.rates.spend(rates, context.now) if rates else None
+    return None if lacking is None else Full(usages[lacking.key], kind, name)
 
 
 def give_back(record: ConnectionRecord, *, sends: bool) -> None:

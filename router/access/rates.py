@@ -85,10 +85,11 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
         of_owner = rights.policy.limits_of(node.tenant)
         messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
         yield from _pair(of_owner, messages, octets, ("address", node.tenant, node.name), workers, by_name=True)
-    yield from _of(rights.limits, ("user", tenant, user), workers)
+    is_host = record.peer.user is None
+    yield from _of(rights.limits, ("user", tenant, user, is_host), workers)
     for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
         if limits is not None:
-            key = ("link", owner, tenant, user, record.peer.container_id, incoming.endpoint.name)
+            key = ("link", owner, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
             yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, by_name=True)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.router.kernel import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from amqpmesh.router.kernel import RateMeter
 
@@ -47,6 +47,10 @@ OWNERS: Final = 2**16
 """Other such buckets: users without a name are hosts, and one client may have ever other addresses of IPv6."""
 
 
+ERROR: Final = 1e-6
+"""The part of a token that sums of fractions may be wrong by."""
+
+
 class Rate(NamedTuple):
     """A rate that links are limited by."""
 
@@ -58,7 +62,7 @@ class Rate(NamedTuple):
     """Deliveries or octets that may come at once."""
     of_octets: bool
     by_name: bool = False
-    """True if its owner is a name that clients choose: a link, or an address."""
+    """True if its owner is one of any number: a link or an address, whose names clients choose, or a user or host."""
 
 
 class RateLines:
@@ -161,6 +165,19 @@ class RateLines:
                 self._unused_of(bucket)[bucket] = None
         meter.settle(credit, now)
         self._forget_full(now)
+
+    def spend(self, rates: Sequence[Rate], now: float) -> Rate | None:
+        """Take one token of each of some rates, which limit no link. Returns: a rate that has none: all keep theirs."""
+        buckets = [self._bucket(each, now) for each in rates]
+        for bucket in buckets:
+            bucket.fill(now)
+        lacking = next((rate for rate, each in zip(rates, buckets, strict=True) if each.tokens < 1 - ERROR), None)
+        for bucket in buckets:
+            if lacking is None:
+                bucket.tokens -= 1
+            self._unused_of(bucket)[bucket] = None
+        self._forget_full(now)
+        return lacking
 
     def _bucket(self, rate: Rate, now: float) -> TokenBucket:
         bucket = self._buckets.get(rate.key)

@@ -181,20 +181,28 @@ class Full(NamedTuple):
 
     usage: Usage
     kind: Kind
+    rate: str | None = None
+    """The name of the rate that is reached; None: the limit is one of how many there are."""
 
     @property
     def reason(self) -> str:
         """The owner and the limit, for the log."""
+        if self.rate is not None:
+            return f"limit reached: {self.limit} = {self.allowed:g}/s of {self.whose}"
         return f"limit reached: {self.limit} = {self.allowed} of {self.whose}"
 
     @property
     def limit(self) -> str:
         """The name of the limit in a policy."""
+        if self.rate is not None:
+            return self.rate
         return self.kind.limit if self.usage.owner.host is None else f"{self.kind.limit}_per_host"
 
     @property
-    def allowed(self) -> int | None:
+    def allowed(self) -> float | None:
         """The value of the limit."""
+        if self.rate is not None:
+            return getattr(self.usage.allowance, self.rate, None)
         return self.usage.caps[self.kind]
 
     @property

@@ -108,6 +108,41 @@ def test_one_connection_too_many_is_closed_and_the_log_says_why(
     assert is_open(world.client(user="u", hostname="a")), "there is room again"
 
 
+@pytest.mark.parametrize("owner", ["tenant", "user"])
+def test_connections_and_links_beyond_a_rate_are_refused_until_time_has_passed(
+    owner: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = 'new_connections = "2/s", attaches = "180/min"'
+    world = network(limits if owner == "tenant" else "", limits if owner == "user" else "")
+    first, _ = (world.client(user="u", hostname="a") for _ in range(2))
+    with caplog.at_level(logging.INFO, "amqpmesh"):
+        refused = world.client(user="u", hostname="a")
+    assert not is_open(refused)
+    (closed,) = [each for each in refused.events if type(each).__name__ == "ConnectionClosed"]
+    assert str(closed.error.condition) == LIMIT  # type: ignore[attr-defined]
+    whose = "tenant a" if owner == "tenant" else "user u"
+    assert f"limit reached: new_connections = 2/s of {whose}" in caplog.text
+    assert is_open(world.client(user="u", hostname="b")), "another tenant is not concerned"
+    assert is_open(world.client(user="v", hostname="a")) is (owner == "user")
+    links = [first.sender("q") if number % 2 else first.receiver("q") for number in range(3)]
+    assert all(each.is_attached for each in links)
+    with caplog.at_level(logging.INFO, "amqpmesh"):
+        assert condition(first, first.sender("q")) == LIMIT
+    assert f"limit reached: attaches = 3/s of {whose}" in caplog.text
+    assert used(world, Kind.LINKS) == 3
+    world.advance(0.5)
+    assert is_open(world.client(user="u", hostname="a"))
+    assert first.sender("q").is_attached
+    assert condition(first, first.sender("q")) == LIMIT
+    world.leave()
+    assert all(usage.is_idle for usage in world.core.context.usages)
+    world.advance(10.0)
+    for _ in range(3):
+        world.client(user="w", hostname="a")
+        world.advance(10.0)
+    assert len(list(world.core.context.rates.buckets)) <= 2, "those that are full are forgotten"
+
+
 def test_users_and_hosts_are_told_apart() -> None:
     world = network("connections_per_host = 2", "connections = 1")
     assert is_open(world.client(user="u", host="10.0.0.1", hostname="a"))
