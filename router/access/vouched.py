@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.managing import Manage
 from amqpmesh.router.access.needs import is_of_dynamic_node
-from amqpmesh.router.access.rights import lack
+from amqpmesh.router.access.rights import is_of_mesh, lack
 from amqpmesh.router.delivery.vouches import VOUCH, digest
 from amqpmesh.router.kernel import read_head
 
@@ -50,8 +50,16 @@ class VouchedPeer:
     def may_send(self, context: Context, name: str, container: str | None) -> bool:
         """Tell whether an answer to it may go to an address."""
         if self.rights is None or self.peer.tenant:
-            return is_of_dynamic_node(name)
+            return may_answer_unknown(context, name, container)
         return lack(context, self.rights, name, container, sends=True) is None
+
+
+def may_answer_unknown(context: Context, name: str, container: str | None) -> bool:
+    """Tell whether an answer may go to an address for a client of another router, whose rights are not known here.
+
+    A dynamic node of a router is in order. Another container is not to be reached by an invented name.
+    """
+    return is_of_dynamic_node(name) and is_of_mesh(context, container)
 
 
 def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: bytes) -> VouchedPeer | None:

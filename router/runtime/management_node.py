@@ -6,9 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from amqpmesh.router.access.needs import is_of_dynamic_node
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
-from amqpmesh.router.access.vouched import VouchedPeer, vouched_peer
+from amqpmesh.router.access.vouched import VouchedPeer, may_answer_unknown, vouched_peer
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError, LinkDetachedError, SessionEndedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
@@ -229,7 +228,7 @@ class ManagementNode(LinkFactory):
             if asking.vouched is not None:
                 return asking.vouched.may_read and asking.vouched.may_send(core.context, place.name, place.container)
             if asking.connection is None:
-                return is_of_dynamic_node(place.name)
+                return may_answer_unknown(core.context, place.name, place.container)
             check_address(core.context, asking.connection, place.name, place.container, sends=True)
         except RefusedError:
             return False

@@ -252,6 +252,17 @@ async def test_an_answer_may_go_where_the_asking_client_may_send(world: World) -
             await sender.send(request)
 
 
+@INSECURE
+async def test_an_answer_to_an_unknown_client_leaves_the_mesh_by_no_invented_name(world: World) -> None:
+    async with world.client("A", "guest") as client, client.sender(f"{ADDRESS}@C") as sender:
+        request = query("org.amqpmesh.router")
+        for name in ("$dynamic/x@outside", "q", "$dynamic/x/q@outside"):
+            request.reply_to = name
+            with pytest.raises(RejectedError):
+                await sender.send(request)
+        assert await ask(client, "C", query("org.amqpmesh.router")) == 200
+
+
 @CERTIFIED
 async def test_a_request_in_several_frames_is_vouched_for(world: World) -> None:
     world.listen("A", max_frame_size=512)
