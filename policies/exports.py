@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.overlaps import overlap
-from amqpmesh.policies.patterns import PatternTable
+from amqpmesh.policies.patterns import PatternTable, steps
 from amqpmesh.policies.renames import renamed
 from amqpmesh.policies.tenants import OPERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
 MOST: Final = 1000
 """Exports of a tenant at most, and imports likewise: each export with replies is compared with imports."""
@@ -101,10 +102,12 @@ class Exports:
         self.exports = tuple(exports)
         self.imports = tuple(imports)
         by_importer: dict[str, list[tuple[str, Import]]] = {}
-        accepted: dict[tuple[str, str], list[Import]] = {}
+        #: The imports by which a tenant accepts another's, by the first token: "" for those that begin with a wildcard.
+        accepted: dict[tuple[str, str], dict[str, list[Import]]] = {}
         for each in self.imports:
             by_importer.setdefault(each.importer, []).append((each.pattern, each))
-            accepted.setdefault((each.exporter, each.importer), []).append(each)
+            by_first = accepted.setdefault((each.exporter, each.importer), {})
+            by_first.setdefault(_first(each.pattern), []).append(each)
         self._imports = {importer: PatternTable(lines) for importer, lines in by_importer.items()}
         by_use: dict[tuple[str, str, Use], list[tuple[str, Export]]] = {}
         #: The exports of a tenant for one use, by the exporter's pattern, whichever tenant they are for.
@@ -119,7 +122,7 @@ class Exports:
         self._replies: dict[tuple[str, str], Export] = {}
         for export in self.exports:
             pair = export.exporter, export.importer
-            if export.replies and pair not in self._replies and _is_accepted(export, accepted.get(pair, ())):
+            if export.replies and pair not in self._replies and _is_accepted(export, accepted.get(pair, {})):
                 self._replies[pair] = export
 
     def __bool__(self) -> bool:
@@ -155,9 +158,17 @@ class Exports:
         return table is not None and table.lookup(address) is not None
 
 
-def _is_accepted(export: Export, imports: Iterable[Import]) -> bool:
-    """Tell whether any of the importer's lines takes something of an export."""
-    return any(overlap(each.pattern, export.name) for each in imports)
+def _first(pattern: str) -> str:
+    """Return the first token of a pattern; empty: it is a wildcard."""
+    word = steps(pattern)[0][1]
+    return "" if word in ("*", "#") else word
+
+
+def _is_accepted(export: Export, imports: Mapping[str, Sequence[Import]]) -> bool:
+    """Tell whether any of the importer's lines takes something of an export. Args: imports: by the first token."""
+    first = _first(export.name)
+    lines = (imports.get(first, ()), imports.get("", ())) if first else imports.values()
+    return any(overlap(each.pattern, export.name) for each in chain.from_iterable(lines))
 
 
 NO_EXPORTS: Final = Exports()

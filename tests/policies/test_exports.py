@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.policies import exports
 from amqpmesh.policies.exports import Export, Exports, Import, Use
 from amqpmesh.policies.findings import findings
 from amqpmesh.policies.overlaps import covers, overlap
@@ -221,6 +222,28 @@ def test_an_export_of_all_addresses_gives_neither_the_routers_own_nor_an_empty_o
     assert taken is not None
     assert world.crossing(taken, name, SEND) is None
     assert world.crossing(taken, "all/q", SEND) is not None
+
+
+def test_exports_with_replies_are_compared_with_few_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def counted(one: str, other: str) -> bool:
+        nonlocal compared
+        compared += 1
+        return overlap(one, other)
+
+    monkeypatch.setattr(exports, "overlap", counted)
+    number, both = 300, {"exporter": "a", "importer": "b"}
+    lines = [
+        Export(key="", pattern="#", name=f"x{each}/#", may=frozenset(Use), replies=True, **both)
+        for each in range(number)
+    ]
+    imports = [Import(key="", pattern=f"{'x' if each % 2 else 'y'}{each}/a/*", **both) for each in range(number)]
+    assert Exports(lines, imports[::2]).replies("a", "b") is None
+    assert compared == 0
+    assert Exports(lines, imports).replies("a", "b") is lines[1]
+    assert Exports(lines, [*imports[::2], Import(key="", pattern="*/a", **both)]).replies("a", "b") is lines[0]
+    assert compared <= 4
 
 
 def test_an_import_that_takes_nothing_of_an_export_gives_no_answers() -> None:
