@@ -352,7 +352,18 @@ async def test_an_internal_error_leaves_the_policy_in_force(world: World, monkey
 
 
 @INSECURE
-@pytest.mark.parametrize("data", [b"version = 2\n" + b"a = " + b"[" * 100_000, b"\xff\xfe", b"version = 1e400\n", b"x"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"version = 2\n" + b"a = " + b"[" * 100_000,
+        b"\xff\xfe",
+        b"version = 1e400\n",
+        b"x",
+        b"version = 2\n" + b".".join([b"a"] * 10**5) + b" = 1\n",
+        b'version = 2\n  ["a"' + b'."="' * 10**5 + b"]\n",
+        b"version = 2\ngroup = [{ " + b".".join([b"'='"] * 10**5) + b" = 1 }]\n",
+    ],
+)
 async def test_a_policy_that_is_made_to_break_the_reader_is_refused(world: World, data: bytes) -> None:
     await world.start("A")
     assert (await world.push("A", data)).startswith("Conflict: ")
