@@ -33,7 +33,10 @@ FILES: Final = 64
 """Files of all counts together: the system looks through all locks of a file for each of them."""
 
 REGION: Final = 2**32
-"""Octets of a file that belong to one count: more than any limit, and as many again for what is beyond the limit."""
+"""Octets of a file that belong to one count. One half is for what is beyond the limit."""
+
+MOST: Final = REGION // 2
+"""The greatest limit that is kept: more than a router can have of anything."""
 
 _REGIONS: Final = 2**63 // REGION
 
@@ -91,6 +94,7 @@ class SharedPlaces(Places):
 
     def take(self, most: int, *, forced: bool) -> bool:
         """See `Places`."""
+        most = min(most, MOST)
         first = self._own[-1][1] if self._own else int(most * self._part)
         first = min(first, most)
         place = self._lock_one(first, most)
@@ -106,7 +110,7 @@ class SharedPlaces(Places):
 
     def take_many(self, number: int, most: int) -> None:
         """See `Places`. They lie side by side beyond the limit: thousands take a few calls, and count all the same."""
-        at = most
+        at = min(most, MOST)
         while number and at + number <= REGION:
             try:
                 self._set(fcntl.F_WRLCK, at, number)

@@ -113,6 +113,22 @@ def test_a_new_limit_of_thousands_of_things_takes_a_few_calls(
         each.close()
 
 
+def test_a_limit_that_is_never_reached_takes_no_place_of_another_count(tmp_path: Path) -> None:
+    from amqpmesh.router.runtime.shared_counts import SharedCounts
+
+    one, other = (SharedCounts(WorkerConfig(name="A", number=number, count=2, folder=tmp_path)) for number in (1, 2))
+    seen, taken = one.places(Owner("t"), Kind.LINKS), other.places(Owner("t"), Kind.LINKS)
+    assert seen is not None
+    assert taken is not None
+    assert taken.take(10**12, forced=False)
+    assert seen.others() == 1
+    taken.release_all()
+    taken.take_many(5, 10**12)
+    assert seen.others() == 5
+    one.close()
+    other.close()
+
+
 def policy(tmp_path: Path, limits: str) -> PolicyConfig:
     file = tmp_path / "policy.toml"
     file.write_text(f'[[group]]\nname = "g"\nsend = ["#"]\nreceive = ["#"]\nlimits = {{ {limits} }}')
