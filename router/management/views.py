@@ -25,7 +25,8 @@ HALF: Final = 24
 ROUNDS: Final = 4
 """Rounds of the permutation of numbers."""
 
-_NUMBERS: Final = ("number", "connection", "maker")
+_NUMBERS: Final = {"number": None, "connection": "connection", "maker": "connection"}
+"""The attributes that are such numbers, with the type of entities that they number; None: those of the entity."""
 
 Permits = Callable[[str], bool]
 """A function that tells whether the asking peer has a right to the entities of a type, by its name without prefix."""
@@ -74,12 +75,17 @@ class Numbers:
         """Args: key: 16 octets, random for each run of a router."""
         self._key = key
 
-    def of(self, number: int) -> int:
-        """Return the number in place of another one, 0 to 2**48 - 1. Different numbers have different ones."""
+    def of(self, number: int, kind: str) -> int:
+        """Return the number in place of another one, 0 to 2**48 - 1. Different numbers have different ones.
+
+        Args: kind: the type of entities that it numbers. Each has a permutation of its own: a connection and a link
+            with the same number would tell how many others there are.
+        """
+        salt = kind[:15].encode()
         mask = (1 << HALF) - 1
         left, right = number >> HALF & mask, number & mask
         for each in range(ROUNDS):
-            octets = blake2b(right.to_bytes(3, "big"), digest_size=3, key=self._key, salt=bytes([each])).digest()
+            octets = blake2b(right.to_bytes(3, "big"), digest_size=3, key=self._key, salt=bytes([each]) + salt).digest()
             left, right = right, left ^ int.from_bytes(octets, "big")
         return left << HALF | right
 
@@ -122,7 +128,9 @@ class TenantViews:
     def _shown(self, kind: str, entity: Any) -> Any:
         """Return an entity without what would tell of other tenants."""
         changed: dict[str, Any] = {
-            name: self._numbers.of(number) for name in _NUMBERS if (number := getattr(entity, name, None)) is not None
+            name: self._numbers.of(number, of or kind)
+            for name, of in _NUMBERS.items()
+            if (number := getattr(entity, name, None)) is not None
         }
         if kind == "lane":
             changed["name"] = f"lane/{changed['number']}"  # its own one has the number of lanes so far

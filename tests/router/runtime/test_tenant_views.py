@@ -290,13 +290,18 @@ async def test_an_answer_reaches_no_node_of_another_tenant(tmp_path: Path, autoj
 
 @given(st.lists(st.integers(0, 2**48 - 1), max_size=50, unique=True), st.binary(min_size=16, max_size=16))
 def test_numbers_that_differ_differ_in_a_view(numbers: list[int], key: bytes) -> None:
-    shown = [Numbers(key).of(each) for each in numbers]
+    shown = [Numbers(key).of(each, "link") for each in numbers]
     assert len(set(shown)) == len(numbers)
     assert all(0 <= each < 2**48 for each in shown)
 
 
+def test_a_link_and_a_connection_of_the_same_number_have_different_ones_in_a_view() -> None:
+    numbers = Numbers(bytes(16))
+    assert all(numbers.of(each, "link") != numbers.of(each, "connection") for each in range(1000))
+
+
 def test_numbers_in_a_view_do_not_tell_their_order() -> None:
-    shown = [Numbers(bytes(16)).of(each) for each in range(1000)]
+    shown = [Numbers(bytes(16)).of(each, "link") for each in range(1000)]
     rising = sum(one < other for one, other in pairwise(shown))
     assert 400 < rising < 600
     assert min(abs(one - other) for one, other in pairwise(shown)) > 2**24
