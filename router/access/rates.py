@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.limits import BURST
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.credit.rate_line import Rate, RateLine
@@ -81,15 +82,17 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
     of_tenant = None if rights.tenant is None else rights.tenant.limits
     if of_tenant is not None:
         yield from _of(of_tenant, ("tenant", tenant), workers)
-    if node is not None:  # of the tenant or, if it imports the address, of another one
-        of_owner = rights.policy.limits_of(node.tenant)
+    if node is not None:
+        # An imported address is another tenant's. The router's own are shared by all, and each has its part of them.
+        owner = tenant if is_reserved(node.name) else node.tenant
+        of_owner = rights.policy.limits_of(owner)
         messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
-        yield from _pair(of_owner, messages, octets, ("address", node.tenant, node.name), workers, by_name=True)
+        yield from _pair(of_owner, messages, octets, ("address", owner, node.name), workers, by_name=True)
     is_host = record.peer.user is None
     yield from _of(rights.limits, ("user", tenant, user, is_host), workers)
-    for owner, limits in (("tenant", of_tenant), ("user", rights.limits)):
+    for whose, limits in (("tenant", of_tenant), ("user", rights.limits)):
         if limits is not None:
-            key = ("link", owner, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
+            key = ("link", whose, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
             yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, by_name=True)
 
 

@@ -529,3 +529,18 @@ def test_the_rate_of_an_address_is_of_its_owner_and_limits_importers_together_wi
     assert world.client("a").sender("q").credit == 0
     world.mesh.advance(2.0)
     assert importing.credit <= 1, "it was asked to return what it does not use"
+
+
+def test_each_tenant_has_a_rate_of_its_own_at_the_routers_own_addresses() -> None:
+    rates = {"operator": 3, "a": 3, "b": 5}
+    keys = {
+        name: f'limits = {{ messages_per_address = "{rate}/s" }}\n'
+        f'[[group]]\nname = "reads"\ntenant = "{name}"\nmanage = ["read"]'
+        for name, rate in rates.items()
+    }
+    world = Tenants("A", (), **keys)
+    context = world.mesh["A"].core.context
+    context.nodes.make_own("$management")
+    for tenant in rates:
+        assert world.client(tenant).sender("$management").is_attached
+    assert sorted(bucket.rate for bucket in context.rates.buckets) == [3.0, 3.0, 5.0]
