@@ -302,6 +302,8 @@ class Connection:
         self._events.clear()
         if self.finished:
             return events
+        if self.flow_state.waits_for is not None:
+            self._liveness.received_at = now  # the peer is not silent: its input waits here, unread
         due = self._liveness.due(now)
         if due is Due.HEARTBEAT:
             self.probe(now)

@@ -335,6 +335,18 @@ def test_a_peer_that_does_not_answer_our_close_is_given_up() -> None:
     assert scripted.engine.receive_eof() == ()
 
 
+def test_a_peer_whose_input_waits_here_unread_is_not_silent() -> None:
+    scripted = opened(idle_time_out=2.0)
+    scripted.engine.flow_state.waits_for = Scripted().engine.flow_state
+    scripted.advance(5.0)
+    assert not scripted.engine.finished
+    scripted.engine.flow_state.waits_for = None
+    scripted.advance(1.9)
+    assert scripted.engine.state is S.OPENED
+    scripted.advance(0.2)
+    assert scripted.peer.expect(Close).error is not None
+
+
 def test_while_a_close_is_waited_for_nothing_else_is_timed() -> None:
     scripted = Scripted(close_time_out=9.0, idle_time_out=2.0)
     scripted.peer.open(idle_time_out=1000)
