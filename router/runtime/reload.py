@@ -57,10 +57,12 @@ class Reader:
 
     def read(self, config: NewConfig) -> Reloaded:
         """Read the files. Args: config: the new configuration. Raises: ConfigError: a file is not valid."""
+        # The new configuration comes first: its errors name the key that leads to a file.
+        new = load(config) if isinstance(config, Path) else config() if callable(config) else config
         mesh, policy = self.current.mesh, self.current.policy
         accepting = {each: Credentials.load(each, mesh) for each in self.listeners}
         return Reloaded(
-            config=load(config) if isinstance(config, Path) else config() if callable(config) else config,
+            config=new,
             accepting=accepting,
             connecting={each: ConnectorCredentials.load(each.config, mesh) for each in self.connectors},
             policy=None if policy is None else read_policy(policy, mesh),
