@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.kernel import Recorder
     from amqpmesh.router.mesh.member import MeshMember
-    from amqpmesh.router.statistics.router_statistics import Costly
     from amqpmesh.router.telemetry.recording import Writer
 
 #: The deliveries that one call of `receive` handles before other connections get a turn. One frame of 20 octets can
@@ -103,8 +102,12 @@ class Core:
 
     def set_policy(self, policy: Policy, now: float) -> None:
         """Put a policy in force, also for connections and links that exist: those that it does not permit are ended."""
+        self.change(lambda: put_in_force(self.context, policy), now)
+
+    def change(self, action: Callable[[], object], now: float) -> None:
+        """Change something apart from what peers send, with all that follows from it. Raises: as `action`."""
         self._begin(now)
-        put_in_force(self.context, policy)
+        action()
         finish_batch(self.context)
 
     # ------------------------------------------------------------------------------------------------- connections
@@ -489,11 +492,3 @@ class Core:
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """Return the cost of sending on the connections of a listener or connector."""
         return config.cost if self.mesh is None else self.mesh.cost_of(config)
-
-    def set_cost(self, told: Costly, cost: int, now: float) -> None:
-        """Change the cost of sending to neighbours. Raises: LookupError: as `change_cost`; or there is no mesh."""
-        self._begin(now)
-        if self.mesh is None:
-            raise LookupError("this router has no neighbours: it is in no mesh")
-        self.mesh.change_cost(told, cost)
-        finish_batch(self.context)

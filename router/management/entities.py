@@ -78,10 +78,11 @@ class EntityType:
         *,
         called: Callable[[Any], str] | None = None,
         changeable: Sequence[str] = (),
+        removable: bool = False,
     ) -> None:
         """Args: kind: its name without prefix, of `KINDS`. key: the rest of an identity, unique among entities of this
         type. called: returns an entity's name, if that is not the identity. changeable: attributes that UPDATE can
-        change.
+        change. removable: DELETE can remove it.
         """
         assert kind in KINDS, "a policy could not name it"
         self.name = f"{PREFIX}{kind}"
@@ -90,6 +91,7 @@ class EntityType:
         self.entities = entities
         self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
         self.changeable = changeable
+        self.removable = removable
         self._key = key
         self._public_name = called
 
@@ -199,8 +201,8 @@ TYPES: Final[Mapping[str, EntityType]] = {
             called=lambda e: e.name,
         ),
         EntityType("policy", PolicyStatistics, lambda s: s.policies, lambda e: f"/{e.file}"),
-        EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
-        EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
+        EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered, removable=True),
+        EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name, removable=True),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),

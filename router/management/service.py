@@ -1,13 +1,14 @@
 """The `$management` operations: requests and answers about the state of a router.
 
 Requests and responses follow AMQP Management (working draft): QUERY and READ, and the operations that list types,
-attributes and operations. UPDATE changes costs, if the sender is allowed to. The types are those of `entities.py`.
+attributes and operations. UPDATE changes costs and DELETE ends connections and links, if the sender is allowed to. The
+types are those of `entities.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.router.amqp.codec.types import Array, Encoded, Int, ULong
@@ -15,8 +16,9 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.management.entities import COMMON, PREFIX, TYPES, EntityType
+from amqpmesh.router.management.requested_changes import NoClientError
 from amqpmesh.router.message.content import Message
-from amqpmesh.router.statistics.router_statistics import Costly
+from amqpmesh.router.statistics.router_statistics import Costly, Removable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,10 +45,12 @@ PAGE_VALUES: Final = MAX_VALUES * 3 // 4
 MAX_ATTRIBUTE_NAMES: Final = 200
 """Attribute names in a QUERY at most; there are fewer."""
 
-OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 409, 501
+OK, NO_CONTENT = 200, 204
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, NOT_IMPLEMENTED = 400, 403, 404, 405, 409, 501
 
 _DESCRIPTIONS: Final = {
     OK: "OK",
+    NO_CONTENT: "No Content",
     BAD_REQUEST: "Bad Request",
     FORBIDDEN: "Forbidden",
     NOT_FOUND: "Not Found",
@@ -61,6 +65,18 @@ Change = Callable[[str, Costly, int], None]
 one.
 """
 
+Remove = Callable[[Removable], None]
+"""A function that removes an entity, given its statistics. Raises: LookupError: it is gone. NoClientError: it is none
+that may be removed.
+"""
+
+
+class Changes(NamedTuple):
+    """The changes that a peer may ask for, as far as its rights permit them."""
+
+    set_cost: Change
+    remove: Remove
+
 
 class RequestError(Exception):
     """A refused request: the response has this status and no body."""
@@ -70,11 +86,11 @@ class RequestError(Exception):
         self.status = status
 
 
-def respond(request: Message, view: View, change: Change | None = None) -> Steps[Message]:
+def respond(request: Message, view: View, changes: Changes | None = None) -> Steps[Message]:
     """Answer a request, in steps, since answers may be long; an error is answered, too.
 
     The answer's `to` is the request's reply-to, and its correlation-id is the request's correlation-id, or else its
-    message-id. Args: view: the entities that the sender may see. change: None: the sender may change nothing.
+    message-id. Args: view: the entities that the sender may see. changes: None: the sender may change nothing.
     """
     properties = request.application_properties
     try:
@@ -84,7 +100,10 @@ def respond(request: Message, view: View, change: Change | None = None) -> Steps
         if operation in _SEARCHES:
             body = yield from _SEARCHES[operation](request, view)
         elif operation == "UPDATE":
-            body = yield from _update(request, view, change)
+            body = yield from _update(request, view, changes)
+        elif operation == "DELETE":
+            yield from _delete(request, view, changes)
+            return answer(request, NO_CONTENT, _DESCRIPTIONS[NO_CONTENT], {})
         else:
             body = _operation(operation)(request)
     except RequestError as refusal:
@@ -169,13 +188,12 @@ def _read(request: Message, view: View) -> Steps[Value]:
     return _attributes(kind, entity)
 
 
-def _update(request: Message, view: View, change: Change | None) -> Steps[Value]:
+def _update(request: Message, view: View, changes: Changes | None) -> Steps[Value]:
     """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity."""
     kind, entity = yield from _find(request, view)
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
-    if change is None or not view.may_change(kind.kind):
-        raise RequestError(FORBIDDEN, "nothing can be changed from where the request came")
+    permitted = _permitted(kind, view, changes)
     body = request.body
     if not isinstance(body, Mapping) or set(body) != set(kind.changeable):
         raise RequestError(BAD_REQUEST, f"the body is no map of what can be changed: {', '.join(kind.changeable)}")
@@ -183,10 +201,30 @@ def _update(request: Message, view: View, change: Change | None) -> Steps[Value]
     if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= USHORT_MAX:
         raise RequestError(BAD_REQUEST, f"`cost` is no number from 1 to {USHORT_MAX}")
     try:
-        change(kind.identity(entity), entity, int(cost))
+        permitted.set_cost(kind.identity(entity), entity, int(cost))
     except LookupError as error:
         raise RequestError(NOT_FOUND, str(error)) from None
     return {**_attributes(kind, entity), "cost": ULong(cost)}
+
+
+def _delete(request: Message, view: View, changes: Changes | None) -> Steps[None]:
+    """End a client's connection or link."""
+    kind, entity = yield from _find(request, view)
+    if not kind.removable:
+        raise RequestError(NOT_ALLOWED, f"DELETE: nothing of {kind.name} can be removed")
+    try:
+        _permitted(kind, view, changes).remove(entity)
+    except LookupError as error:
+        raise RequestError(NOT_FOUND, str(error)) from None
+    except NoClientError:
+        raise RequestError(NOT_ALLOWED, "DELETE: only what a client has opened can be removed") from None
+
+
+def _permitted(kind: EntityType, view: View, changes: Changes | None) -> Changes:
+    """Return the changes that the sender may make to entities of a type. Raises: RequestError: it may make none."""
+    if changes is None or not view.may_change(kind.kind):
+        raise RequestError(FORBIDDEN, "nothing can be changed from where the request came")
+    return changes
 
 
 def _attributes(kind: EntityType, entity: Any) -> dict[str, Value]:
@@ -239,6 +277,8 @@ def _operations_of(name: str) -> Value:
     known: dict[Any, Value] = {"READ": ["name", "identity"]}
     if TYPES[name].changeable:
         known["UPDATE"] = ["name", "identity"]
+    if TYPES[name].removable:
+        known["DELETE"] = ["name", "identity"]
     if name == f"{PREFIX}policy":
         known["PUSH"] = ["digest", "offset", "total"]
     return known
@@ -263,7 +303,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-ANNOTATIONS": _get_annotations,
     "GET-MGMT-NODES": _get_mgmt_nodes,
 }
-_CHANGING: Final = frozenset({"CREATE", "DELETE", "REGISTER", "DEREGISTER"})
+_CHANGING: Final = frozenset({"CREATE", "REGISTER", "DEREGISTER"})
 _ARGUMENTS: Final[Mapping[str, Value]] = {
     "QUERY": ["entityType", "offset", "count"],
     "READ": ["name", "identity"],

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.management.entities import TYPES, EntityType
-from amqpmesh.router.statistics.common import Outcomes
 from amqpmesh.router.statistics.router_statistics import RouterStatistics, Statistics, TenantTotals
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 HALF: Final = 24
 """Bits of each half of a number in a view: together few enough for numbers in JSON."""
+
+MASK: Final = (1 << HALF) - 1
 
 ROUNDS: Final = 4
 """Rounds of the permutation of numbers."""
@@ -47,8 +48,8 @@ def whole(statistics: Statistics, may_read: Permits = lambda _: True, may_change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterOfTenant(Outcomes):
-    """The router as one tenant sees it: a part of `RouterStatistics`."""
+class RouterOfTenant(TenantTotals):
+    """The router as one tenant sees it: the tenant's own counts, and a part of `RouterStatistics`."""
 
     id: str
     now: float
@@ -58,14 +59,6 @@ class RouterOfTenant(Outcomes):
     links: int
     addresses: int
     buffered: int
-    deliveries_in: int
-    deliveries_out: int
-    octets_in: int
-    octets_out: int
-    undelivered: int
-    expired: int
-    stolen: int
-    denied: int
 
 
 class Numbers:
@@ -81,13 +74,21 @@ class Numbers:
         Args: kind: the type of entities that it numbers. Each has a permutation of its own: a connection and a link
             with the same number would tell how many others there are.
         """
-        salt = kind[:15].encode()
-        mask = (1 << HALF) - 1
-        left, right = number >> HALF & mask, number & mask
+        left, right = number >> HALF, number & MASK
         for each in range(ROUNDS):
-            octets = blake2b(right.to_bytes(3, "big"), digest_size=3, key=self._key, salt=bytes([each]) + salt).digest()
-            left, right = right, left ^ int.from_bytes(octets, "big")
+            left, right = right, left ^ self._mixed(right, each, kind)
         return left << HALF | right
+
+    def behind(self, number: int, kind: str) -> int:
+        """Return the number that another one stands for: the reverse of `of`."""
+        left, right = number >> HALF, number & MASK
+        for each in reversed(range(ROUNDS)):
+            left, right = right ^ self._mixed(left, each, kind), left
+        return left << HALF | right
+
+    def _mixed(self, half: int, each: int, kind: str) -> int:
+        salt = bytes([each]) + kind[:15].encode()
+        return int.from_bytes(blake2b(half.to_bytes(3, "big"), digest_size=3, key=self._key, salt=salt).digest(), "big")
 
 
 class TenantViews:
@@ -125,13 +126,13 @@ class TenantViews:
                     yield
         return rows
 
+    def unmasked(self, kind: str, entity: Any) -> Any:
+        """Return an entity of a tenant's view with the numbers that the operator sees."""
+        return replace(entity, **_renumbered(kind, entity, self._numbers.behind))
+
     def _shown(self, kind: str, entity: Any) -> Any:
         """Return an entity without what would tell of other tenants."""
-        changed: dict[str, Any] = {
-            name: self._numbers.of(number, of or kind)
-            for name, of in _NUMBERS.items()
-            if (number := getattr(entity, name, None)) is not None
-        }
+        changed = _renumbered(kind, entity, self._numbers.of)
         if kind == "lane":
             changed["name"] = f"lane/{changed['number']}"  # its own one has the number of lanes so far
         return replace(entity, **changed) if changed else entity
@@ -150,6 +151,15 @@ class TenantViews:
             buffered=sum(each.buffered for each in rows.get("address", ())),
             **{each.name: getattr(totals, each.name) for each in fields(totals)},
         )
+
+
+def _renumbered(kind: str, entity: Any, number_of: Callable[[int, str], int]) -> dict[str, Any]:
+    """Return the numbers of an entity, each replaced by another one."""
+    return {
+        name: number_of(number, of or kind)
+        for name, of in _NUMBERS.items()
+        if (number := getattr(entity, name, None)) is not None
+    }
 
 
 NOTHING: Final = TenantTotals(presettled=0, accepted=0, rejected=0, released=0, modified=0)

@@ -22,12 +22,13 @@ from amqpmesh.router.io.environment import environment, stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
+from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.views import Numbers, TenantViews, View
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.statistics.router_statistics import Costly, Statistics
+from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable, Statistics
 
 T = TypeVar("T")
 
@@ -252,10 +253,12 @@ class ManagementNode(LinkFactory):
             return views.whole(statistics, *rights)
         return views.of_tenant(await self._in_turns(parts.of(asking.tenant)), *rights)
 
-    def _changes(self, asking: _Asker) -> service.Change | None:
-        """Return a function that makes changes for the sender of a request; None: the sender may make none."""
+    def _changes(self, asking: _Asker) -> service.Changes | None:
+        """Return functions that make changes for the sender of a request; None: the sender may make none."""
         driver, record = self._driver, asking.connection
         assert driver is not None
+        assert self._snapshot is not None
+        _, _, parts = self._snapshot
         who: dict[str, object]
         if asking.vouched is not None:
             if not asking.vouched.may_change:
@@ -267,15 +270,28 @@ class ManagementNode(LinkFactory):
             who = {"connection": record.number, "host": record.host, "user": record.peer.user}
 
         def change(identity: str, told: Costly, cost: int) -> None:
-            driver.core.set_cost(told, cost, trio.current_time())
+            set_cost(driver.core, told, cost, trio.current_time())
+            log.info("cost changed", of=identity, cost=cost, **who)
+            note("cost changed", of=identity, **{"from": told.cost, "to": cost})
+
+        def end(told: Removable) -> None:
+            is_connection = isinstance(told, ConnectionStatistics)
+            kind = "connection" if is_connection else "link"
+            if asking.tenant:
+                told = parts.unmasked(kind, told)
+            remove(driver.core, told, trio.current_time())
+            event = "connection removed" if is_connection else "link removed"
+            log.info(event, of=f"{kind}/{told.number}", **who)
+            note(event, of=f"{kind}/{told.number}")
+
+        def note(event: str, **fields: object) -> None:
             driver.settle()
             self._snapshot = None
-            log.info("cost changed", of=identity, cost=cost, **who)
             audit = driver.core.context.audit
             if audit is not None:
-                audit.change("cost changed", of=identity, **{"from": told.cost, "to": cost}, **self._named(asking))
+                audit.change(event, **fields, **self._named(asking))
 
-        return change
+        return service.Changes(change, end)
 
     def _named(self, asking: _Asker) -> dict[str, object]:
         """Return the fields of the audit log on the sender of a request, and on the router that vouches for it."""

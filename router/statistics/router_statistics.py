@@ -394,6 +394,9 @@ class LimitStatistics:
 Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 """Statistics of anything that has a cost of sending."""
 
+Removable = ConnectionStatistics | LinkStatistics
+"""Statistics of anything that can be removed on request."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:

@@ -15,7 +15,17 @@ from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.entities import TYPES
-from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
+from amqpmesh.router.management.requested_changes import NoClientError
+from amqpmesh.router.management.service import (
+    MAX_ATTRIBUTE_NAMES,
+    NODE,
+    PAGE,
+    PAGE_SIZE,
+    Change,
+    Changes,
+    Remove,
+    respond,
+)
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.management.views import whole
 from amqpmesh.router.message.content import Message
@@ -28,6 +38,7 @@ from amqpmesh.router.statistics.router_statistics import (
     LimitStatistics,
     ListenerStatistics,
     PolicyStatistics,
+    Removable,
     Statistics,
 )
 from tests.support.worlds.meshes import World
@@ -336,7 +347,9 @@ def test_types_attributes_and_operations_are_told() -> None:
     assert ask("GET-OPERATIONS", entityType="listener").body == {
         "org.amqpmesh.listener": {"READ": ["name", "identity"], "UPDATE": ["name", "identity"]}
     }
-    assert ask("GET-OPERATIONS", entityType="link").body == {"org.amqpmesh.link": {"READ": ["name", "identity"]}}
+    assert ask("GET-OPERATIONS", entityType="link").body == {
+        "org.amqpmesh.link": {"READ": ["name", "identity"], "DELETE": ["name", "identity"]}
+    }
     assert ask("GET-ATTRIBUTES", entityType=NODE).body == {NODE: ["name", "identity", "type"]}
     operations = ask("GET-OPERATIONS", entityType=NODE).body[NODE]
     for operation in operations:
@@ -348,7 +361,12 @@ def test_types_attributes_and_operations_are_told() -> None:
 
 def update(body: Any, change: Change | None, **properties: Value) -> Message:
     request = Message(body, application_properties={"operation": "UPDATE", **properties}, reply_to="replies")
-    return Message.decode(run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS), change)).encode())
+    changes = None if change is None else Changes(change, removing_nothing)
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS), changes)).encode())
+
+
+def removing_nothing(_told: Removable) -> None:
+    raise LookupError("it is gone")
 
 
 @pytest.mark.parametrize("identity", ["listener/amqp", "connector/broker", "neighbour/1"])
@@ -385,6 +403,34 @@ def test_what_cannot_have_a_cost_is_refused_with_the_reason() -> None:
     assert answer.application_properties["statusDescription"] == "Not Found: its role is not mesh"
 
 
+# DELETE.
+
+
+def delete(remove: Remove, **properties: Value) -> Message:
+    request = Message(application_properties={"operation": "DELETE", **properties}, reply_to="replies")
+    changes = Changes(lambda *_: None, remove)
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), whole(STATISTICS), changes)).encode())
+
+
+@pytest.mark.parametrize("identity", ["connection/1", "link/1"])
+def test_a_permitted_peer_removes_a_connection_or_a_link(identity: str) -> None:
+    removed: list[Removable] = []
+    answer = delete(removed.append, identity=identity)
+    assert (status(answer), answer.body) == (204, {})
+    (told,) = removed
+    assert told in (*STATISTICS.connections, *STATISTICS.links)
+    assert told.number == 1
+
+
+@pytest.mark.parametrize(("error", "expected"), [(LookupError("it is gone"), 404), (NoClientError(), 405)])
+def test_what_cannot_be_removed_is_refused_with_the_reason(error: Exception, expected: int) -> None:
+    def remove(_told: Removable) -> None:
+        raise error
+
+    answer = delete(remove, identity="connection/1")
+    assert (status(answer), answer.body) == (expected, {})
+
+
 # Refusals.
 
 
@@ -413,7 +459,11 @@ def test_what_cannot_have_a_cost_is_refused_with_the_reason() -> None:
         ("UPDATE", None, {"identity": "link/99"}, 404),
         ("UPDATE", {"credit": 7}, {"identity": "link/1"}, 405),
         ("UPDATE", {"cost": 7}, {"identity": "neighbour/1"}, 403),
-        ("DELETE", None, {"identity": "connection/1"}, 405),
+        ("DELETE", None, {}, 400),
+        ("DELETE", None, {"identity": "link/99"}, 404),
+        ("DELETE", None, {"identity": "connection/1"}, 403),
+        ("DELETE", None, {"identity": "address/q"}, 405),
+        ("DELETE", None, {"identity": "listener/amqp"}, 405),
         ("REGISTER", None, {}, 405),
         ("query", None, {}, 501),
         ("PURGE", None, {}, 501),
@@ -438,5 +488,5 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_s
 )
 def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
     request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
-    answer = run_to_end(respond(request, whole(STATISTICS), lambda *_: None))
-    assert status(Message.decode(answer.encode())) in (200, 400, 404, 405, 501)
+    answer = run_to_end(respond(request, whole(STATISTICS), Changes(lambda *_: None, lambda _: None)))
+    assert status(Message.decode(answer.encode())) in (200, 204, 400, 404, 405, 501)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from amqpmesh.router.management.requested_changes import set_cost
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
 from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
@@ -15,8 +16,8 @@ def neighbour(mesh: World, router: str, other: str) -> NeighbourStatistics:
     return found
 
 
-def set_cost(mesh: World, router: str, other: str, cost: int) -> None:
-    mesh[router].core.set_cost(neighbour(mesh, router, other), cost, mesh.now)
+def change_cost(mesh: World, router: str, other: str, cost: int) -> None:
+    set_cost(mesh[router].core, neighbour(mesh, router, other), cost, mesh.now)
     mesh.advance(0.5)
 
 
@@ -27,7 +28,7 @@ def distance(mesh: World, router: str, other: str) -> int | None:
 
 def test_each_direction_costs_what_the_router_that_sends_says() -> None:
     mesh = World("AB", [("A", "B", 2)])
-    set_cost(mesh, "A", "B", 9)
+    change_cost(mesh, "A", "B", 9)
     assert (distance(mesh, "A", "B"), distance(mesh, "B", "A")) == (9, 2)
     assert (neighbour(mesh, "A", "B").cost, neighbour(mesh, "A", "B").remote_cost) == (9, 2)
     assert (neighbour(mesh, "B", "A").cost, neighbour(mesh, "B", "A").remote_cost) == (2, 9)
@@ -40,7 +41,7 @@ def test_traffic_takes_the_path_that_is_cheaper_now_and_no_delivery_is_lost() ->
     link = producer.sender("q")
     mesh.advance(0.2)
     before = producer.send(link)
-    set_cost(mesh, "A", "B", 9)
+    change_cost(mesh, "A", "B", 9)
     after = producer.send(link)
     carried = {router: [each.deliveries for each in snapshot(mesh[router].core).lanes] for router in "BC"}
     assert carried == {"B": [1, 1], "C": [1, 1]}
@@ -81,10 +82,10 @@ def test_what_is_gone_or_no_way_to_a_neighbour_has_no_cost() -> None:
     )
     core = mesh["A"].core
     with pytest.raises(LookupError, match="role"):
-        core.set_cost(connector, 3, mesh.now)
+        set_cost(core, connector, 3, mesh.now)
     mesh.cut(*mesh.wires)
     with pytest.raises(LookupError, match="gone"):
-        core.set_cost(told, 3, mesh.now)
+        set_cost(core, told, 3, mesh.now)
     core.mesh = None
     with pytest.raises(LookupError, match="no mesh"):
-        core.set_cost(told, 3, mesh.now)
+        set_cost(core, told, 3, mesh.now)
