@@ -29,7 +29,7 @@ def findings(policy: Policy) -> Iterator[str]:
     #: The number of the first group that has a line, by tenant, action, pattern, and the group's conditions.
     lines: dict[tuple[object, ...], int] = {}
     for number, group in enumerate(policy.groups):
-        if not (group.send or group.receive or group.may or group.manage):
+        if not (group.send or group.receive or group.may or group.manage or group.user_id):
             yield f'{group.key} "{group.name}" permits nothing'
         if group.tenant and any(each.right is Manage.WRITE for each in group.manage):
             yield f'{group.key}.manage gives no more than read: all that can be changed is of the tenant "{OPERATOR}"'

@@ -11,6 +11,7 @@ from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.policies.managing import Managed
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.peer_index import CLAIM, Condition, Network, host_address, names, networks
+from amqpmesh.policies.user_ids import UserId
 
 
 class May(StrEnum):
@@ -48,6 +49,8 @@ class Group:
     may: frozenset[May] = frozenset()
     manage: frozenset[Managed] = frozenset()
     """At the management node of a router, for what the tenant may see there."""
+    user_id: UserId | None = None
+    """The user-ids of messages; None: the group says nothing of them."""
     limits: Allowance = UNLIMITED
     """Of each of its users, not of all together."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.limits import UNLIMITED, widest
 from amqpmesh.policies.managing import Manage, Managed
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.policies.scopes import TOKEN
+from amqpmesh.policies.user_ids import ALL, KINDS
 from amqpmesh.policies.variables import expanded
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.scopes import Scope, ScopeRights
     from amqpmesh.policies.tenants import Tenant
+    from amqpmesh.policies.user_ids import UserIds
 
 
 class Grant(NamedTuple):
@@ -49,11 +53,13 @@ class Rights:
         "_receive",
         "_scopes",
         "_send",
+        "_user_ids",
         "groups",
         "limits",
         "of_policy",
         "policy",
         "tenant",
+        "user_ids",
     )
 
     def __init__(
@@ -77,11 +83,18 @@ class Rights:
         self.groups = tuple(each.name for each in groups)
         #: Of the peer's user, beside those of its tenant.
         self.limits = widest(each.limits for each in groups)
+        #: The kinds of user-ids that its messages may have.
+        self.user_ids = ALL
         self._send = _table(_granted(groups, "send", values))
         self._receive = _table(_granted(groups, "receive", values))
         self._may: dict[May, Grant] = {}
         self._manage: dict[Managed, Grant] = {}
+        self._user_ids: dict[UserIds, Grant] = {}
         for group in groups:
+            if group.user_id is not None:
+                for kind_of_id in KINDS[group.user_id]:
+                    self._user_ids.setdefault(kind_of_id, Grant(group.name, f"{group.key}.user_id", group.user_id))
+                self.user_ids = reduce(or_, self._user_ids)
             for permitted in group.may:
                 self._may.setdefault(permitted, Grant(group.name, f"{group.key}.may", permitted))
             for right, kind in sorted(group.manage, key=lambda each: (each.right, each.kind or "")):
@@ -121,6 +134,10 @@ class Rights:
         kinds = (None,) if kind is None else (None, kind)
         found = (self._manage.get(Managed(each, of)) for of in kinds for each in rights)
         return next((grant for grant in found if grant is not None), None)
+
+    def user_id(self, kind: UserIds) -> Grant | None:
+        """Return the line by which its messages may have user-ids of a kind; None: no group says that."""
+        return self._user_ids.get(kind)
 
     @property
     def management(self) -> Grant | None:

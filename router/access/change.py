@@ -8,7 +8,7 @@ from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.crossings import crossing
 from amqpmesh.router.access.rates import limit_rates
-from amqpmesh.router.access.rights import NOT_PERMITTED, is_judged, lack, refuse_connection, why
+from amqpmesh.router.access.rights import NOT_PERMITTED, check_user_ids, is_judged, lack, refuse_connection, why
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
@@ -124,6 +124,7 @@ def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights |
             fail_link(context, link, error)
         elif isinstance(link, IncomingLink) and not link.endpoint.flow_state.ended:
             limit_rates(context, link, rights)
+            check_user_ids(link, rights)
         yield
 
 

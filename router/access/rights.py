@@ -5,15 +5,19 @@ A peer is told that it may not, and nothing of the policy. The log says which ri
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.exports import Use
 from amqpmesh.policies.managing import Manage
+from amqpmesh.policies.user_ids import ALL, UserIds
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.needs import EXPORT, is_of_dynamic_node, needed
+from amqpmesh.router.amqp.sasl.exchange import SaslServer
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection
+from amqpmesh.router.kernel import UserIdRule
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -21,10 +25,13 @@ if TYPE_CHECKING:
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import IncomingLink
     from amqpmesh.router.model.usage import Full
 
 NOT_PERMITTED: Final = "not permitted"
 """The description of each refusal: a peer learns nothing of what exists, or of what others may do."""
+NO_TENANT: Final = "?"
+"""Stands for the tenant of users that come into none; no tenant has this key."""
 
 
 def is_judged(context: Context, record: ConnectionRecord) -> bool:
@@ -34,6 +41,23 @@ def is_judged(context: Context, record: ConnectionRecord) -> bool:
     """
     listener = record.listener
     return context.policy is not None and listener is not None and not (listener.is_mesh or record.inside)
+
+
+def tenant_of_login(context: Context, record: ConnectionRecord, user: str) -> str | None:
+    """Return the key of the tenant of a user whose password is checked; None: there are no tenants.
+
+    The connection is not open yet: the hostname of its SASL exchange (§5.3.3.2) stands for that of its `open`.
+
+    Args: user: as the client names it, proved or not.
+    """
+    policy = context.policy
+    if policy is None or not policy.tenants or not is_judged(context, record):
+        return None
+    sasl = record.engine.negotiation.sasl
+    hostname = sasl.hostname if isinstance(sasl, SaslServer) else None
+    peer = replace(record.peer, user=user, hostname=hostname, certificate_subject=record.certificate_subject)
+    tenant = policy.tenant_of(peer)
+    return NO_TENANT if tenant is None else tenant.key
 
 
 def admit(context: Context, record: ConnectionRecord) -> bool:
@@ -145,6 +169,15 @@ def may_change(context: Context, record: ConnectionRecord, kind: str | None = No
     except RefusedError:
         return False
     return rights is not None and rights.manage(Manage.WRITE, kind) is not None
+
+
+def check_user_ids(incoming: IncomingLink, rights: Rights | None) -> None:
+    """Have the user-ids of a link's messages checked. Args: rights: of its peer; None: it may use all."""
+    permitted = ALL if rights is None else rights.user_ids
+    user = incoming.connection.peer.user
+    own = user.encode() if user is not None and UserIds.OWN in permitted else None
+    rule = None if UserIds.OTHER in permitted else UserIdRule(own, UserIds.ABSENT in permitted)
+    incoming.endpoint.flow_state.user_ids = rule
 
 
 def _rights(context: Context, record: ConnectionRecord) -> Rights | None:

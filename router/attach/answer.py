@@ -14,7 +14,7 @@ from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.rates import limit_rates
-from amqpmesh.router.access.rights import check, check_address, is_judged
+from amqpmesh.router.access.rights import check, check_address, check_user_ids, is_judged
 from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
@@ -269,6 +269,7 @@ class Attaching:
         record.incoming[incoming] = None
         if is_judged(context, record):
             limit_rates(context, incoming, record.rights)
+            check_user_ids(incoming, record.rights)
         if node is not None:
             node.incoming = with_item(node.incoming, incoming)
             context.touch(node)

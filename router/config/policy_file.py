@@ -18,6 +18,7 @@ from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.policy_version import LARGEST, MAX_NUMBER, PolicyVersion
 from amqpmesh.policies.tenants import Match, Tenant
+from amqpmesh.policies.user_ids import UserId
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.exports import ExportConfig, ImportConfig, exports_of
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
@@ -150,6 +151,7 @@ class GroupConfig(Table):
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     may: tuple[May, ...] = setting(default=())
     manage: tuple[str, ...] = setting(default=(), check=_each(managing.fault))
+    user_id: UserId | None = setting(default=None)
     limits: UserLimitsConfig | None = setting(default=None)
 
     def group(self, key: str, tenant: str) -> Group:
@@ -169,6 +171,7 @@ class GroupConfig(Table):
             receive=self.receive,
             may=frozenset(self.may),
             manage=frozenset(map(managing.managed, self.manage)),
+            user_id=self.user_id,
             limits=UNLIMITED if self.limits is None else self.limits.allowance,
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.expiry import seconds_left
-from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.events import CreditChanged, DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
@@ -19,11 +18,12 @@ from amqpmesh.router.delivery.anonymous_routes import open_route
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
+from amqpmesh.router.delivery.foreign_user_ids import foreign_user_id
 from amqpmesh.router.delivery.lifetime import close_if_done, drop_kept
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
 from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
-from amqpmesh.router.delivery.refusal import fail_sender, refuse
+from amqpmesh.router.delivery.refusal import fail_sender, refuse, refuse_and_tell
 from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
 from amqpmesh.router.delivery.settlement import end_unsent, undelivered
 from amqpmesh.router.delivery.vouches import is_vouched
@@ -45,6 +45,7 @@ from amqpmesh.router.kernel import (
     take_held,
 )
 from amqpmesh.router.memory.holders import begun_on
+from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.lane import LaneKind, next_tag
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.refusal import RefusedError
@@ -228,6 +229,15 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
             except Violation as violation:
                 refuse(context, relay, Error(condition=AmqpCondition.DECODE_ERROR, description=violation.description))
                 return
+        if head is not None:
+            try:
+                foreign = foreign_user_id(context, relay, incoming, data, head)
+            except Incomplete:
+                head = None
+            else:
+                if foreign is not None:
+                    refuse_and_tell(context, relay, to or name_of(incoming), foreign)
+                    return
         if head is None:
             limit = incoming.connection.limits.head_max
             if len(data) > limit:
@@ -235,9 +245,9 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
                 end_unsent(context, relay, state)
             return
         if incoming.connection.strict_annotations:
-            refusal = message_head.strict_refusal(data, head)
-            if refusal is not None:
-                fail_sender(context, relay, refusal)
+            strange = message_head.strict_refusal(data, head)
+            if strange is not None:
+                fail_sender(context, relay, strange)
                 return
         if head.irregular:
             context.irregular_heads += 1
@@ -247,6 +257,9 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
             relay.presettled = True
         if context.recording is not None and head.header[1]:
             relay.header_info = read_header_info(data, *head.header)
+    elif (foreign := foreign_user_id(context, relay, incoming, data, None)) is not None:
+        refuse_and_tell(context, relay, to or name_of(incoming), foreign)
+        return
     elif anonymous:
         description = "an anonymous terminus needs messages of format 0"
         refuse(context, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
@@ -264,21 +277,7 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         else:
             node = incoming.node
     except RefusedError as refusal:
-        context.log.info(
-            "message refused",
-            connection=incoming.connection.number,
-            peer=incoming.connection.host,
-            link=incoming.endpoint.name,
-            address=without_secret(named or ""),
-            condition=refusal.error.condition,
-            reason=refusal.reason or refusal.error.description,
-        )
-        if context.audit is not None:
-            address, condition = without_secret(named or ""), refusal.error.condition
-            rule = {"address": address, "condition": condition, **refusal.rule}
-            link = incoming.endpoint.name
-            context.audit.of("message refused", incoming.connection, reason=refusal.reason, rule=rule, link=link)
-        refuse(context, relay, refusal.error)
+        refuse_and_tell(context, relay, named, refusal)
         return
     if (
         is_vouched(context, to)

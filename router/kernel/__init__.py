@@ -98,6 +98,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
 )
 from amqpmesh.router.kernel.transit_routes import TransitRoute
 from amqpmesh.router.kernel.tree_history import TreeHistory
+from amqpmesh.router.kernel.user_ids import UserIdRule, read_user_id
 from amqpmesh.router.kernel.violations import CONNECTION, LINK, SESSION, Incomplete, Violation
 
 __all__ = [
@@ -189,6 +190,7 @@ __all__ = [
     "TransferFrame",
     "TransitRoute",
     "TreeHistory",
+    "UserIdRule",
     "Violation",
     "abandon",
     "allowed",
@@ -220,6 +222,7 @@ __all__ = [
     "read_head",
     "read_header_info",
     "read_to",
+    "read_user_id",
     "receive_disposition",
     "receive_transfer",
     "relay_frames",

@@ -46,6 +46,7 @@ ORDER: Final = (
     "frame_reading",
     "frame_writing",
     "head_sections",
+    "user_ids",
     "ledger",
     "delivery_keys",
     "tree_history",

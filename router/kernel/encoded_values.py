@@ -36,6 +36,7 @@ _SECTIONS: Final = {
     b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
     b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
     b"amqp:properties:list": PROPERTIES,
+    b"amqp:application-properties:map": 0x74,
 }
 
 

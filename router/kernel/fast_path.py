@@ -48,6 +48,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     receive_transfer,
     send_transfer,
 )
+from amqpmesh.router.kernel.user_ids import _may_be_from
 from amqpmesh.router.kernel.violations import Violation
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def _relay_transfer(
     """Relay a frame: a whole delivery, or a part of one. Returns: whether it was relayed."""
     if link.current is not None:
         return _relay_next(router, session, link, frame, data, payload_at, end)
+    if link.user_ids is not None and not _may_be_from(router, link.user_ids, frame, data, payload_at, end):
+        return False
     route = link.fast_route if not link.anonymous else _anonymous_route(router, link, frame, data, payload_at, end)
     if (
         route is None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.rate_meter import RateMeter
     from amqpmesh.router.kernel.relays import Leg, Relay
     from amqpmesh.router.kernel.session_endpoint import KernelSession
+    from amqpmesh.router.kernel.user_ids import UserIdRule
 
 #: Octets of a dictionary for each entry above which `compact` rebuilds it.
 _ROOMY: Final = 250
@@ -78,6 +79,7 @@ class KernelLink:
         "source",
         "turn",
         "unsettled",
+        "user_ids",
     )
 
     def __init__(
@@ -130,6 +132,8 @@ class KernelLink:
         self.relay: Relay | None = None
         #: Receivers: what the link may be granted of the rates that limit it; None: no rate does.
         self.meter: RateMeter | None = None
+        #: Receivers: the user-ids that messages may have; None: all.
+        self.user_ids: UserIdRule | None = None
         #: Receivers: its sink in the pool of its node. Senders: its source there. None: it has none.
         self.sink: CreditSink | None = None
         self.source: CreditSource | None = None

@@ -43,6 +43,9 @@ cdef long _PASS_NONE
 cdef long _PASS_ALL
 cdef long _MESSAGE_ANNOTATIONS
 cdef long _PROPERTIES
+cdef long _APPLICATION_PROPERTIES
+cdef long _FIRST_OF_BODY
+cdef long _LAST_OF_BODY
 cdef long _MOST_ROUTES
 cdef long _MOST_OCTETS
 cdef long _ENTRY
@@ -289,6 +292,17 @@ cdef class KernelSession:
     cpdef bint dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except -1
 
 @cython.final
+cdef class UserIdRule:
+    cdef public bytes own
+    cdef public bint may_be_absent
+@cython.locals(form=long)
+cdef Py_ssize_t _list_end(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(at=Py_ssize_t, item=Py_ssize_t, stop=Py_ssize_t, form=long, count=long, is_permitted=bint, own=bytes)
+cdef bint _may_be_from(KernelRouter router, UserIdRule rule, TransferFrame frame, bytes data, Py_ssize_t payload_at,
+                       Py_ssize_t end) except -1
+cdef bint _is_in_order(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.final
 cdef class KernelLink:
     cdef public KernelSession session
     cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended, anonymous
@@ -309,6 +323,7 @@ cdef class KernelLink:
     cdef public Leg leg
     cdef public Relay relay
     cdef public RateMeter meter
+    cdef public UserIdRule user_ids
     @cython.locals(kind=long)
     cpdef bint count_outcome(self, bytes state) except -1
 

@@ -14,6 +14,7 @@ from amqpmesh.policies.groups import May
 from amqpmesh.policies.managing import KINDS, Manage
 from amqpmesh.policies.rights import Grant, Rights
 from amqpmesh.policies.tenants import OPERATOR
+from amqpmesh.policies.user_ids import kind_of
 from amqpmesh.router.access.needs import needed
 from amqpmesh.router.address_syntax import refusal, split
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
@@ -66,6 +67,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     asked.add_argument("--receive", action="store_true", help="receive from the address")
     for right in May:
         asked.add_argument(f"--{right}", action="store_true", help=f"the right `{right}` of `may`")
+    asked.add_argument("--user-id", metavar="NAME", help="send messages with this user-id; empty: without one")
     for managed in Manage:
         asked.add_argument(
             f"--manage-{managed}",
@@ -169,6 +171,11 @@ def _answers(given: argparse.Namespace, rights: Rights) -> Iterator[tuple[str, s
     for right in May:
         if getattr(given, right):
             yield right, _by(rights.may(right))
+    if given.user_id is not None:
+        kind_of_id = kind_of(given.user_id.encode(), given.user)
+        line = _by(rights.user_id(kind_of_id))
+        unsaid = "since no group of the peer has `user_id`" if kind_of_id in rights.user_ids else None
+        yield f"user-id {given.user_id or 'absent'}", line or unsaid
     for managed in Manage:
         kind = getattr(given, f"manage_{managed}")
         if kind is not None:

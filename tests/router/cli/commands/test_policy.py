@@ -34,6 +34,7 @@ send = ["#"]
 receive = ["#"]
 may = ["container"]
 manage = ["write:connector", "link"]
+user_id = "match"
 """
 
 
@@ -55,6 +56,10 @@ manage = ["write:connector", "link"]
         ("bob", "--send --receive --address q@B", Exit.DONE),
         ("bob", "--receive --address @B", Exit.USAGE),
         ("bob", "--send --address q@", Exit.USAGE),
+        ("bob", "--user-id bob", Exit.DONE),
+        ("bob", "--user-id=", Exit.DONE),
+        ("bob", "--user-id eve", Exit.NO),
+        ("root", "--user-id eve", Exit.DONE),
     ],
 )
 def test_the_answer_is_that_of_a_router(tmp_path: Path, user: str, asked: str, status: Exit) -> None:
