@@ -78,7 +78,7 @@ class Policy:
 
         Args: peer: its `tenant` is ignored.
         """
-        tenant = self._tenant_of(peer)
+        tenant = self.tenant_of(peer)
         if self.tenants and tenant is None:
             return None
         peer = replace(peer, tenant="" if tenant is None else tenant.key)
@@ -104,7 +104,7 @@ class Policy:
             rights = self._rights[key] = Rights(self, groups, values, tenant, scopes)
         return rights
 
-    def _tenant_of(self, peer: Peer) -> Tenant | None:
+    def tenant_of(self, peer: Peer) -> Tenant | None:
         """Return the tenant that the peer's token names, else the first that it comes into, else the default.
 
         Returns: None: the peer comes into none, or its token names one that there is not.

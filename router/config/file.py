@@ -98,6 +98,7 @@ class RouterConfig(Limits):
     memory: int = setting(default=256 * 2**20, low=2**20)
     connections: int = setting(default=10_000, low=1)
     login_failures: int = setting(default=3, low=1)
+    login_tenant_failures: int = setting(default=100, low=1)
     login_wait: float = setting(default=30.0, low=0.0, high=3600.0)
     login_memory: int = setting(default=10_000, low=1)
     login_queue: int = setting(default=1_000, low=1)

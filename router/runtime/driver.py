@@ -50,7 +50,7 @@ class Driver:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.passwords = Passwords(core.context.config)
+        self.passwords = Passwords(core.context)
         self._outputs: dict[ConnectionRecord, Output] = {}
         #: Connections with output to write.
         self._ready: dict[ConnectionRecord, None] = {}

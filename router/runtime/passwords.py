@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from amqpmesh.policies.guesses import Guesses
+from amqpmesh.policies.guesses import Guesses, TenantGuesses, network_of
+from amqpmesh.router.access.rights import tenant_of_login
 from amqpmesh.router.io.threads import LIGHT, do
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Iterator
 
     from amqpmesh.router.amqp.sasl.mechanisms import Work
-    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
 PATIENCE: Final = 30.0
@@ -31,6 +32,19 @@ connections have their turns. Thousands of clients may log in at once.
 K = TypeVar("K", bound="Hashable")
 
 
+class _Place(NamedTuple):
+    """The place of a check among others."""
+
+    host: str
+    user: str
+    tenant: str | None
+    """Of the user, as far as the login shows it; None: there are no tenants."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.host, self.user
+
+
 class Passwords:
     """The password checks of a router's clients.
 
@@ -38,16 +52,26 @@ class Passwords:
         do not count towards a listener's `connections` meanwhile.
     """
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, context: Context) -> None:
+        config = context.config
+        self._context = context
         self._guesses = Guesses(free=config.login_failures, longest=config.login_wait, most=config.login_memory)
+        self._of_tenants = TenantGuesses(
+            free=config.login_tenant_failures, longest=config.login_wait, most=config.login_memory
+        )
         self._most_delayed = config.login_queue
         self.delayed: Counter[str] = Counter()
+        self._delayed_of: Counter[str | None] = Counter()
         # One check at a time for each host and user: simultaneous ones would all count as the first guess. And one for
-        # each host: a host with many checks would keep other hosts from the threads.
-        self._by_user: _Turns[tuple[str, str]] = _Turns()
-        # Delayed checks: one at a time for each host and user waits for its delay to pass.
-        self._late: _Turns[tuple[str, str]] = _Turns()
+        # each host: a host with many checks would keep other hosts from the threads. Where there are tenants, one for
+        # each of them waits for its host's turn: many checks of one tenant delay those of another by one.
+        self._by_user: _Turns[_Place] = _Turns()
+        self._by_tenant: _Turns[tuple[str, str | None]] = _Turns()
         self._by_host: _Turns[str] = _Turns()
+        # Delayed checks: one at a time for each host and user waits for its delay to pass; and for each network and
+        # tenant, if the guesses at the tenant's users are the reason.
+        self._late: _Turns[_Place] = _Turns()
+        self._late_of_tenant: _Turns[tuple[str, str | None]] = _Turns()
         #: The time from which a hash may be computed at once, seconds.
         self._hashes_from = 0.0
 
@@ -56,8 +80,9 @@ class Passwords:
         if work.user is None:
             await do(work)
             return
+        place = _Place(record.host, work.user, tenant_of_login(self._context, record, work.user))
         try:
-            await self._check(record, work, work.user)
+            await self._check(record, work, place)
         except _TooManyError:
             work.refuse("too many wait for an answer")
 
@@ -69,10 +94,11 @@ class Passwords:
         now = trio.current_time()
         if work.iterations > LIGHT or (work.iterations and now < self._hashes_from):
             return False
-        place = None if work.user is None else (record.host, work.user)
-        if place is not None:
+        place: _Place | None = None
+        if work.user is not None:
+            place = _Place(record.host, work.user, tenant_of_login(self._context, record, work.user))
             is_free = self._by_user.is_free(place) and self._by_host.is_free(record.host)
-            if not is_free or self._guesses.wait(*place, now):
+            if not is_free or self._wait(place, now) or self._wait_of_tenant(place, now):
                 return False
         work.do()
         if work.iterations:
@@ -81,43 +107,70 @@ class Passwords:
             self._note(place, work)
         return True
 
-    async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:
+    async def _check(self, record: ConnectionRecord, work: Work, place: _Place) -> None:
         """Check a password. Raises: _TooManyError: too many checks wait; this one was not done."""
-        place = record.host, user
         async with self._by_user.of(place):
-            if not self._guesses.wait(*place, trio.current_time()):
-                await self._judge(place, work)
+            if not self._wait(place, trio.current_time()) and await self._judge(place, work):
                 return
-        with self._delay(record):
-            async with self._late.of(place):
-                await trio.sleep(self._guesses.wait(*place, trio.current_time()))
+        with self._delay(record, place):
+            async with self._late.of(place), self._turn_of_tenant(place):
+                now = trio.current_time()
+                await trio.sleep(max(self._wait(place, now), self._wait_of_tenant(place, now)))
                 async with self._by_user.of(place):
-                    await self._judge(place, work)
+                    await self._judge(place, work, is_late=True)
 
-    async def _judge(self, place: tuple[str, str], work: Work) -> None:
-        host, _ = place
-        async with self._by_host.of(host):
+    async def _judge(self, place: _Place, work: Work, *, is_late: bool = False) -> bool:
+        """Check a password in its turn. Returns: False: it was not checked: wrong ones before make it wait."""
+        async with self._by_tenant.of((place.host, place.tenant)), self._by_host.of(place.host):
+            if not is_late and self._wait_of_tenant(place, trio.current_time()):
+                return False
             await do(work)
         self._note(place, work)
+        return True
 
-    def _note(self, place: tuple[str, str], work: Work) -> None:
+    def _wait(self, place: _Place, now: float) -> float:
+        return self._guesses.wait(*place.pair, now, place.tenant)
+
+    def _wait_of_tenant(self, place: _Place, now: float) -> float:
+        return 0.0 if place.tenant is None else self._of_tenants.wait(*place.pair, now, place.tenant)
+
+    def _turn_of_tenant(self, place: _Place) -> AbstractAsyncContextManager[None]:
+        if not self._wait_of_tenant(place, trio.current_time()):
+            return nullcontext()
+        return self._late_of_tenant.of((network_of(place.host), place.tenant))
+
+    def _note(self, place: _Place, work: Work) -> None:
         """Note whether a guess was right."""
+        now = trio.current_time()
         if work.succeeded:
-            self._guesses.succeeded(*place)
+            self._guesses.succeeded(*place.pair, place.tenant)
+            if place.tenant is not None:
+                self._of_tenants.succeeded(*place.pair, place.tenant)
         else:
-            self._guesses.failed(*place, trio.current_time())
+            self._guesses.failed(*place.pair, now, place.tenant)
+            if place.tenant is not None:
+                self._of_tenants.failed(place.host, now, place.tenant)
 
     @contextmanager
-    def _delay(self, record: ConnectionRecord) -> Iterator[None]:
-        """Count a delayed connection. Raises: _TooManyError: the maximum is delayed already."""
-        if self.delayed.total() >= self._most_delayed:
+    def _delay(self, record: ConnectionRecord, place: _Place) -> Iterator[None]:
+        """Count a delayed connection.
+
+        Raises: _TooManyError: the maximum is delayed already; or of a tenant, as many as places are free. So one tenant
+            has half of them, and leaves some to each other one.
+        """
+        free = self._most_delayed - self.delayed.total()
+        if free <= 0 or (place.tenant is not None and self._delayed_of[place.tenant] >= free):
             raise _TooManyError
         name = record.peer.listener
         self.delayed[name] += 1
+        self._delayed_of[place.tenant] += 1
         try:
             yield
         finally:
             self.delayed[name] -= 1
+            self._delayed_of[place.tenant] -= 1
+            if not self._delayed_of[place.tenant]:
+                del self._delayed_of[place.tenant]
 
 
 class _TooManyError(Exception):
