@@ -38,6 +38,10 @@ OF_THIS_RUN: Final[trio.lowlevel.RunVar[Environment]] = trio.lowlevel.RunVar("am
 """The environment of a Trio run; a simulation sets it."""
 
 
+IS_ALONE: Final[trio.lowlevel.RunVar[bool]] = trio.lowlevel.RunVar("amqpmesh is alone", False)
+"""True if a Trio run has no other purpose than its router: no tasks of a program wait while the router waits."""
+
+
 def environment() -> Environment:
     """Return the environment of this Trio run, or `REAL` outside of any run."""
     return OF_THIS_RUN.get() if trio.lowlevel.in_trio_run() else REAL

@@ -185,16 +185,17 @@ class _PolledSocket:
         self._listening = listening
         self._admit = admit
         self._poller = poller
-        #: The end of the turn in which it was served last.
-        self._served_until = 0.0
+        #: The poller's round in which it was served last.
+        self._served_in = -1
 
-    def serve(self, until: float) -> bool:
+    def serve(self, until: float) -> bool:  # noqa: ARG002 - a few connections
         """See `Polled`. The system reports the connections that are left.
 
-        Usually only one waits, so another attempt would be in vain. If more wait, it is served again in the same turn.
+        Usually only one waits, so another attempt would be in vain. If more wait, it is served again in the next round.
         """
-        most = ACCEPT_BATCH if until == self._served_until else 1
-        self._served_until = until
+        served_in = self._poller.rounds
+        most = ACCEPT_BATCH if served_in == self._served_in + 1 else 1
+        self._served_in = served_in
         pause = self._listener.accept_some(self._listening, self._admit, most)
         if pause:
             self._poller.rest(self._listening.fileno(), pause)

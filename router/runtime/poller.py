@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from amqpmesh.router.io.environment import environment, stopwatch_seconds
+from amqpmesh.router.io.environment import IS_ALONE, environment, stopwatch_seconds
 from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
@@ -41,6 +41,15 @@ again.
 
 ROUNDS: Final = 4
 """Times in a row that the system is asked for ready sockets before other tasks have their turn."""
+
+PAUSE: Final = 0.001
+"""Seconds that the poller itself waits for the next ready socket, if its last wait was no longer: a peer that answers
+each frame is served without a pass through all tasks, which costs more than the frame. The system counts milliseconds.
+"""
+
+ROUNDS_WITH_PAUSES: Final = 64
+"""The same as `ROUNDS`, for turns with such pauses. Their time has the same limit.
+"""
 
 HEAVY_PART: Final = 3
 """The time that heavy sockets, with much to read or write, may take in a turn, as a multiple of that of all others.
@@ -90,6 +99,8 @@ class Poller:
         #: peers.
         self._scope = trio.CancelScope(shield=True)
         self._polled: dict[int, Polled] = {}
+        #: The rounds so far. Those without a wait between them have consecutive numbers.
+        self.rounds = 0
         #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
         #: heavy and have not had their turn.
         self._busy: dict[int, None] = {}
@@ -194,21 +205,34 @@ class Poller:
         polled, busy, ending = self._polled, self._busy, self._ending
         #: Output is left to write.
         left = False
+        may_pause = IS_ALONE.get()
+        #: The last wait was short, and so may be the next.
+        is_brisk = False
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # keep no reference to the last served object while waiting
                 if busy or left or ending:
                     await trio.lowlevel.checkpoint()
                 else:
+                    slept_at = stopwatch()
                     self._sleeps = True
                     await trio.lowlevel.wait_readable(epoll)
                     self._sleeps = False
+                    self.rounds += 1
+                    is_brisk = may_pause and stopwatch() - slept_at < PAUSE
                 until = stopwatch() + BATCH_TIME
-                for _ in range(ROUNDS):
-                    began = settled = stopwatch()
+                for _ in range(ROUNDS_WITH_PAUSES if is_brisk else ROUNDS):
                     ready = epoll.poll(0)
                     if not (ready or busy or left or ending):
-                        break
+                        if not (is_brisk and _is_nothing_due()):
+                            break
+                        ready = epoll.poll(PAUSE)
+                        is_brisk = bool(ready)
+                        if not ready:
+                            break
+                        self.rounds += 1
+                    self.rounds += 1
+                    began = settled = stopwatch()
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
                         if each is None:  # it was removed since, or the wake-up event is for `busy`
@@ -286,3 +310,9 @@ class Poller:
                 self._ending.popleft().conclude()
             except Exception as error:  # as in `_serve`
                 log.error("internal error", exception=error)
+
+
+def _is_nothing_due() -> bool:
+    """Tell whether no other task of this run can go on, and no deadline comes within `PAUSE`."""
+    told = trio.lowlevel.current_statistics()
+    return not (told.tasks_runnable or told.run_sync_soon_queue_size) and told.seconds_to_next_deadline > PAUSE

@@ -20,6 +20,7 @@ from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
 from amqpmesh.router.cli.process import system
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, RouterConfig
+from amqpmesh.router.io.environment import IS_ALONE
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
@@ -118,6 +119,7 @@ def _log_started(
 async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
+    IS_ALONE.set(True)
     taken = {*ENDING, signal.SIGHUP, *stage.end_now}
     with (
         # Handled before anything listens: a process that sees the first line may send a signal at once.

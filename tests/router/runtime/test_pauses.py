@@ -1,0 +1,187 @@
+"""The poller's own short waits, in a process that has no other purpose than its router."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import trio
+import trio.testing
+
+from amqpmesh.router.io.environment import IS_ALONE
+from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime.poller import PAUSE, READABLE, ROUNDS, ROUNDS_WITH_PAUSES
+from tests.support.tasks.stopwatches import measure
+
+if TYPE_CHECKING:
+    from amqpmesh.router.runtime.driver import Driver
+
+pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+
+SOCKET = 1_000_000
+"""The number of a socket that nothing asks the system about."""
+
+
+class Script:
+    """An epoll that reports what a test says. Its descriptor is readable as long as it has something to report."""
+
+    closed = False
+
+    def __init__(self, *reports: bool) -> None:
+        """Args: reports: of each wait, whether the socket is ready then."""
+        self._reports = list(reports)
+        self.waits: list[float] = []
+        self._bell = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.is_done = trio.Event()
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def register(self, descriptor: int, events: int) -> None:
+        pass
+
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        if not self._reports:
+            return []
+        self.waits.append(seconds)
+        is_ready = self._reports.pop(0)
+        if not self._reports:
+            os.eventfd_read(self._bell)
+            self.is_done.set()
+        return [(SOCKET, READABLE)] if is_ready else []
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Quiet:
+    """A driver that has no output."""
+
+    def settle(self, within: float) -> bool:
+        assert within > 0
+        return False
+
+
+class Served:
+    """An object that counts how often it is served, and runs what a test sets."""
+
+    is_heavy = False
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def serve(self, until: float) -> bool:
+        assert until > 0
+        self.times += 1
+        return False
+
+
+async def waits_of(script: Script, monkeypatch: pytest.MonkeyPatch, served: Served | None = None) -> list[float]:
+    """Let a poller use a script to its end. Returns: the seconds of its waits."""
+    monkeypatch.setattr(poller, "EPOLL", lambda: script)
+    async with trio.open_nursery() as nursery:
+        polling = poller.Poller(cast("Driver", Quiet()), nursery.start_soon)
+        polling.add(SOCKET, served or Served(), READABLE)
+        with trio.fail_after(60):
+            await script.is_done.wait()
+        polling.end()
+    return script.waits
+
+
+def begin(*, alone: bool = True) -> list[float]:
+    """Say whether the router is alone in this run, and stop its stopwatch. Returns: the stopwatch's time, to be set."""
+    IS_ALONE.set(alone)
+    now = [1.0]
+    measure(lambda: now[0])
+    return now
+
+
+async def test_it_waits_itself_while_peers_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    served = Served()
+    # Ready, nothing, ready within the pause, nothing, and nothing within the pause: then Trio waits.
+    waits = await waits_of(Script(True, False, True, False, False, True), monkeypatch, served)
+    assert waits == [0, 0, PAUSE, 0, PAUSE, 0]
+    assert served.times == 3
+
+
+async def test_it_does_not_wait_itself_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(alone=False)
+    assert await waits_of(Script(True, False, True, False), monkeypatch) == [0] * 4
+
+
+async def test_it_does_not_wait_itself_after_a_longer_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = begin()
+    script = Script(True, False, True, False)
+    wait_readable = trio.lowlevel.wait_readable
+
+    async def longer(descriptor: object) -> None:
+        ticks[0] += 2 * PAUSE
+        await wait_readable(descriptor)  # type: ignore[arg-type]  # the script, as an epoll
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", longer)
+    assert await waits_of(script, monkeypatch) == [0] * 4
+
+
+async def test_it_does_not_wait_itself_while_another_task_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    wakes = trio.Event()
+
+    class Waking(Served):
+        def serve(self, until: float) -> bool:
+            wakes.set()
+            return super().serve(until)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wakes.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await waits_of(Script(True, False, True), monkeypatch, Waking()) == [0] * 3
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(PAUSE / 2, 0), (math.inf, PAUSE)], ids=["soon", "never"])
+async def test_it_does_not_wait_itself_across_a_deadline(
+    seconds: float, last: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin()
+
+    class Alarm(Served):
+        def serve(self, until: float) -> bool:
+            alarm.deadline = trio.current_time() + seconds
+            return super().serve(until)
+
+    alarm = trio.CancelScope()
+
+    async def wait_for_alarm() -> None:
+        with alarm:
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_alarm)
+        await trio.testing.wait_all_tasks_blocked()
+        # The last report is for the next turn if the poller did not pause.
+        waits = await waits_of(Script(True, False, False), monkeypatch, Alarm())
+        nursery.cancel_scope.cancel()
+    assert waits == [0, 0, last]
+
+
+async def test_other_tasks_have_a_turn_after_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    turns = 0
+
+    class Turns(trio.abc.Instrument):
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            nonlocal turns
+            turns += "Poller" in task.name
+
+    trio.lowlevel.add_instrument(Turns())
+    rounds = 3 * ROUNDS_WITH_PAUSES
+    await waits_of(Script(*[True] * rounds), monkeypatch)
+    assert 3 <= turns <= 3 + ROUNDS
