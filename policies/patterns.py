@@ -113,10 +113,13 @@ class PatternTable(Generic[T]):
         """
         if address in self._literal:  # nothing is more specific than the address itself
             return address, self._literal[address]
+        root = self._root
+        if not (root.stars or root.hashes) and ("", _SEPARATOR.split(address, 1)[0]) not in root.literals:
+            return None  # no pattern begins as the address does
         where = _Positions(address)
         end = where.all ^ where.all >> 1
         # The most specific node is popped first, so a node pushes its `#` first and its literals last.
-        stack: list[tuple[_Node[T], int, bool]] = [(self._root, 1, False)]
+        stack: list[tuple[_Node[T], int, bool]] = [(root, 1, False)]
         while stack:
             node, positions, ends = stack.pop()
             if ends:

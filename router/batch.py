@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def finish_batch(context: Context) -> None:
     """Send queued deliveries and divide credit, until no node is touched any more."""
+    context.foreseen = None
     if context.kernel.due:
         deal(context.kernel)
     if context.kernel.put_off:

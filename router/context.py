@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias
 
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.kernel import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.refusal import RefusedError
     from amqpmesh.router.telemetry.recording import Recording
     from amqpmesh.router.tokens.judge import Tokens
     from amqpmesh.topology.vouching import Vouching
@@ -54,6 +55,19 @@ class Errand:
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.action = action
+
+
+class Foreseen(NamedTuple):
+    """The node of a message that the kernel has asked about, and that the router is about to decide about."""
+
+    incoming: IncomingLink
+    to: str
+    """The address, as the message names it."""
+    epoch: int
+    node: Node | None
+    address: str
+    """The address that `to` stands for, after aliases."""
+    refusal: RefusedError | None
 
 
 class Context:
@@ -123,6 +137,8 @@ class Context:
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
         self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
+        #: The node of the message that the kernel has last asked about; None once the batch ends, or it is used.
+        self.foreseen: Foreseen | None = None
         #: The users of a listener now; None: it has none.
         self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None
         #: Whether the certificate of a client was revoked since its handshake.

@@ -23,6 +23,7 @@ from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
 from amqpmesh.router.context import Context, Errand
+from amqpmesh.router.delivery.anonymous_routes import find_route
 from amqpmesh.router.delivery.arrival import receive_before, receive_held
 from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
@@ -75,6 +76,7 @@ class Core:
         """Args: token: makes a number of random octets, in hexadecimal digits. wall_clock: seconds since 1970."""
         self.context = context = Context(config, now, token, wall_clock)
         context.kernel.on_expand = expanded
+        context.kernel.on_unknown = partial(find_route, context)
         self.logins = Logins(context)
         self.on_demand = OnDemandConnections(context)
         self.containers = Containers(context, self.on_demand)
@@ -468,9 +470,8 @@ class Core:
         for record in self.context.connections:
             for session in record.engine.channels.sessions:
                 session.flow_state.compact()
-            for table in (record.outgoing, record.incoming):
-                for each in table:
-                    each.endpoint.flow_state.compact()
+            for each in (*record.outgoing, *record.incoming):
+                each.endpoint.flow_state.compact()
 
     def record(self, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> Recording:
         """Begin to record telemetry. Args: writer: takes the records. epoch: as of `Recording`."""

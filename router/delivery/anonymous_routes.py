@@ -1,7 +1,8 @@
 """The routes by which the kernel may relay deliveries of an anonymous sender: one for each address that it names.
 
-A route is put into the table of the sender's link once a delivery to the address was decided. So an address in the
-table is one that the sender may send to, and that leads to one node until the router's epoch changes.
+A route is put into the table of the sender's link when the kernel asks for it, or once a delivery to the address was
+decided. So an address in the table is one that the sender may send to, and that leads to one node until the router's
+epoch changes.
 """
 
 from __future__ import annotations
@@ -11,48 +12,93 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations
+from amqpmesh.router.context import Foreseen
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.delivery import message_head
-from amqpmesh.router.delivery.fast_routes import wanted_route
+from amqpmesh.router.delivery.fast_routes import decide_now, wanted_route
 from amqpmesh.router.delivery.vouches import is_vouched
 from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import LocalNode, node_of
+from amqpmesh.router.model.node import LocalNode
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.fixed_credit import FixedCredit
-    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Node
 
 #: Characters of the longest address that has a route: peers choose them.
 LONGEST: Final = 255
 
 
-def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, data: bytes) -> None:
-    """Let the kernel relay further deliveries of an anonymous sender, or a transit lane, that name the same address.
+def resolve(context: Context, incoming: IncomingLink, to: str) -> tuple[Node | None, str]:
+    """Return the node for a message, and its address after aliases, as `Context.resolve` does.
+
+    What the kernel has asked for this message is not looked up, or refused and counted, again.
+    Raises: RefusedError: as `Context.resolve`.
+    """
+    foreseen, context.foreseen = context.foreseen, None
+    if (
+        foreseen is None
+        or foreseen.incoming is not incoming
+        or foreseen.to != to
+        or foreseen.epoch != context.kernel.epoch
+    ):
+        return context.resolve(incoming, to)
+    if foreseen.refusal is not None:
+        raise foreseen.refusal
+    return foreseen.node, foreseen.address
+
+
+def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
+    """Put the route of an address into the table of an anonymous sender, or a transit lane, if it can have one.
+
+    The kernel asks for it before it relays the first message to the address.
+    Args: name: the octets of `to`, or of a lane's delivery annotations.
+    """
+    if incoming.connection.strict_annotations:
+        return
+    try:
+        to = name.decode() if incoming.lane is None else message_head.only_final_address(name)
+    except UnicodeDecodeError:
+        return
+    if not to:
+        return
+    node, address, refused = None, to, None
+    try:
+        node, address = context.resolve(incoming, to)
+    except RefusedError as refusal:
+        refused = refusal
+    context.foreseen = Foreseen(incoming, to, context.kernel.epoch, node, address, refused)
+    if node is not None and node.has_consumers:
+        open_route(context, incoming, node, to, None if incoming.lane is not None else address, name)
+        decide_now(context, node)
+
+
+def open_route(
+    context: Context, incoming: IncomingLink, node: Node, named: str, address: str | None, name: bytes | None
+) -> None:
+    """Let the kernel relay deliveries of an anonymous sender, or a transit lane, that name an address.
 
     While messages wait for the address at another router, the router decides about those behind them. While they wait
     here, the route is invalid. The router's own senders have no routes.
 
-    Args: relay: a delivery to the address, with its node. to: the address, as the message names it. data: the message,
-        up to its bare message at least.
+    Args: node: of the address. named: the address, as messages name it. address: the same, after aliases; None: they
+        come by a lane. name: the octets that the kernel looks up; None: messages have more than these.
     """
-    node, endpoint, window = node_of(relay), incoming.endpoint, incoming.pool
-    assert node is not None, "the caller has found it"
+    endpoint, window = incoming.endpoint, incoming.pool
     if (
-        (node.lane is not None and isinstance(window, SharedWindow) and window.has_portion(relay.to))
+        (node.lane is not None and isinstance(window, SharedWindow) and window.has_portion(address))
         or incoming.connection.strict_annotations
         or incoming.connection.own  # most of its answers go to nodes that live for one answer
-        or len(to) > LONGEST
+        or len(named) > LONGEST
         or not is_steady(context, node)
         or endpoint.input_handle is None
         or not endpoint.is_attached
     ):
         return
-    name = to.encode() if incoming.lane is None else _final_address_alone(relay, data)
-    route = _route_to(context, relay, node)
+    route = _route_to(context, address, node)
     if name is None or route is None:
         return
     flow_state = endpoint.flow_state
@@ -75,6 +121,14 @@ def open_route(context: Context, relay: Relay, incoming: IncomingLink, to: str, 
     incoming.connection.account.add(octets)
 
 
+def annotations_alone(relay: kernel.Relay, data: bytes) -> bytes | None:
+    """Return the delivery annotations of a message on a transit lane; None: they have more than its final address."""
+    assert relay.head is not None, "else it has no address"
+    start, end = relay.head.delivery_annotations
+    section = data[start:end]
+    return None if message_head.only_final_address(section) is None else section
+
+
 def is_steady(context: Context, node: Node) -> bool:
     """Return whether an address can lead to `node` for as long as the router's epoch and the node stay.
 
@@ -88,24 +142,19 @@ def is_steady(context: Context, node: Node) -> bool:
     )
 
 
-def _route_to(context: Context, relay: Relay, node: Node) -> kernel.FastRoute | kernel.TransitRoute | None:
-    """Return the route of an address that leads to `node`, which is steady; None: each message needs a decision."""
+def _route_to(context: Context, address: str | None, node: Node) -> kernel.FastRoute | kernel.TransitRoute | None:
+    """Return the route of an address that leads to `node`, which is steady; None: each message needs a decision.
+
+    Args: address: as of `open_route`.
+    """
     if node.lane is None or node.lane.kind is not LaneKind.TRANSIT:
-        if relay.to is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
+        if address is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
             context.routes.watch_local(node)
         return wanted_route(context, node)
-    if relay.to is None or is_vouched(context, relay.to) or not context.routes.watch_transit(node.tenant, relay.to):
+    if address is None or is_vouched(context, address) or not context.routes.watch_transit(node.tenant, address):
         return None
-    section = DeliveryAnnotations(value={message_head.FINAL_ADDRESS: relay.to})
-    return kernel.TransitRoute(wanted_route(context, node), relay.to, encode_composite(section))
-
-
-def _final_address_alone(relay: Relay, data: bytes) -> bytes | None:
-    """Return the delivery annotations of a message on a transit lane; None: they have more than its final address."""
-    assert relay.head is not None, "else it has no address"
-    start, end = relay.head.delivery_annotations
-    section = data[start:end]
-    return section if len(message_head.delivery_annotations(section)) == 1 else None
+    section = DeliveryAnnotations(value={message_head.FINAL_ADDRESS: address})
+    return kernel.TransitRoute(wanted_route(context, node), address, encode_composite(section))
 
 
 def watch_window(window: FixedCredit) -> None:

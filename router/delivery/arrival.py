@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.events import CreditChanged, DispositionReceived, Even
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import decisions, message_head
-from amqpmesh.router.delivery.anonymous_routes import open_route
+from amqpmesh.router.delivery.anonymous_routes import annotations_alone, open_route, resolve
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
@@ -273,7 +273,7 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
     try:
         if anonymous:
             assert to
-            node, to = context.resolve(incoming, to)
+            node, to = resolve(context, incoming, to)
         else:
             node = incoming.node
     except RefusedError as refusal:
@@ -307,7 +307,8 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
     goes_by(incoming.connection.engine.flow_state, node.fast_route)
     known = decisions.before(context, relay, incoming, node, named, has_route=has_route)
     if anonymous and named is not None:
-        open_route(context, relay, incoming, named, data)
+        name = named.encode() if lane is None else annotations_alone(relay, data)
+        open_route(context, incoming, node, named, relay.to, name)
     if anonymous and lane is None and is_full(context, relay, node, incoming):
         decisions.note(context, incoming, node, Decision.QUEUED)
         undelivered(context, relay, node)

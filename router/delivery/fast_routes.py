@@ -34,13 +34,32 @@ def reopen(context: Context, *, amid: bool = False) -> None:
     for node in closed:
         route = node.fast_route
         assert route is not None, "else nothing was closed"
-        # Tables of anonymous senders may keep the route when the node is gone.
-        route.links, route.bulk, route.left_out, route.queue = [], [], [], None
         if _receivers(node) <= FEW or (route.wanted and not amid):
-            route.wanted = False
-            _decide(context, node)
-        elif route.wanted:
-            context.closed[node] = None
+            _decide_anew(context, node)
+        else:
+            _clear(route)
+            if route.wanted:
+                context.closed[node] = None
+
+
+def _clear(route: kernel.FastRoute) -> None:
+    # Tables of anonymous senders may keep the route when the node is gone.
+    route.links, route.bulk, route.left_out, route.queue = [], [], [], None
+
+
+def _decide_anew(context: Context, node: Node) -> None:
+    route = node.fast_route
+    assert route is not None, "else nothing was closed"
+    _clear(route)
+    route.wanted = False
+    _decide(context, node)
+
+
+def decide_now(context: Context, node: Node) -> None:
+    """Decide about the fast route of a node, if it was closed, amid a batch that the kernel relays."""
+    if node in context.closed and _receivers(node) <= FEW:
+        del context.closed[node]
+        _decide_anew(context, node)
 
 
 def _receivers(node: Node) -> int:

@@ -152,6 +152,13 @@ def final_address(data: bytes, head: Head) -> str | None:
     return to if isinstance(to, str) and not isinstance(to, Symbol) else None
 
 
+def only_final_address(section: bytes) -> str | None:
+    """Return the final address in a section of delivery annotations; None: it has none, or more than that."""
+    annotations = delivery_annotations(section)
+    to = annotations.get(FINAL_ADDRESS)
+    return to if len(annotations) == 1 and isinstance(to, str) and not isinstance(to, Symbol) else None
+
+
 def is_presettled(data: bytes, head: Head) -> bool:
     """Tell whether the sender of a message on a transit lane has settled it. Args: as of `final_address`."""
     start, end = head.delivery_annotations

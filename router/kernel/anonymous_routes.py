@@ -23,6 +23,9 @@ _MOST_ROUTES: Final = MOST_ROUTES
 _MOST_OCTETS: Final = MOST_OCTETS
 _ENTRY: Final = 256
 
+#: Deliveries that the decision about a route counts as, in `KernelConnection.work`.
+_DECISION: Final = 4
+
 
 class AnonymousRoutes(FastRoute):
     """The routes of one link whose messages name their addresses: by the octets of `to`, as they come.
@@ -121,14 +124,14 @@ def _anonymous_route(
     router.rewritten = None
     router.final_address = b""
     if link.lane:
-        return _route_off_transit(router, table, frame, data, payload_at, end)
+        return _route_off_transit(router, link, table, frame, data, payload_at, end)
     bare_at = _bare_message_at(router.header, data, payload_at, end, _PASS_THEIRS, not frame.more)
     if bare_at < 0:
         return None
     to = table.only
     if to is None:
         to = _to(data, bare_at, end)
-    found = None if to is None else table.find(to)
+    found = None if to is None else _found(router, link, table, to)
     if found is None:
         return None
     if isinstance(found, TransitRoute):
@@ -147,8 +150,27 @@ def _anonymous_route(
     return route
 
 
+def _found(
+    router: KernelRouter, link: KernelLink, table: AnonymousRoutes, to: bytes
+) -> FastRoute | TransitRoute | None:
+    """Return the route of a `to`, which the router decides about if the table has none; None: there is still none."""
+    found = table.find(to)
+    if found is None and router.on_unknown is not None:
+        router.on_unknown(link.record, to)
+        found = table.find(to) if table.generation == router.epoch else None
+        if found is not None:
+            link.session.wire.work -= _DECISION
+    return found
+
+
 def _route_off_transit(
-    router: KernelRouter, table: AnonymousRoutes, frame: TransferFrame, data: bytes, payload_at: int, end: int
+    router: KernelRouter,
+    link: KernelLink,
+    table: AnonymousRoutes,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
 ) -> FastRoute | None:
     """Return the route of the next delivery of a transit lane that ends here, and take its final address off.
 
@@ -161,7 +183,7 @@ def _route_off_transit(
     if at < 0:
         return None
     after = _section_end(data, at)
-    found = table.find(data[at:after])
+    found = _found(router, link, table, data[at:after])
     if found is None or isinstance(found, TransitRoute):
         return None
     route: FastRoute = found

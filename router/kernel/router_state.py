@@ -57,6 +57,7 @@ class KernelRouter:
         "now",
         "on_expand",
         "on_timer",
+        "on_unknown",
         "on_waited",
         "outgoing_frame",
         "put_off",
@@ -71,6 +72,9 @@ class KernelRouter:
     def __init__(self) -> None:
         #: Called with each relay that was made of a fast delivery: the router completes it.
         self.on_expand: Callable[[Relay], None] | None = None
+        #: Called with the record of an anonymous sender's link, and the octets that its table has no route for: the
+        #: router puts one there if it can.
+        self.on_unknown: Callable[[object, bytes], None] | None = None
         #: The recorder of deliveries; None: nothing is recorded.
         self.recorder: Recorder | None = None
         #: The time of the current batch, seconds.

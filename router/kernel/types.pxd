@@ -216,7 +216,7 @@ cdef class KernelRouter:
     cdef public long relays, most_relays, generation, epoch, key_count, key_page, unit
     cdef public list dirty, due, undealt, left, flipped, held_back, put_off
     cdef public double credit_wait
-    cdef public object on_waited, on_timer
+    cdef public object on_waited, on_timer, on_unknown
     cdef public long held_count
     cdef public dict kept
     cdef public bytes key_prefix, key_stem, rewritten, final_address
@@ -728,8 +728,9 @@ cdef class AnonymousRoutes(FastRoute):
 @cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, found=object, transit=TransitRoute, route=FastRoute)
 cdef FastRoute _anonymous_route(KernelRouter router, KernelLink link, TransferFrame frame, bytes data, Py_ssize_t payload_at,
                                 Py_ssize_t end)
+cdef object _found(KernelRouter router, KernelLink link, AnonymousRoutes table, bytes to)
 @cython.locals(bare_at=Py_ssize_t, at=Py_ssize_t, after=Py_ssize_t, found=object, route=FastRoute)
-cdef FastRoute _route_off_transit(KernelRouter router, AnonymousRoutes table, TransferFrame frame, bytes data,
+cdef FastRoute _route_off_transit(KernelRouter router, KernelLink link, AnonymousRoutes table, TransferFrame frame, bytes data,
                                   Py_ssize_t payload_at, Py_ssize_t end)
 @cython.locals(after=Py_ssize_t, stop=Py_ssize_t, count=long)
 cdef bytes _to(bytes data, Py_ssize_t at, Py_ssize_t end)

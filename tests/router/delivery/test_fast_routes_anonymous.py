@@ -1,4 +1,4 @@
-"""Anonymous senders on the fast path: each `to` is decided once, and what follows is relayed by its route."""
+"""Anonymous senders on the fast path: the kernel asks once for the route of each `to`, and relays all by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.events import DispositionReceived
@@ -17,6 +18,8 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryStat
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Properties, Source
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import Node
 from tests.router.delivery.test_fast_routes import Events, decided, events, send
 from tests.router.delivery.test_fast_routes_alike import LINKS, Bench, Dice, check, played
 from tests.support.worlds.meshes import World
@@ -46,13 +49,13 @@ def served(network: Network, *addresses: str, credit: int = 50) -> tuple[Client,
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("mode", [FIRST, SECOND])
 @pytest.mark.parametrize("outcome", [Accepted(), Released(), Modified(delivery_failed=True)])
-def test_each_address_is_decided_once_and_the_rest_is_relayed_with_its_outcomes(
+def test_the_first_delivery_of_a_link_is_decided_and_the_rest_is_relayed_with_its_outcomes(
     events: Events, settled: bool, mode: ReceiverSettleMode, outcome: DeliveryState
 ) -> None:
     network = Network()
     consumer, producer = served(network, "q", "r")
     link = producer.sender(None, rcv=mode)
-    assert decided(events, lambda: send(producer, link, message(to="q"), message(to="r"))) == 2
+    assert decided(events, lambda: send(producer, link, message(to="q"), message(to="r"))) == 1
     payloads = [message(str(number), to="qr"[number % 2]) for number in range(6)]
     sent: list[Sent] = []
     assert decided(events, lambda: sent.extend(send(producer, link, *payloads, settled=settled))) == 0
@@ -107,7 +110,6 @@ def test_a_large_message_is_relayed_by_its_route_too(events: Events) -> None:
         b"\x00\x53\x70\x45" + encode_composite(AmqpValue(value="no properties")),
         encode_composite(Properties(subject="no to")) + encode_composite(AmqpValue(value="x")),
         message("no such", to="nowhere"),
-        message("not named before", to="r"),
         b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x73\xc0\x06\x03\x40\x40\xa1\x01q",
         b"\x00\x53\x73\xc0\x05\x03\x40\x40\xa3\x01q",
         b"\x00\x53\x73\xc0\x02\x03\x40",
@@ -123,6 +125,45 @@ def test_what_names_no_address_of_the_table_is_decided_and_the_next_is_not(event
     assert decided(events, lambda: send(producer, link, payload)) == 1
     assert decided(events, lambda: send(producer, link, message(to="q"))) == 0
     assert len(consumer.take()) >= 2
+
+
+def test_the_first_message_to_each_of_many_addresses_is_relayed_in_its_turn(events: Events) -> None:
+    network = Network()
+    addresses = [f"a{number}" for number in range(200)]
+    consumer, producer = served(network, *addresses)
+    link = producer.sender(None)
+    send(producer, link, message(to="a0"))
+    bodies = [message(str(number), to=each) for number, each in enumerate(addresses)]
+    sent: list[Sent] = []
+    assert decided(events, lambda: sent.extend(send(producer, link, *bodies))) == 0
+    arrived = consumer.take(201)[1:]
+    assert [bytes(each.payload) for each in arrived] == bodies
+    for each in arrived:
+        each.accept()
+    network.run()
+    assert [each.outcome for each in sent] == [Accepted()] * 200
+    network.leave()
+
+
+@pytest.mark.parametrize("to", ["q", "nowhere", "away", "not/served"])
+def test_an_address_is_looked_up_once_for_a_message_that_the_kernel_asks_for_in_vain(to: str) -> None:
+    network = Network(AddressConfig(pattern="away", distribution=Distribution.UNAVAILABLE))
+    _, producer = served(network, "here")
+    context, asked = network.core.context, list[str]()
+    if to == "q":
+        network.client().receiver("q", credit=0)  # there is a receiver, and the message waits for its credit
+    resolve = context.resolve
+
+    def counted(incoming: IncomingLink, to: str) -> tuple[Node | None, str]:
+        asked.append(to)
+        return resolve(incoming, to)
+
+    context.resolve = counted
+    link = producer.sender(None)
+    send(producer, link, message(to="here"))
+    sent = send(producer, link, message(to=to), message(to=to))
+    assert asked.count(to) == len(sent)
+    assert [type(each.outcome) for each in sent] == [{"q": type(None), "away": Rejected}.get(to, Released)] * 2
 
 
 def test_a_slow_receiver_of_one_address_stops_no_other_and_its_messages_stay_in_order(events: Events) -> None:
@@ -218,7 +259,7 @@ def test_in_a_mesh_an_address_with_receivers_here_alone_has_a_route(events: Even
     assert replies.remote is not None
     assert isinstance(replies.remote.source, Source)
     reply = message(to=replies.remote.source.address)
-    assert decided(events, lambda: send(producer, link, *[reply] * 3)) == 1
+    assert decided(events, lambda: send(producer, link, *[reply] * 3)) == 0
     assert len(requester.take()) == 3
     mesh.leave()
 
@@ -366,7 +407,7 @@ def test_a_sender_that_holds_too_much_memory_gets_no_more_routes(
     with monkeypatch.context() as full:
         full.setattr("amqpmesh.router.delivery.anonymous_routes.is_too_much", lambda *_: True)
         assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 3
-    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 1
+    assert decided(events, lambda: send(producer, link, *[message(to="q")] * 3)) == 0
     assert len(consumer.take()) == 6
     network.leave()
 

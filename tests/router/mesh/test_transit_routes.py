@@ -76,6 +76,25 @@ def routers(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def test_the_first_message_to_each_of_many_addresses_is_relayed_at_each_router(events: Events, routers: str) -> None:
+    line = Line(routers)
+    addresses = [f"a{number}" for number in range(20)]
+    for each in addresses:
+        line.consumer.receiver(each, credit=5)
+    line.mesh.advance(0.2)
+    link = line.sender()
+    bodies = [message("first", to=each) for each in addresses]
+    sent: list[Sent] = []
+    assert decided(events, lambda: sent.extend(send(line.producer, link, *bodies))) == 0
+    arrived = line.consumer.take(20)
+    assert [bytes(each.payload) for each in arrived] == bodies
+    for each in arrived:
+        each.accept()
+    line.mesh.advance(0.2)
+    assert [each.outcome for each in sent] == [Accepted()] * 20
+    line.mesh.leave()
+
+
 @pytest.mark.parametrize("mode", [FIRST, SECOND])
 @pytest.mark.parametrize("outcome", [Accepted(), Released(), Modified(delivery_failed=True)])
 @pytest.mark.parametrize("address", ["q", None])
