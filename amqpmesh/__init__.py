@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         TokensConfig,
         Watch,
     )
+    from amqpmesh.router.config.user_checks import Login, UserIdentity
     from amqpmesh.router.io.dialing import Backoff
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
@@ -159,6 +160,7 @@ __all__ = [
     "ListenerConfig",
     "ListenerStatistics",
     "LogConfig",
+    "Login",
     "Long",
     "MeshConfig",
     "MeshStatistics",
@@ -209,6 +211,7 @@ __all__ = [
     "UInt",
     "ULong",
     "UShort",
+    "UserIdentity",
     "Watch",
     "__version__",
     "connect",
@@ -279,6 +282,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "TokensConfig",
                 "Watch",
             ),
+            "amqpmesh.router.config.user_checks": ("Login", "UserIdentity"),
             "amqpmesh.router.io.dialing": ("Backoff",),
             "amqpmesh.router.client.connect": ("Connection", "connect"),
             "amqpmesh.router.client.delivery": ("Delivery",),

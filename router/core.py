@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.config.observability import TelemetryConfig
-    from amqpmesh.router.config.users import Users
     from amqpmesh.router.kernel import Recorder
     from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.telemetry.recording import Writer
@@ -124,7 +124,7 @@ class Core:
         certificate: bytes | None = None,
         certificate_user: str | None = None,
         certificate_subject: str | None = None,
-        users: Users | None = None,
+        users: Authenticator | None = None,
         own: bool = False,
         inside: bool = False,
         negotiation: Negotiation | None = None,
@@ -225,7 +225,7 @@ class Core:
         certificate: bytes | None = None,
         certificate_user: str | None = None,
         certificate_subject: str | None = None,
-        users: Users | None = None,
+        users: Authenticator | None = None,
     ) -> None:
         """Go on with a connection whose stream has TLS now (§5.2). Args: as of `accept`."""
         self.context.now = now

@@ -17,6 +17,7 @@ from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
     from amqpmesh.router.config.file import ConnectorConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
@@ -100,7 +101,7 @@ class SizedTokenJudge(TokenJudge, Protocol):
 
 def server_sasl(
     listener: ListenerConfig,
-    users: Users | None,
+    users: Authenticator | None,
     tokens: SizedTokenJudge | None,
     *,
     secured: bool,

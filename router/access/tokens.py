@@ -14,6 +14,7 @@ from amqpmesh.router.access import caps
 from amqpmesh.router.access.change import judge_links
 from amqpmesh.router.access.rights import admit, is_judged, refuse_connection
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.config.user_checks import UserIdentity
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.memory.retained import remember
 from amqpmesh.router.model.peer_token import PeerToken
@@ -113,7 +114,12 @@ def end(context: Context, record: ConnectionRecord) -> None:
 
 
 def with_token(peer: Peer, identity: Token | None) -> Peer:
-    """Return a peer with the identity of its token. Args: identity: None: it has shown none at its login."""
+    """Return a peer with the identity of its token, or the one that the program gives it.
+
+    Args: identity: None: it has shown none at its login, and the program has given none.
+    """
+    if isinstance(identity, UserIdentity):
+        return replace(peer, groups=identity.groups, token_tenant=identity.tenant)
     if not isinstance(identity, TokenIdentity):
         return peer
     return replace(

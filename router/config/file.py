@@ -102,6 +102,8 @@ class RouterConfig(Limits):
     login_wait: float = setting(default=30.0, low=0.0, high=3600.0)
     login_memory: int = setting(default=10_000, low=1)
     login_queue: int = setting(default=1_000, low=1)
+    login_checks: int = setting(default=16, low=1)
+    login_check_time: float = setting(default=10.0, low=0.001, high=3600.0)
     mesh: MeshConfig | None = setting(default=None, apart=True)
     policy: PolicyConfig | None = setting(default=None, apart=True)
     tokens: TokensConfig = setting(factory=TokensConfig, apart=True)

@@ -9,6 +9,7 @@ from amqpmesh.router.config.limits import USHORT_MAX, Limits
 from amqpmesh.router.config.redirect import PlaceConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import Endpoint, endpoint
+from amqpmesh.router.config.user_checks import UserCheck
 
 MECHANISMS = (
     "ANONYMOUS",
@@ -87,7 +88,7 @@ class ListenerConfig(Limits):
     cost: int = setting(default=1, low=1, high=USHORT_MAX)
     connections: int = setting(default=10_000, low=1)
     sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
-    users: Path | tuple[Path, ...] | None = setting(default=None)
+    users: Path | tuple[Path, ...] | UserCheck | None = setting(default=None)
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
@@ -99,9 +100,14 @@ class ListenerConfig(Limits):
     @property
     def users_files(self) -> tuple[Path, ...]:
         """The files of its users."""
-        if self.users is None:
+        if self.users is None or callable(self.users):
             return ()
         return self.users if isinstance(self.users, tuple) else (self.users,)
+
+    @property
+    def user_check(self) -> UserCheck | None:
+        """The function that checks its users; None: there is none."""
+        return self.users if callable(self.users) else None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -122,6 +128,11 @@ class ListenerConfig(Limits):
     def takes_passwords(self) -> bool:
         """True if it offers a mechanism that needs `users`."""
         return not PASSWORD_MECHANISMS.isdisjoint(self.sasl)
+
+    @property
+    def has_scram(self) -> bool:
+        """True if it offers a mechanism that needs verifiers of passwords."""
+        return any(name.startswith("SCRAM-") for name in self.sasl)
 
     @property
     def bearers(self) -> tuple[str, ...]:
@@ -202,5 +213,6 @@ class ListenerConfig(Limits):
         Rule("sasl", _TOKENS_UNDER_TLS, lambda c: c.bearers and not (c.tls or c.takes_tokens(secured=False))),
         Rule("cbs", _TOKENS_UNDER_TLS, lambda c: c.cbs and not (c.tls or c.takes_tokens(secured=False))),
         Rule("users", "is required for PLAIN and SCRAM", lambda c: c.takes_passwords and not c.users),
+        Rule("sasl", "a function for users checks PLAIN alone", lambda c: c.user_check is not None and c.has_scram),
         Rule("users", "does nothing without PLAIN or SCRAM", lambda c: c.users is not None and not c.takes_passwords),
     )

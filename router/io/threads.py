@@ -35,6 +35,17 @@ async def do(work: Work) -> None:
         )
 
 
+async def apart(work: Callable[[T], R], given: T) -> R:
+    """Do work of the program in a thread of its own, and return its result. Raises: its error.
+
+    If it is cancelled, the thread goes on, and its result is dropped. The caller limits the threads.
+    """
+    if environment() is not REAL:  # as above
+        await trio.lowlevel.checkpoint()
+        return work(given)
+    return await trio.to_thread.run_sync(work, given, abandon_on_cancel=True)
+
+
 async def aside(work: Callable[[T], R], given: T) -> R:
     """Do work in a thread, and return its result. Raises: its error.
 

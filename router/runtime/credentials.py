@@ -23,9 +23,11 @@ from amqpmesh.router.config.users import Users
 from amqpmesh.router.endpoint_setup import client_sasl
 from amqpmesh.router.io.handshake import UNKNOWN, Identity
 from amqpmesh.router.io.tls import RevocationLists, client_context, mesh_contexts, server_context
+from amqpmesh.router.runtime.asked_users import AskedUsers
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.negotiation import Negotiation
+    from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
     from amqpmesh.router.core import Core
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
@@ -42,6 +44,8 @@ class Credentials:
     """The kind of name in a client's certificate that is the user, as of `certificate_user`."""
     revoked: RevocationLists | None = None
     """The clients' certificates that are revoked, for connections that exist."""
+    asked: AskedUsers | None = None
+    """The users, if a function of the program checks them."""
 
     @classmethod
     def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
@@ -54,9 +58,10 @@ class Credentials:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[0], None)
         users = Users.load(*listener.users_files) if listener.users_files else None
+        asked = None if listener.user_check is None else AskedUsers(listener.user_check, where or listener.name)
         tls = listener.tls
         if tls is None:
-            return cls(None, users)
+            return cls(None, users, asked=asked)
         where = f"{where or listener.name}.tls"
         password = "" if tls.key_password is None else read_password(tls.key_password, f"{where}.key_password")
         try:
@@ -76,7 +81,11 @@ class Credentials:
             revoked = None if tls.revoked is None else RevocationLists(tls.revoked)
         except ValueError as error:
             raise ConfigError(str(tls.revoked), f"{where}.revoked", str(error)) from None
-        return cls(context, users, tls.user, revoked)
+        return cls(context, users, tls.user, revoked, asked)
+
+    def users_for(self, host: str) -> Authenticator | None:
+        """Return the users for a client. Args: host: its address."""
+        return self.users if self.asked is None else self.asked.of(host)
 
     def has_revoked(self, certificate: bytes) -> bool:
         """Tell whether a client's certificate is revoked now. Args: certificate: DER."""
@@ -104,7 +113,7 @@ class Credentials:
             certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,
-            users=self.users,
+            users=self.users_for(host),
             negotiation=negotiation,
         )
 

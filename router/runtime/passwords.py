@@ -10,6 +10,7 @@ import trio
 
 from amqpmesh.policies.guesses import Guesses, TenantGuesses, network_of
 from amqpmesh.router.access.rights import tenant_of_login
+from amqpmesh.router.amqp.sasl.mechanisms import Question
 from amqpmesh.router.io.threads import LIGHT, do
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class Passwords:
         # tenant, if the guesses at the tenant's users are the reason.
         self._late: _Turns[_Place] = _Turns()
         self._late_of_tenant: _Turns[tuple[str, str | None]] = _Turns()
+        # Checks by the program: some at a time, of them a quarter for one host, and half for one tenant.
+        places = config.login_checks
+        self._questions_by_host: _Turns[str] = _Turns(max(1, places // 4))
+        self._questions_by_tenant: _Turns[str | None] = _Turns(max(1, places // 2))
+        self._questions: _Turns[None] = _Turns(places)
         #: The time from which a hash may be computed at once, seconds.
         self._hashes_from = 0.0
 
@@ -121,12 +127,32 @@ class Passwords:
 
     async def _judge(self, place: _Place, work: Work, *, is_late: bool = False) -> bool:
         """Check a password in its turn. Returns: False: it was not checked: wrong ones before make it wait."""
-        async with self._by_tenant.of((place.host, place.tenant)), self._by_host.of(place.host):
+        async with self._turn(place, work):
             if not is_late and self._wait_of_tenant(place, trio.current_time()):
                 return False
-            await do(work)
+            if isinstance(work, Question):
+                await self._ask(work)
+            else:
+                await do(work)
         self._note(place, work)
         return True
+
+    @asynccontextmanager
+    async def _turn(self, place: _Place, work: Work) -> AsyncIterator[None]:
+        if isinstance(work, Question):
+            by_tenant = nullcontext() if place.tenant is None else self._questions_by_tenant.of(place.tenant)
+            async with self._questions_by_host.of(place.host), by_tenant, self._questions.of(None):
+                yield
+        else:
+            async with self._by_tenant.of((place.host, place.tenant)), self._by_host.of(place.host):
+                yield
+
+    async def _ask(self, question: Question) -> None:
+        """Ask the program, for a limited time."""
+        with trio.move_on_after(self._context.config.login_check_time) as patience:
+            await question.ask()
+        if patience.cancelled_caught:
+            question.refuse("the check of the password took too long")
 
     def _wait(self, place: _Place, now: float) -> float:
         return self._guesses.wait(*place.pair, now, place.tenant)
@@ -142,6 +168,8 @@ class Passwords:
     def _note(self, place: _Place, work: Work) -> None:
         """Note whether a guess was right."""
         now = trio.current_time()
+        if isinstance(work, Question) and not work.is_answered:
+            return  # no guess was wrong
         if work.succeeded:
             self._guesses.succeeded(*place.pair, place.tenant)
             if place.tenant is not None:
@@ -178,14 +206,16 @@ class _TooManyError(Exception):
 
 
 class _Turns(Generic[K]):
-    """Turns for each key, one at a time, first come first served."""
+    """Turns for each key, one at a time or some, first come first served."""
 
-    def __init__(self) -> None:
-        self._locks: dict[K, trio.Lock] = {}
+    def __init__(self, places: int = 1) -> None:
+        """Args: places: turns of a key at a time."""
+        self._places = places
+        self._semaphores: dict[K, trio.Semaphore] = {}
 
     def is_free(self, key: K) -> bool:
         """Return whether nobody holds a turn of this key, or waits for one."""
-        return key not in self._locks
+        return key not in self._semaphores
 
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
@@ -193,18 +223,18 @@ class _Turns(Generic[K]):
 
         Raises: _TooManyError: the wait exceeded `PATIENCE`.
         """
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = trio.Lock()
+        semaphore = self._semaphores.get(key)
+        if semaphore is None:
+            semaphore = self._semaphores[key] = trio.Semaphore(self._places)
         try:
             with trio.move_on_after(PATIENCE) as patience:
-                await lock.acquire()
+                await semaphore.acquire()
             if patience.cancelled_caught:
                 raise _TooManyError
             try:
                 yield
             finally:
-                lock.release()
+                semaphore.release()
         finally:
-            if not lock.locked() and self._locks.get(key) is lock:
-                del self._locks[key]
+            if semaphore.value == self._places and self._semaphores.get(key) is semaphore:
+                del self._semaphores[key]

@@ -276,7 +276,7 @@ class Transport(ABC):
             certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,
-            users=credentials.users,
+            users=credentials.users_for(record.host),
         )
         self.flush(self._now())  # output of the meantime
         self._driver.settle()

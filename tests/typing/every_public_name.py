@@ -63,6 +63,7 @@ from amqpmesh import (
     ListenerConfig,
     ListenerStatistics,
     LogConfig,
+    Login,
     Long,
     MeshConfig,
     MeshStatistics,
@@ -112,6 +113,7 @@ from amqpmesh import (
     UByte,
     UInt,
     ULong,
+    UserIdentity,
     UShort,
     Watch,
     __version__,
@@ -246,6 +248,12 @@ def bodies() -> Iterator[Message]:
     yield every_type()
 
 
+async def known(login: Login) -> UserIdentity | None:
+    """Return who has logged in; None: nobody."""
+    right = login.password == "secret" and login.host and login.listener
+    return UserIdentity(login.user, groups=("readers",), tenant=None) if right else None
+
+
 def configuration(folder: Path) -> RouterConfig:
     """Return a configuration with every table."""
     tls = TlsConfig(certificate=folder / "router.pem", key=folder / "router.key")
@@ -270,6 +278,7 @@ def configuration(folder: Path) -> RouterConfig:
         user="alice",
         password=PasswordConfig(env="BROKER_PASSWORD"),
     )
+    asking = ListenerConfig(url="amqps://0.0.0.0:0", sasl=("PLAIN",), users=known, tls=tls)
     moved = ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(hostname="b.example"))
     elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
     followed = AddressConfig(pattern="far", redirect=RedirectConfig(hostname="b.example", follow="router"))
@@ -286,7 +295,7 @@ def configuration(folder: Path) -> RouterConfig:
         token_keys=(
             TokenKeyConfig(name="senders", keys=(PasswordConfig(env="KEY"),), audience=("amqps://mesh.example",)),
         ),
-        listeners=(public, moved),
+        listeners=(public, asking, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),
         addresses=(news, elsewhere, followed),

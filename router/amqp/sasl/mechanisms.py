@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -174,6 +174,44 @@ class Work:
         return self._value
 
 
+class Question(Work):
+    """A check of a password that somebody else does: it takes time, and next to no processor time.
+
+    The value is the identity of the user, or None. It is asked for with `ask`, not `do`.
+    """
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[], Awaitable[object]], user: str) -> None:
+        """Args: ask: returns the identity of the user; None: the user is unknown, or the password is wrong."""
+        super().__init__(_asked_too_late, iterations=MAX_ITERATIONS, user=user)
+        self._ask = ask
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the password is right or wrong; False: nobody knows."""
+        return self._error is None
+
+    async def ask(self) -> None:
+        """Ask. Exceptions are kept for `result`."""
+        try:
+            self._value = await self._ask()
+        except Exception as error:
+            self._error = error
+
+
+def _asked_too_late() -> object:
+    raise NotImplementedError("a question is asked, not done")
+
+
+class Questioner(Authenticator):
+    """Users that somebody else knows. PLAIN alone can be offered for them."""
+
+    def question(self, user: str, password: str) -> Question:
+        """Return the check of a password, which is not begun yet."""
+        raise NotImplementedError
+
+
 class Turn(NamedTuple):
     """A client's response. `satisfied`: the client needs only the outcome from the server."""
 
@@ -258,12 +296,16 @@ def _plain_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     user, password = _prepared(name), _prepared(secret)
     if authorization and _prepared(authorization) != user:
         raise MechanismError("another authorization identity than the authenticated one")
-    verify = partial(side.authenticator.verify_plain, user, password)
-    check = Work(verify, iterations=max(side.authenticator.iterations), user=user)
+    users = side.authenticator
+    if isinstance(users, Questioner):
+        check: Work = users.question(user, password)
+    else:
+        check = Work(partial(users.verify_plain, user, password), iterations=max(users.iterations), user=user)
     yield check
-    if not check.result():
+    found = check.result()
+    if not found:
         raise MechanismError("unknown user or wrong password", user)
-    return Success(user)
+    return Success(found.user, token=found) if isinstance(check, Question) else Success(user)
 
 
 def _plain_client(_mechanism: str, side: ClientSide) -> ClientConversation:
