@@ -29,6 +29,11 @@ _MADE: Final = "$dynamic"
 """The address that `configure` has to cover for dynamic nodes: the router makes their names."""
 
 
+def managing(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return those scopes that give rights at the management node, each once."""
+    return tuple(dict.fromkeys(text for text in texts if text in _TAGS))
+
+
 class Action(StrEnum):
     """The actions of a scope."""
 

@@ -37,6 +37,9 @@ MAX_VOUCH: Final = 16 * 1024
 MAX_GROUPS: Final = 256
 """Groups of a vouched peer at most."""
 
+MAX_SCOPES: Final = 8
+"""Scopes of a vouched peer at most. There are two that give rights at management nodes."""
+
 WINDOW: Final = 1024
 """Requests of one router that may come in another order than they were sent."""
 
@@ -64,6 +67,9 @@ class Vouch(Body):
     manage: bool = item("m", Boolean(), "whether its listener permits changes", default=False)
     host: str = item("h", Text(255), "the address of its host", default="")
     container_id: str = item("c", Text(1024), "its container-id", default="")
+    scopes: tuple[str, ...] = item(
+        "b", Array(Text(64), MAX_SCOPES), "scopes of its token that give rights at management nodes", default=()
+    )
 
 
 @body("SignedVouch", "a vouch on its way")
@@ -84,6 +90,7 @@ class Client(NamedTuple):
     manage: bool
     host: str
     container_id: str
+    scopes: tuple[str, ...] = ()
 
 
 class _Numbers:

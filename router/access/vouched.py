@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.managing import Manage
+from amqpmesh.policies.scopes import managing
 from amqpmesh.router.access.needs import is_of_dynamic_node
 from amqpmesh.router.access.rights import is_of_mesh, lack
 from amqpmesh.router.delivery.vouches import VOUCH, digest
@@ -85,7 +86,13 @@ def vouched_peer(context: Context, annotations: Mapping[Any, Any], request: byte
         if context.audit is not None:
             context.audit.of_host("vouch not believed", "", reason=error.reason)
         return None
-    peer = Peer(container_id=vouch.container_id, user=vouch.user, host=vouch.host, tenant=vouch.tenant)
+    peer = Peer(
+        container_id=vouch.container_id,
+        user=vouch.user,
+        host=vouch.host,
+        tenant=vouch.tenant,
+        scopes=managing(vouch.scopes),  # of a newer router there may be others
+    )
     policy, config = context.policy, context.config.policy
     rights = None if policy is None or vouch.groups is None else policy.vouched(peer, vouch.groups)
     permitted = vouch.manage or (rights is not None and rights.may_change_something)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import VOUCHED
 from amqpmesh.policies.annotations import MESH_PREFIX
+from amqpmesh.policies.scopes import managing
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.model.links import IncomingLink
 
@@ -48,7 +49,8 @@ def vouch(context: Context, relay: Relay, lane: Lane, data: bytes) -> Mapping[Sy
 
     peer, rights = record.peer, record.rights
     groups = None if rights is None else rights.of_policy
-    client = Client(peer.tenant, peer.user, groups, record.listener.manage, peer.host, peer.container_id)
+    scopes = managing(peer.scopes)
+    client = Client(peer.tenant, peer.user, groups, record.listener.manage, peer.host, peer.container_id, scopes)
     signed = context.vouching.vouch(client, lane.far, digest(data, head.bare_at))
     return {} if signed is None else {VOUCH: signed}
 

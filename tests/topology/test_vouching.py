@@ -13,6 +13,7 @@ from amqpmesh.topology.signing import UntrustedError
 from amqpmesh.topology.vouching import (
     KIND,
     MAX_GROUPS,
+    MAX_SCOPES,
     MAX_VOUCH,
     WINDOW,
     Client,
@@ -202,3 +203,11 @@ def test_nobody_vouches_for_a_client_that_no_vouch_has_room_for(client: Client) 
 
 def test_a_router_that_is_not_known_gets_no_vouch() -> None:
     assert World().by["A"].vouch(ALICE, "Z", DIGEST) is None
+
+
+def test_a_vouch_has_the_scopes_of_the_client_up_to_a_bound() -> None:
+    world = World()
+    few = tuple(f"tag:{number}" for number in range(MAX_SCOPES))
+    assert world.by["B"].believe(world.vouch(client=ALICE._replace(scopes=few)), DIGEST).scopes == few
+    for scopes in ((*few, "tag:more"), ("x" * 65,)):
+        assert world.by["A"].vouch(ALICE._replace(scopes=scopes), "B", DIGEST) is None
