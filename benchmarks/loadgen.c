@@ -50,7 +50,7 @@ enum {
 
 typedef struct {
     bool sends, listens, settled, second, each, rich, sasl, waits, holds, lossy, tls;
-    const char *host, *port, *address, *certificate, *key;
+    const char *host, *port, *hostname, *address, *certificate, *key;
     unsigned connections, links, credit, outstanding, max_frame_size, sizes, listening_port;
     struct { uint32_t octets, times; } size[MOST_SIZES];
     unsigned cycle;                   /* messages after which the sizes begin anew */
@@ -59,8 +59,8 @@ typedef struct {
 } options;
 
 static options opt = {
-    .address = "bench-%", .connections = 1, .links = 1, .credit = 500, .max_frame_size = 65536, .count = 100000,
-    .patience = 60,
+    .hostname = "localhost", .address = "bench-%", .connections = 1, .links = 1, .credit = 500,
+    .max_frame_size = 65536, .count = 100000, .patience = 60,
 };
 
 /* ---- latencies: counts in buckets that are 1/128 of their value wide -------------------------------------------- */
@@ -344,7 +344,7 @@ static void put_opening(connection *c)
     snprintf(container, sizeof container, "load-%s-%d-%" PRIu32, role, (int)getpid(), c->number);
     put(o, "AMQP\0\1\0\0", 8);
     size_t frame = frame_begin(o, AMQP_FRAME), list = list_begin(o, OPEN, 3);
-    put_text(o, 0xa1, container), put_text(o, 0xa1, "localhost"), put_uint(o, opt.max_frame_size);
+    put_text(o, 0xa1, container), put_text(o, 0xa1, opt.hostname), put_uint(o, opt.max_frame_size);
     list_end(o, list), frame_end(o, frame);
     frame = frame_begin(o, AMQP_FRAME), list = list_begin(o, BEGIN, 5);
     put_null(o), put_uint(o, 0), put_uint(o, WINDOW), put_uint(o, WINDOW), put_uint(o, opt.links ? opt.links - 1 : 0);
@@ -1134,6 +1134,7 @@ static const char *const USAGE =
     "loadgen send|receive --url amqp[s]://HOST:PORT [options]     or     loadgen receive --listen [options]\n"
     "  --port N            receive --listen: there, on 127.0.0.1; default: any that is free\n"
     "  --address TEXT      default bench-%: the number of the pair is in the place of %\n"
+    "  --hostname TEXT     of open (section 2.7.1), default localhost\n"
     "  --connections N     default 1     --links N     on each, default 1; 0: connections only\n"
     "  --count N           messages in all, default 100000; 0: attach only\n"
     "  --size OCTETS       of content, at least 16, default 100; 100x99,65536: these in turn, the first 99 times\n"
@@ -1205,6 +1206,7 @@ static void parse(int argc, char **argv)
     enum {
         URL = 256, LISTEN, PORT, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT,
         EACH, RATE, OUTSTANDING, SKIP, HOLD, LOSSY, MAX_FRAME_SIZE, SASL, PATIENCE, WAIT, CERTIFICATE, KEY,
+        HOSTNAME,
     };
     static const struct option known[] = {
         {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"port", 1, 0, PORT}, {"address", 1, 0, ADDRESS},
@@ -1213,7 +1215,7 @@ static void parse(int argc, char **argv)
         {"each", 0, 0, EACH}, {"rate", 1, 0, RATE}, {"outstanding", 1, 0, OUTSTANDING}, {"skip", 1, 0, SKIP},
         {"hold", 0, 0, HOLD}, {"lossy", 0, 0, LOSSY}, {"max-frame-size", 1, 0, MAX_FRAME_SIZE}, {"sasl", 0, 0, SASL},
         {"patience", 1, 0, PATIENCE}, {"wait", 0, 0, WAIT}, {"certificate", 1, 0, CERTIFICATE}, {"key", 1, 0, KEY},
-        {0, 0, 0, 0},
+        {"hostname", 1, 0, HOSTNAME}, {0, 0, 0, 0},
     };
     if (argc < 2 || (strcmp(argv[1], "send") && strcmp(argv[1], "receive"))) usage("send or receive?");
     opt.sends = !strcmp(argv[1], "send");
@@ -1228,6 +1230,7 @@ static void parse(int argc, char **argv)
         case LISTEN: opt.listens = true; break;
         case PORT: opt.listening_port = (unsigned)number(optarg, 0, 65535); break;
         case ADDRESS: opt.address = optarg; break;
+        case HOSTNAME: opt.hostname = optarg; break;
         case CONNECTIONS: opt.connections = (unsigned)number(optarg, 1, 1 << 20); break;
         case LINKS: opt.links = (unsigned)number(optarg, 0, 1 << 20); break;
         case COUNT: opt.count = number(optarg, 0, UINT32_MAX); break;
@@ -1256,6 +1259,7 @@ static void parse(int argc, char **argv)
     if (!strchr(opt.address, '%') && opt.connections * (uint64_t)opt.links > 1)
         usage("an address of several links needs a %");
     if (strlen(opt.address) > 200) usage("too long an address");
+    if (strlen(opt.hostname) > 200) usage("too long a hostname");
     if (!opt.links && opt.count) usage("no links, so no messages: --count 0");
     if (opt.settled && (opt.second || opt.outstanding || opt.holds)) usage("what is pre-settled has no outcome");
     if (opt.outstanding && opt.rate > 0) usage("--outstanding or --rate?");

@@ -14,6 +14,7 @@ from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
+from benchmarks.tenants import tenants
 
 RATES = (1_000, 5_000, 50_000)
 PART_OF_MOST = 0.8
@@ -249,6 +250,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "memory": memory,
     "storm": storm,
     "directions": directions,
+    "tenants": tenants,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,

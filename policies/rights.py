@@ -107,6 +107,11 @@ class Rights:
         return "" if self.tenant is None else self.tenant.key
 
     @property
+    def contender(self) -> Tenant | None:
+        """The tenant of the peer, if there are several, which contend for what a router has."""
+        return self.tenant if len(self.policy.tenants) > 1 else None
+
+    @property
     def tenant_limits(self) -> Allowance:
         """The limits of the peer's tenant."""
         return UNLIMITED if self.tenant is None else self.tenant.limits

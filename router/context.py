@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.policy_version import PolicyVersion
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.amqp.events import Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
@@ -128,6 +129,8 @@ class Context:
         #: peer has acknowledged all that was written.
         self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
         self.on_timer: Callable[[], None] = lambda: None
+        #: The owner: a client is one of a tenant, or its tenant has another weight, and there are several tenants.
+        self.on_tenant: Callable[[ConnectionRecord, Tenant], None] = lambda *_: None
         self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
         #: Mesh and container links: a connection is lost, and its links are still there.
         self.on_connection_lost: Callable[[ConnectionRecord], None] = lambda _: None

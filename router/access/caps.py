@@ -70,7 +70,14 @@ def enter(context: Context, record: ConnectionRecord, rights: Rights) -> Full | 
         _move(record, member)
         for session in record.engine.channels.sessions:
             member.begin(session, forced=True)
+        _share(context, record, rights)
     return full
+
+
+def _share(context: Context, record: ConnectionRecord, rights: Rights) -> None:
+    """Have a connection share the time of the router with those of other tenants."""
+    if rights.contender is not None:
+        context.on_tenant(record, rights.contender)
 
 
 def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
@@ -78,6 +85,7 @@ def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
     if record.usage is not None:
         context.usages.limit(record.usage.user, rights.limits)
         _move(record, record.usage)
+        _share(context, record, rights)
         return
     record.is_handed_over, before = True, record.is_handed_over
     enter(context, record, rights)

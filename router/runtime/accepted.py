@@ -103,10 +103,6 @@ class AcceptedTransport(PolledTransport):
                     return
         self._end()
 
-    def _poll(self, events: int) -> None:
-        self._poller.add(self._descriptor, self, events)
-        self._events = events
-
     def _read_rest(self) -> None:
         """Read what the peer sends after the connection's end, up to the end of the stream."""
         try:

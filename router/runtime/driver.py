@@ -6,17 +6,26 @@ from typing import Protocol
 
 import trio
 
+from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.environment import environment
+from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, FastRoute, KernelConnection, may_go_on
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.passwords import Passwords
+from amqpmesh.router.runtime.shares import SLICE as SHARED_SLICE
 
 log = event_log.EventLog("amqpmesh.io")
 
 TURNS = 16
 """Connections that start or end in a row before open ones get their turn: thousands may come at once."""
+
+LEAST_SLICE = 8 * 2**10
+LEAST_SHARED_SLICE = 2**10
+"""Octets of input that are passed to the core without a look at the clock: some milliseconds of small messages if the
+kernel is not compiled. The second holds where tenants contend for time.
+"""
 
 SLICE = 0.02
 """Seconds of work that is too long for one turn, such as the loss of thousands of links, before other
@@ -32,6 +41,9 @@ class Output(Protocol):
 
     def flush(self, now: float) -> None:
         """Write what the core has, without waiting; never raise. Args: now: Trio's time."""
+
+    def share(self, tenant: Tenant) -> None:
+        """Count the time that the connection takes as its tenant's."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -65,8 +77,12 @@ class Driver:
         self._is_scheduled = False
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
+        #: The seconds that one slice of input may take, and its least octets; see `Transport`.
+        self.slice_seconds = BATCH_TIME
+        self.least_slice = LEAST_SLICE
         #: The clock that limits the time of turns, seconds.
         self.stopwatch = environment().stopwatch
+        core.context.on_tenant = self._share
         core.context.on_output = self._ready.setdefault
         core.context.on_timer = self._timer_changed
         core.context.is_acknowledged = self._is_acknowledged
@@ -81,6 +97,12 @@ class Driver:
         """Register the output of a connection."""
         self._outputs[record] = output
         self._ready[record] = None
+
+    def _share(self, record: ConnectionRecord, tenant: Tenant) -> None:
+        self.slice_seconds, self.least_slice = SHARED_SLICE, LEAST_SHARED_SLICE
+        output = self._outputs.get(record)
+        if output is not None:
+            output.share(tenant)
 
     def writable(self, record: ConnectionRecord) -> None:
         """Let a connection write again: the output that has gathered meanwhile leaves with the next `settle`."""

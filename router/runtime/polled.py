@@ -12,12 +12,14 @@ import trio
 from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import READ_SIZE, DirectStream
 from amqpmesh.router.runtime.bridge import Bridge
+from amqpmesh.router.runtime.driver import LEAST_SLICE
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
-from amqpmesh.router.runtime.transport import LEAST_SLICE, Transport
+from amqpmesh.router.runtime.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.amqp.events import Event
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.credentials import Credentials
@@ -100,14 +102,23 @@ class PolledTransport(Transport):
             # The handshake may have read application data that the system does not report. WRITABLE is ready at once,
             # so the connection is served at once.
             if not self._is_held:  # else `go_on` has it polled
-                self._poller.add(self._descriptor, self, READABLE | WRITABLE)
-                self._events = READABLE | WRITABLE
+                self._poll(READABLE | WRITABLE)
             try:
                 await self._is_read.wait()
             finally:
                 self._stop_polling()
             if not self._pauses or not await self._resume():
                 return
+
+    def _poll(self, events: int) -> None:
+        rights = self._record.rights
+        self._poller.add(self._descriptor, self, events, None if rights is None else rights.contender)
+        self._events = events
+
+    def share(self, tenant: Tenant) -> None:
+        """See `Output`."""
+        if self._events is not None:
+            self._poller.share(self._descriptor, tenant, self._events)
 
     @property
     def is_heavy(self) -> bool:
@@ -276,8 +287,7 @@ class PolledTransport(Transport):
             self._has_work = True
             self._is_held = False
             # WRITABLE is ready at once, so the connection is served at once.
-            self._events = READABLE | WRITABLE
-            self._poller.add(self._descriptor, self, self._events)
+            self._poll(READABLE | WRITABLE)
             self._driver.writable(record)
         except Exception as error:
             self._events = None

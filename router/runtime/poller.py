@@ -20,10 +20,12 @@ from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.driver import TURNS
+from amqpmesh.router.runtime.shares import SLICE, Share, Shares
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.runtime.driver import Driver
 
 log = event_log.EventLog("amqpmesh.io")
@@ -55,6 +57,9 @@ HEAVY_PART: Final = 3
 """The time that heavy sockets, with much to read or write, may take in a turn, as a multiple of that of all others.
 Heavy sockets that got no time come first in the next turn, after new ones that are not heavy.
 """
+
+SHARES: Final = 16
+"""Turns of tenants in a row before the system is asked whose sockets are ready."""
 
 TOGETHER: Final = 0.0001
 """Seconds of work before its output is written. Until then several small batches share their writes, which cost more
@@ -104,6 +109,7 @@ class Poller:
         #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
         #: heavy and have not had their turn.
         self._busy: dict[int, None] = {}
+        self._shares = Shares(self._busy)
         #: Connections that end, in order; and those that are to end at a time, in the order of these times. One timer
         #: serves them all.
         self._ending: deque[Concluding] = deque()
@@ -113,14 +119,23 @@ class Poller:
         self._wake_up = -1
         self._sleeps = False
 
-    def add(self, descriptor: int, polled: Polled, events: int) -> None:
+    def add(self, descriptor: int, polled: Polled, events: int, tenant: Tenant | None = None) -> None:
         """Serve an object whenever its socket is ready, until `remove`. Args: events: READABLE, WRITABLE, both or
-        neither; or OVER.
+        neither; or OVER. tenant: whose time it takes, if several contend for that.
         """
         if self._epoll is None:
             self._begin()
-        self._epoll.register(descriptor, events)
+        if tenant is None or not self._shares.enter(descriptor, tenant, events, self._epoll):
+            self._epoll.register(descriptor, events)
         self._polled[descriptor] = polled
+
+    def share(self, descriptor: int, tenant: Tenant, events: int) -> None:
+        """Count the time of a socket as its tenant's from now on, with its weight of now. Args: events: as of `add`."""
+        was_in_share = self._shares.of(descriptor) is not self._shares.own
+        if self._shares.enter(descriptor, tenant, events, self._epoll) and not was_in_share:
+            self._epoll.unregister(descriptor)
+            if self._busy.pop(descriptor, self) is None:
+                self._put_off(descriptor)
 
     def _begin(self) -> None:
         """Start polling. Raises: OSError: the system has no resources; the next `add` tries again."""
@@ -136,12 +151,19 @@ class Poller:
 
     def change(self, descriptor: int, events: int) -> None:
         """Change the events of a socket."""
-        self._epoll.modify(descriptor, events)
+        (self._shares.of(descriptor).epoll or self._epoll).modify(descriptor, events)
 
     def serve_soon(self, descriptor: int) -> None:
         """Serve a socket soon, for work that the system does not report."""
-        self._busy[descriptor] = None
+        self._put_off(descriptor)
         self.wake()
+
+    def _put_off(self, descriptor: int) -> None:
+        """Note that a socket has work that the system does not report."""
+        share = self._shares.of(descriptor)
+        share.busy[descriptor] = None
+        if share is not self._shares.own:
+            self._shares.wait(share)
 
     def wake(self) -> None:
         """End the wait for the system, if the poller waits."""
@@ -192,7 +214,7 @@ class Poller:
         """Serve a socket no more; to be called before it is closed."""
         del self._polled[descriptor]
         self._busy.pop(descriptor, None)
-        if not self._epoll.closed:
+        if not (self._epoll.closed or self._shares.leave(descriptor)):
             self._epoll.unregister(descriptor)
 
     def end(self) -> None:
@@ -202,7 +224,7 @@ class Poller:
     async def _run(self) -> None:
         stopwatch = environment().stopwatch
         settle = self._driver.settle
-        polled, busy, ending = self._polled, self._busy, self._ending
+        polled, busy, ending, shares = self._polled, self._busy, self._ending, self._shares
         #: Output is left to write.
         left = False
         may_pause = IS_ALONE.get()
@@ -211,7 +233,7 @@ class Poller:
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # keep no reference to the last served object while waiting
-                if busy or left or ending:
+                if busy or left or ending or shares.have_work:
                     await trio.lowlevel.checkpoint()
                 else:
                     slept_at = stopwatch()
@@ -223,7 +245,7 @@ class Poller:
                 until = stopwatch() + BATCH_TIME
                 for _ in range(ROUNDS_WITH_PAUSES if is_brisk else ROUNDS):
                     ready = epoll.poll(0)
-                    if not (ready or busy or left or ending):
+                    if not (ready or busy or left or ending or shares.have_work):
                         if not (is_brisk and _is_nothing_due()):
                             break
                         ready = epoll.poll(PAUSE)
@@ -232,6 +254,14 @@ class Poller:
                             break
                         self.rounds += 1
                     self.rounds += 1
+                    if shares:
+                        left = self._serve_shares(ready, until)
+                        if ending:
+                            self._conclude()
+                            left = settle(TOGETHER)
+                        if stopwatch() > until:
+                            break
+                        continue
                     began = settled = stopwatch()
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
@@ -259,7 +289,7 @@ class Poller:
                         if now > until:
                             await trio.lowlevel.checkpoint()
                             until = stopwatch() + BATCH_TIME
-                        left = self._serve_heavy(now - began, until)
+                        left = self._serve_heavy(now - began, until, busy)
                     if stopwatch() > until:
                         break
 
@@ -269,19 +299,73 @@ class Poller:
             yield
         finally:
             self._sleeps = False
+            self._shares.close()
             os.close(self._wake_up)
 
-    def _serve_heavy(self, seconds: float, until: float) -> bool:
+    def _serve_shares(self, ready: list[tuple[int, int]], until: float) -> bool:
+        """Serve shares for some time, each in its turn. Args: ready: as the system reports them.
+
+        Returns: True if output is left to write.
+        """
+        shares, stopwatch = self._shares, environment().stopwatch
+        own, left = shares.own, False
+        for descriptor, _ in ready:
+            share = shares.with_epoll(descriptor)
+            if share is not None:
+                shares.wait(share)
+            else:
+                self._sort(descriptor, own)
+        if own.queue or own.busy:
+            shares.wait(own)
+        began = now = stopwatch()
+        for _ in range(SHARES):
+            if not shares.have_work or now - began >= SLICE or self._ending:
+                break
+            share = shares.next()
+            for descriptor in shares.ready(share):
+                self._sort(descriptor, share)
+            if not (share.queue or share.busy):
+                continue
+            left = self._serve_share(share, min(until, now + SLICE))
+            ended = stopwatch()
+            shares.spend(share, ended - now)
+            now = ended
+            if share is own:
+                break  # the system has to be asked for more of it
+        return left
+
+    def _sort(self, descriptor: int, share: Share) -> None:
+        """Note that a socket is ready."""
+        polled = self._polled.get(descriptor)
+        if polled is not None:
+            (share.busy if polled.is_heavy else share.queue)[descriptor] = None
+        elif descriptor == self._wake_up:
+            os.eventfd_read(self._wake_up)
+
+    def _serve_share(self, share: Share, until: float) -> bool:
+        """Serve the sockets of a share, those that are not heavy first. Returns: True if output is left to write."""
+        began = stopwatch_seconds()
+        while share.queue:
+            descriptor = next(iter(share.queue))
+            del share.queue[descriptor]
+            self._serve(descriptor, until)
+            if stopwatch_seconds() > until:
+                return self._driver.settle(TOGETHER)
+        if share.busy:
+            return self._serve_heavy(stopwatch_seconds() - began, until, share.busy)
+        return self._driver.settle(TOGETHER)
+
+    def _serve_heavy(self, seconds: float, until: float, busy: dict[int, None]) -> bool:
         """Serve the busy sockets that have waited longest. Args: seconds: the time that the others took.
 
         Returns: True if output is left to write.
         """
         settled = stopwatch_seconds()
-        enough = settled + min(max(TOGETHER, HEAVY_PART * seconds), BATCH_TIME)
-        for descriptor in tuple(self._busy):
-            if descriptor not in self._busy:  # removed while another was served
+        enough = min(until, settled + min(max(TOGETHER, HEAVY_PART * seconds), BATCH_TIME))
+        for descriptor in tuple(busy):
+            if descriptor not in busy:  # removed while another was served
                 continue
-            del self._busy[descriptor]
+            del busy[descriptor]
             self._serve(descriptor, until)
             now = stopwatch_seconds()
             if now > enough:
@@ -296,7 +380,7 @@ class Poller:
         polled = self._polled.get(descriptor)
         try:
             if polled is not None and polled.serve(until) and descriptor in self._polled:
-                self._busy[descriptor] = None
+                self._put_off(descriptor)
         except Exception as error:
             # If this task ended, the router would serve nobody any more.
             log.error("internal error", exception=error)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import trio
 
+from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.io.streams import BATCH_TIME, READ_SIZE, DirectStream
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.credentials import Credentials
@@ -37,6 +38,9 @@ class StreamTransport(Transport):
         self._start = start
         self._writing: trio.CancelScope | None = None
         self._written = trio.Event()
+
+    def share(self, tenant: Tenant) -> None:
+        """See `Output`: Trio divides the time of such connections, without regard to tenants."""
 
     async def _read(self) -> None:
         record = self._record

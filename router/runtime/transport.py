@@ -5,21 +5,21 @@ from abc import ABC, abstractmethod
 
 import trio
 
+from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
-from amqpmesh.router.io.streams import BATCH_TIME, UNSENT_TO_SENDER, TcpStream
+from amqpmesh.router.io.streams import UNSENT_TO_SENDER, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.logs.frame_trace import FrameTracer
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.credentials import Credentials
-from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.driver import LEAST_SLICE, Driver
 
 log = event_log.EventLog("amqpmesh.io")
 
-LEAST_SLICE = 8 * 2**10
 MOST_SLICE = 2**20
-"""Octets passed to the core between two readings of the clock. The slice starts at `LEAST_SLICE`: some milliseconds of
-small messages if the kernel is not compiled. It grows while slices take far less time.
+"""Octets passed to the core between two readings of the clock, at most. A slice starts at `LEAST_SLICE` octets, and
+grows while slices take far less time than they may.
 """
 
 BACKLOG_LIMIT = 4 * 2**20
@@ -129,6 +129,10 @@ class Transport(ABC):
     # -------------------------------------------------------------------------------------- for those that know streams
 
     @abstractmethod
+    def share(self, tenant: Tenant) -> None:
+        """See `Output`."""
+
+    @abstractmethod
     async def _read(self) -> None:
         """Read and pass input to the core, until the stream or the connection has ended."""
 
@@ -162,7 +166,7 @@ class Transport(ABC):
         """Pass new input to the core, which has had all earlier input. Args and returns: as of `_receive_more`."""
         if self._tracer is not None:
             self._tracer.received(data)
-        if len(data) < LEAST_SLICE:  # most reads: too small to measure
+        if len(data) < self._driver.least_slice:  # most reads: too small to measure
             self._has_work = not self._driver.core.receive(self._record, data, self._now())
             return not self._has_work
         self._unread, self._received = data, 0
@@ -202,9 +206,10 @@ class Transport(ABC):
 
     def _measure(self, octets: int, seconds: float) -> None:
         """Adapt the size of the next slice to the time that others may wait: larger slices cost less."""
-        if seconds > BATCH_TIME / 2:
-            self._slice = max(LEAST_SLICE, self._slice // 2)
-        elif octets == self._slice and seconds < BATCH_TIME / 8:
+        most = self._driver.slice_seconds
+        if seconds > most / 2:
+            self._slice = max(self._driver.least_slice, self._slice // 2)
+        elif octets == self._slice and seconds < most / 8:
             self._slice = min(MOST_SLICE, self._slice * 2)
 
     @property

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from amqpmesh.policies.redirect import Redirect, RedirectChain
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.client.links.link import ClientLink
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -135,6 +136,9 @@ class InProcess(LinkManager):
     def is_acknowledged(self) -> bool:
         """True: the other side reads all bytes at once."""
         return True
+
+    def share(self, tenant: Tenant) -> None:
+        """See `Output`: no policy rules what is within the process."""
 
     def flush(self, now: float) -> None:
         """Hand the core's bytes to the links. Never raises, never waits."""

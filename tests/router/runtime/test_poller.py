@@ -19,10 +19,9 @@ from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import polled, poller
 from amqpmesh.router.runtime.accepted import AcceptedTransport
-from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.driver import LEAST_SLICE, Driver
 from amqpmesh.router.runtime.polled import SMALL_READS, PolledTransport
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.runtime.transport import LEAST_SLICE
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.tasks.stopwatches import measure
 

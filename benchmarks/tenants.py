@@ -1,0 +1,164 @@
+"""The part `tenants`: a tenant at a steady load beside a tenant that floods, over one router and over three.
+
+The polite tenant sends by some pairs, as much as takes a fifth of a router's time. The other one sends as fast as its
+credit lets it: by one pair, or by many. Both have the same weight. The same load runs through routers without tenants;
+and the polite part of it alone, through both. Rounds take turns.
+
+    python -m benchmarks.tenants [--hops 1] [--hops 3] [--rounds 5] [--seconds 2]
+
+Routers and clients are five processes or seven. If the user has the right (root), the routers and the polite clients
+come first: else what is measured is how the system divides its cores among the processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.bench import Bench, progress
+from benchmarks.generator import generate
+from benchmarks.processes import Failed
+from benchmarks.tables import Figures, median, table
+from benchmarks.targets import PATIENCE, Target, Traffic, both, leave, routers, run, under
+
+TENANTS = ("polite", "flood")
+POLICY = """
+[[tenant]]
+name = "operator"
+default = true
+[[group]]
+name = "status"
+tenant = "operator"
+may = ["dynamic"]
+manage = ["read"]
+""" + "".join(
+    f"""
+[[tenant]]
+name = "{each}"
+match = [{{ hostname = "{each}" }}]
+[[group]]
+name = "all"
+tenant = "{each}"
+send = ["#"]
+receive = ["#"]
+"""
+    for each in TENANTS
+)
+
+HOPS = (1, 3)
+PART = 0.2  # of a router's time
+PAIRS = 20  # of the polite tenant
+FLOODS = {"one pair": ("--connections", "1"), "300 pairs": ("--connections", "300", "--credit", "100")}
+ALONE = "none"
+SECONDS = 2.0
+WARM = 0.5  # seconds of the flood before the polite tenant sends
+PROBE = 2_000.0  # messages a second that say what one costs
+PRIORITY = -15
+ENDLESS = str(2**32 - 1)
+
+
+def load(target: Target) -> float:
+    """Return the messages a second that take `PART` of the time of each router."""
+    found = run(target, Traffic(connections=PAIRS, rate=PROBE), int(PROBE))
+    return PART * target.hops / found["cpu_us"] * 1e6
+
+
+def polite(target: Target, rate: float, seconds: float) -> Figures:
+    """Return the messages a second that arrive of the polite tenant, and their latency."""
+    count = int(rate * seconds)
+    common = ["--hostname", TENANTS[0], "--connections", str(PAIRS), "--count", str(count), "--wait"]
+    common += ["--address", f"polite-{time.monotonic_ns()}-%", "--patience", str(PATIENCE)]
+    with (
+        generate("receive", *common, "--skip", str(count // 10), "--url", target.receive_url) as receiver,
+        generate("send", *common, "--rate", str(rate), "--url", target.send_url) as sender,
+    ):
+        receiver.line()
+        sender.line()
+        with suppress(PermissionError):
+            for pid in (*target.pids, receiver.process.pid, sender.process.pid):
+                os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
+        sender.go()
+        sent, received = both(sender, receiver)
+        leave(receiver, sender)
+    if sent["outcomes"] != {"accepted": count}:
+        raise Failed(f"{target.name}: not all accepted: {sent['outcomes']}")
+    latency = received["latency_us"]
+    return {"messages_per_second": received["rate"], "p50_us": latency["p50"], "p99_us": latency["p99"]}
+
+
+@contextmanager
+def flood(target: Target, name: str) -> Iterator[None]:
+    """Have a tenant send as fast as it can, as long as the block lasts."""
+    if name == ALONE:
+        yield
+        return
+    common = [
+        *FLOODS[name],
+        "--hostname",
+        TENANTS[1],
+        "--count",
+        ENDLESS,
+        "--address",
+        f"flood-{time.monotonic_ns()}-%",
+    ]
+    with generate("receive", *common, "--url", target.receive_url) as receiver:
+        receiver.line()
+        with generate("send", *common, "--url", target.send_url) as sender:
+            sender.line()
+            time.sleep(WARM)
+            yield
+
+
+def measure(bench: Bench, hops: Sequence[int], seconds: float) -> None:
+    """Measure the polite tenant with and without the other one, with and without a policy."""
+    rows = []
+    with TemporaryDirectory(prefix="amqpmesh-") as folder:
+        policy = Path(folder, "policy.toml")
+        policy.write_text(POLICY)
+        for number in hops:
+            with routers(number, f'[policy]\nfile = "{policy}"\n') as ruled, routers(number) as plain:
+                rate = load(plain)
+                targets = [ruled, under(plain, "without tenants")]
+                found: dict[str, dict[str, list[Figures]]] = {}
+                for _ in range(bench.rounds):
+                    for name in (ALONE, *FLOODS):
+                        for target in targets:
+                            progress(f"tenants: {number} hops, {name}, {target.name}")
+                            with flood(target, name):
+                                each = polite(target, rate, seconds)
+                            found.setdefault(name, {}).setdefault(target.name, []).append(each)
+            for name, by_target in found.items():
+                case = f"{number} hops, flood: {name}"
+                kept = bench.keep("tenants", case, {target: median(each) for target, each in by_target.items()})
+                cells = []
+                for target in targets:
+                    each = kept[target.name]
+                    cells += [f"{each['messages_per_second'] / rate:.0%}"]
+                    cells += [f"{each['p50_us'] / 1000:,.2f} / {each['p99_us'] / 1000:,.2f} ms"]
+                rows.append((f"{case}, {rate:,.0f}/s", cells))
+    columns = ["arrive", "p50 / p99", "without tenants", "p50 / p99"]
+    table("a polite tenant beside another one", columns, rows)
+
+
+def tenants(bench: Bench) -> None:
+    """Measure what a tenant gets while another one floods."""
+    if bench.router is None:
+        measure(bench, HOPS if bench.extent else HOPS[:1], SECONDS * bench.seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hops", type=int, action="append", help="routers in a line; default 1 and 3")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    options = parser.parse_args()
+    measure(Bench(options.rounds), options.hops or HOPS, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
