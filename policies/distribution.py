@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 
 class Distribution(StrEnum):
@@ -16,6 +16,11 @@ class Distribution(StrEnum):
     """To every receiver."""
     UNAVAILABLE = "unavailable"
     """To no receiver: the address cannot be used."""
+
+
+# Members that each new link needs. To read one from its class costs as much as a call (Python 3.11).
+MULTICAST: Final = Distribution.MULTICAST
+UNAVAILABLE: Final = Distribution.UNAVAILABLE
 
 
 class Candidate(Protocol):

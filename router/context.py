@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias
 
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from amqpmesh.topology.vouching import Vouching
 
 Link: TypeAlias = IncomingLink | OutgoingLink
+
+_DETACHED: Final = LinkEndpointState.DETACHED
 
 
 class Errand:
@@ -300,11 +302,7 @@ class Context:
         """
         endpoint = link.endpoint
         if (
-            (
-                endpoint.closed
-                or endpoint.state is LinkEndpointState.DETACHED
-                or endpoint.session.flow_state.channel == -1
-            )
+            (endpoint.closed or endpoint.state is _DETACHED or endpoint.session.flow_state.channel == -1)
             and link not in self.ended_links.links
             and link not in link.connection.detached_unsettled
         ):

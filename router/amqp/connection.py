@@ -25,12 +25,13 @@ from amqpmesh.router.amqp.frames import (
     protocol_header,
 )
 from amqpmesh.router.amqp.incoming_frames import kernel_events, receive_frame
-from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
+from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, P, Progress
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.shortening import short_farewell
 from amqpmesh.router.amqp.standard.conditions import AmqpCondition, ConnectionCondition, endpoint_condition
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.performatives import (
+    PLAIN_CLOSE,
     Begin,
     Close,
     Detach,
@@ -39,7 +40,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     Performative,
     encode_performative,
 )
-from amqpmesh.router.amqp.states import CLOSING, CONNECTION, SENDING, ConnectionState, Step
+from amqpmesh.router.amqp.states import CLOSING, CONNECTION, SENDING, STEP, ConnectionState, Step, direct
 from amqpmesh.router.amqp.timeouts import Due, Liveness
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Symbol
 
-S = ConnectionState
+S = direct(ConnectionState)
 
 
 class Connection:
@@ -140,7 +141,7 @@ class Connection:
         if self.state is S.START and not self._opening:
             self._opening = True
             return
-        after = self._step(Step.SENT_OPEN)
+        after = self._step(STEP.SENT_OPEN)
         body = encoded_open(self.settings, self.hostname, compact=self.flow_state.compact)
         if len(body) > self._room:
             raise self._refusal("open", body)
@@ -165,9 +166,12 @@ class Connection:
 
     def close(self, error: Error | None = None) -> None:
         """Send our `close`, the last frame (§2.4.3). Raises: CommandError: it was sent already."""
-        after = self._step(Step.SENT_CLOSE if error is None else Step.SENT_ERROR)
+        after = self._step(STEP.SENT_CLOSE if error is None else STEP.SENT_ERROR)
         self.flush()
-        self.write(0, Close(error=error))
+        if error is None:
+            self.flow_state.append(0, PLAIN_CLOSE)
+        else:
+            self.write(0, Close(error=error))
         self._set_state(after)
         self._liveness.closing()
 
@@ -369,23 +373,23 @@ class Connection:
         """Send what a step of the negotiation has written, and act on its result."""
         negotiation = self.negotiation
         self._send_negotiation()
-        if progress is Progress.AMQP:
+        if progress is P.AMQP:
             self._reader.max_frame_size = self.settings.max_frame_size
             if negotiation.keeps_input:
                 self._reader.begin_to_keep(protocol_header(AMQP_ID))
-            self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
+            self.state = CONNECTION[self.state][STEP.RECEIVED_HEADER]
             if negotiation.server:
                 self._header_sent()
-        elif progress is Progress.TLS:
+        elif progress is P.TLS:
             self._waiting = True
             return (TlsRequested(self._reader.take_rest()),)
-        elif progress is Progress.WORK:
+        elif progress is P.WORK:
             assert negotiation.sasl is not None
             assert negotiation.sasl.work is not None
             self._waiting = True
             self._liveness.hold(self._liveness.received_at)
             return (SaslWorkDue(negotiation.sasl.work),)
-        elif progress is Progress.REFUSED:
+        elif progress is P.REFUSED:
             error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=negotiation.refusal)
             return self._end(error, by_peer=False)
         elif negotiation.server and not negotiation.in_frames and self.user is not None:
@@ -395,11 +399,11 @@ class Connection:
     def receive_open(self, remote: Open) -> tuple[Event, ...]:
         """Take the peer's `open`, which has been checked (§2.7.1)."""
         if self.state in CLOSING:
-            self.state = CONNECTION[self.state].get(Step.RECEIVED_OPEN, self.state)
+            self.state = CONNECTION[self.state].get(STEP.RECEIVED_OPEN, self.state)
             return ()
         self.remote = remote
         self.flow_state.remote_max_frame_size = remote.max_frame_size
-        self._set_state(CONNECTION[self.state][Step.RECEIVED_OPEN])
+        self._set_state(CONNECTION[self.state][STEP.RECEIVED_OPEN])
         return (ConnectionOpened(remote),)
 
     def receive_begin(self, begin: Begin, channel: int) -> tuple[Event, ...]:
@@ -415,7 +419,7 @@ class Connection:
             return self._end(close.error, by_peer=False)
         # The peer may leave before our open was sent: both are due (§2.4.3).
         self.answer_open()
-        self._set_state(CONNECTION[self.state][Step.RECEIVED_CLOSE])
+        self._set_state(CONNECTION[self.state][STEP.RECEIVED_CLOSE])
         self.close()
         return self._end(close.error, by_peer=True)
 
@@ -428,7 +432,7 @@ class Connection:
             # Before AMQP's own protocol header no frame can carry the error (§5.3.2): the transport is closed.
             return self._end(amqp_error, by_peer=False)
         self.answer_open()
-        if CONNECTION[self.state].get(Step.SENT_ERROR) is None:
+        if CONNECTION[self.state].get(STEP.SENT_ERROR) is None:
             return self._end(amqp_error, by_peer=False)
         self.close(amqp_error)
         if error.condition is ConnectionCondition.FRAMING_ERROR:
@@ -476,7 +480,7 @@ class Connection:
 
     def _header_sent(self) -> None:
         """Note that our AMQP header is written, and send the `open` that has waited for it."""
-        self.state = CONNECTION[self.state][Step.SENT_HEADER]
+        self.state = CONNECTION[self.state][STEP.SENT_HEADER]
         if self._opening:
             self.open()
 

@@ -16,17 +16,21 @@ from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.standard.conditions import AmqpCondition, endpoint_condition
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.performatives import (
+    OFTEN_SHORT,
+    SHORT,
     Attach,
     Begin,
     Close,
     Detach,
     Disposition,
     End,
+    Flow,
     Open,
     Performative,
     Transfer,
     decode_abridged,
     decode_performative,
+    decode_short,
     is_overfull,
 )
 from amqpmesh.router.amqp.states import CLOSING, ConnectionState
@@ -41,6 +45,9 @@ _OPEN: Final = 0x10
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 _CLOSE: Final = 0x18
+
+_OPENED: Final = ConnectionState.OPENED
+_OF_LINKS: Final = (Attach, Detach, Flow)
 
 
 def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
@@ -87,7 +94,7 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
             raise _illegal_state("an empty frame before open (§2.4.5)")
         return ()
     # The two frames that carry the traffic are read by the kernel, if they have the usual shape.
-    if connection.state is ConnectionState.OPENED and len(body) > 3 and body[1] == 0x53:
+    if connection.state is _OPENED and len(body) > 3 and body[1] == 0x53:
         code = body[2]
         if code == _TRANSFER:
             skimmed = kernel.skim_transfer(body, 0, len(body))
@@ -101,7 +108,8 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
     if len(body) > max_values and is_overfull(body, max_values):  # each value has at least one octet
         abridged, payload_at = decode_abridged(body, max_values)
         return _receive_overfull(connection, channel, abridged, body[payload_at:])
-    performative, payload_at = decode_performative(body)
+    is_known = 3 < len(body) <= SHORT and body[1] == 0x53 and body[2] in OFTEN_SHORT
+    performative, payload_at = decode_short(body) if is_known else decode_performative(body)
     if isinstance(performative, Open):
         # Our own `open` names all fields, too; our endpoints read any frame.
         is_ours = (performative.properties or {}).get(PRODUCT) == OURS
@@ -121,15 +129,16 @@ def _receive_performative(
         return connection.receive_open(performative)
     if connection.remote is None:
         raise _illegal_state(f"{_label(performative)} before open")
-    if isinstance(performative, Close):
-        return connection.receive_close(performative)
-    if isinstance(performative, Begin):
-        return connection.receive_begin(performative, channel)
-    if isinstance(performative, Transfer):
-        return _receive_transfer(connection, channel, transfer_frame(performative), payload)
+    if not isinstance(performative, _OF_LINKS):  # else it is the most usual
+        if isinstance(performative, Close):
+            return connection.receive_close(performative)
+        if isinstance(performative, Begin):
+            return connection.receive_begin(performative, channel)
+        if isinstance(performative, Transfer):
+            return _receive_transfer(connection, channel, transfer_frame(performative), payload)
+        if isinstance(performative, Disposition):
+            return _session(connection, channel).receive_disposition(disposition_frame(performative))
     session = _session(connection, channel)
-    if isinstance(performative, Disposition):
-        return session.receive_disposition(disposition_frame(performative))
     try:
         return session.receive(performative)
     except ProtocolError as error:

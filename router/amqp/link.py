@@ -9,9 +9,16 @@ from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.types import Extension, Symbol
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.shortening import short_state
-from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow
-from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
+from amqpmesh.router.amqp.standard.definitions import (
+    SENDER,
+    AmqpCondition,
+    Error,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+)
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow, encoded_detach
+from amqpmesh.router.amqp.states import LINK, STEP, LinkEndpointState, Step, direct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.messaging import Source, Target
     from amqpmesh.router.amqp.standard.transactions import Coordinator
 
-S = LinkEndpointState
+S = direct(LinkEndpointState)
 
 #: The largest credit; serial numbers would take a higher delivery-limit for one in the past (RFC 1982).
 MAX_CREDIT: Final = 2**31 - 1
@@ -76,7 +83,7 @@ class Link:
         #: Our `detach` closed the link, or carried an error: it cannot be resumed.
         self.closed = False
         #: The kernel's part, which changes with each transfer: credit, delivery-count, counters, deliveries.
-        self.flow_state = kernel.KernelLink(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
+        self.flow_state = kernel.KernelLink(session.flow_state, self.role is SENDER, self, terminus.unsettled)
         #: Of a sender: its first delivery-count, a sequence number.
         self.initial_delivery_count = 0
         #: The peer's handle; None: the peer is not attached.
@@ -135,8 +142,8 @@ class Link:
         Raises: CommandError: this end has sent its attach already, the session has ended, or the attach is the first
             and does not fit into the peer's frames.
         """
-        after = self._step(Step.SENT_ATTACH)
-        sender = self.role is Role.SENDER
+        after = self._step(STEP.SENT_ATTACH)
+        sender = self.role is SENDER
         handle = self.session.allocate_handle(self)
         try:
             self.session.write(
@@ -180,7 +187,7 @@ class Link:
         if self.remote is None:
             raise CommandError("nothing to refuse: the peer has not attached")
         flow_state = self.flow_state
-        if self.role is Role.SENDER:
+        if self.role is SENDER:
             self.attach(rcv_settle_mode=ReceiverSettleMode(int(flow_state.second)))
         else:
             self.attach(snd_settle_mode=SenderSettleMode(flow_state.snd_settle_mode))
@@ -198,13 +205,18 @@ class Link:
             self.attach()
             if self.flow_state.handle == -1:
                 return
-        after = self._step(Step.SENT_DETACH if error is None else Step.SENT_ERROR)
+        after = self._step(STEP.SENT_DETACH if error is None else STEP.SENT_ERROR)
         session = self.session
         session.write_dispositions()
         self.closed = closed or error is not None
         if self.closed:
             kernel.abandon(self.flow_state)
-        session.write(Detach(handle=self.flow_state.handle, closed=self.closed, error=error))
+        if error is None:
+            session.flow_state.wire.append(
+                session.flow_state.channel, encoded_detach(self.flow_state.handle, self.closed)
+            )
+        else:
+            session.write(Detach(handle=self.flow_state.handle, closed=True, error=error))
         self.state = after
         session.free_handle(self.flow_state.handle)
         self.flow_state.handle = -1

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.frames import MIN_MAX_FRAME_SIZE, SASL_FRAME, protocol_header
+from amqpmesh.router.amqp.states import direct
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
@@ -30,6 +31,9 @@ class Progress(Enum):
     AMQP = auto()
     #: The sides did not agree: the output is to be sent, then the transport is to be closed.
     REFUSED = auto()
+
+
+P: Final = direct(Progress)
 
 
 class Negotiation:
@@ -89,18 +93,18 @@ class Negotiation:
             self.refusal = f"protocol header {header!r} is not acceptable"
             if asked == -1:
                 self.foreign = header
-            return Progress.REFUSED
+            return P.REFUSED
         if self.server:
             self.out += header
         if asked == TLS_ID:
-            return Progress.TLS
+            return P.TLS
         if asked == SASL_ID:
             assert self.sasl is not None
             self.in_frames = self.in_sasl = True
             self._write_sasl(self.sasl.start())
-            return Progress.GO_ON
+            return P.GO_ON
         self.in_frames = True
-        return Progress.AMQP
+        return P.AMQP
 
     def _takes(self, protocol_id: int) -> bool:
         """Return whether a server takes another layer than the one that it would name (-1: not one of AMQP 1.0)."""
@@ -124,16 +128,16 @@ class Negotiation:
         assert self.sasl is not None
         self._write_sasl(bodies)
         if self.sasl.work is not None:
-            return Progress.WORK
+            return P.WORK
         if not self.sasl.done:
-            return Progress.GO_ON
+            return P.GO_ON
         # After the outcome a protocol header follows (§5.3.2).
         self.in_frames = self.in_sasl = False
         if not self.sasl.succeeded:
             self.refusal = self.sasl.reason or "authentication failed"
-            return Progress.REFUSED
+            return P.REFUSED
         self.start()
-        return Progress.GO_ON
+        return P.GO_ON
 
     def _next_protocol_id(self) -> int:
         """Return the protocol id that a client asks for next, or that a server names when it refuses another."""

@@ -28,7 +28,7 @@ from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.conditions import endpoint_condition
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
-from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
+from amqpmesh.router.amqp.states import LINK, SESSION, STEP, LinkEndpointState, SessionState, direct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.standard.performatives import Performative
 
-S = SessionState
+S = direct(SessionState)
+R = direct(Role)
 
 #: States of links that drop their input, until the peer's detach has come. The input is still counted.
 _DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCARDING})
@@ -119,7 +120,7 @@ class Session:
             (§2.7.2).
         Raises: CommandError: it was sent already, or no channel is free.
         """
-        after = SESSION[self.state].get(Step.SENT_BEGIN)
+        after = SESSION[self.state].get(STEP.SENT_BEGIN)
         if after is None or not self.connection.can_send:
             raise CommandError(f"begin is not possible: the session is {self.state.name}")
         channels = self.connection.channels
@@ -161,7 +162,7 @@ class Session:
 
     def end(self, error: Error | None = None) -> None:
         """Send our `end`, which ends every link of the session (§2.5.2, §2.5.4)."""
-        after = SESSION[self.state].get(Step.SENT_END if error is None else Step.SENT_ERROR)
+        after = SESSION[self.state].get(STEP.SENT_END if error is None else STEP.SENT_ERROR)
         if after is None or not self.can_send:
             raise CommandError(f"end is not possible: the session is {self.state.name}")
         self.write_dispositions()
@@ -241,7 +242,7 @@ class Session:
         if self._ended_channel != -1:
             # We ended the session before this answer came: only the peer's `end` matters now.
             return ()
-        self._set_state(SESSION[self.state][Step.RECEIVED_BEGIN])
+        self._set_state(SESSION[self.state][STEP.RECEIVED_BEGIN])
         flow_state = self.flow_state
         flow_state.begun = True
         flow_state.next_incoming_id = begin.next_outgoing_id
@@ -325,7 +326,7 @@ class Session:
     def fail(self, error: Error) -> tuple[Event, ...]:
         """End the session for an error of the peer on it (§2.5.4)."""
         self._answer_begin()
-        if SESSION[self.state].get(Step.SENT_ERROR) is None:
+        if SESSION[self.state].get(STEP.SENT_ERROR) is None:
             return ()
         self.end(error)
         return (SessionEnded(self, error, by_peer=False),)
@@ -346,7 +347,7 @@ class Session:
             self.begin()
 
     def _new_link(self, terminus: Terminus) -> Link:
-        return Sender(self, terminus) if terminus.role is Role.SENDER else Receiver(self, terminus)
+        return Sender(self, terminus) if terminus.role is R.SENDER else Receiver(self, terminus)
 
     def _link_at(self, handle: int) -> Link:
         link = self.links.get(handle)
@@ -375,8 +376,8 @@ class Session:
         self._errant.discard(handle)
         if handle in self.links:
             raise ProtocolError(Scope.SESSION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")
-        role = Role.RECEIVER if attach.role is Role.SENDER else Role.SENDER
-        if role is Role.RECEIVER and attach.initial_delivery_count is None:
+        role = R.RECEIVER if attach.role is R.SENDER else R.SENDER
+        if role is R.RECEIVER and attach.initial_delivery_count is None:
             raise ProtocolError(
                 Scope.SESSION, AmqpCondition.INVALID_FIELD, "attach of a sender without initial-delivery-count"
             )
@@ -385,7 +386,7 @@ class Session:
             self._check_room()
             link = self._new_link(Terminus(attach.name, role))
             self.owed.add(link)
-        link.state = LINK[link.state][Step.RECEIVED_ATTACH]
+        link.state = LINK[link.state][STEP.RECEIVED_ATTACH]
         link.remote = attach
         link.input_handle = handle
         self.links[handle] = link
@@ -467,7 +468,7 @@ class Session:
         if link.state is LinkEndpointState.DISCARDING:
             # Both sides know that the link has ended: any later frame for it is errant (§2.6.5).
             self._errant.add(detach.handle)
-        link.state = LINK[link.state][Step.RECEIVED_DETACH]
+        link.state = LINK[link.state][STEP.RECEIVED_DETACH]
         if link.state is not LinkEndpointState.DETACHED:
             return (LinkDetached(link, closed, detach.error, by_peer=True),)
         if not closed or link.closed:
@@ -483,7 +484,7 @@ class Session:
         # The peer may end the session before we have answered its begin: both answers are due.
         self._answer_begin()
         assert self.incoming_channel is not None
-        self._set_state(SESSION[self.state][Step.RECEIVED_END])
+        self._set_state(SESSION[self.state][STEP.RECEIVED_END])
         del self.connection.channels.incoming[self.incoming_channel]
         self.incoming_channel = None
         if self.state is S.UNMAPPED:

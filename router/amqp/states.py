@@ -5,6 +5,18 @@ The tables decide whether a step is legal. The endpoints act on it.
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from types import SimpleNamespace
+from typing import Final, TypeVar, cast
+
+E = TypeVar("E", bound=Enum)
+
+
+def direct(members: type[E]) -> type[E]:
+    """Return an object with the members of an enumeration as attributes, for code that runs once per frame or link.
+
+    A class of enumerations has `__getattr__` (Python 3.11): to read a member there costs as much as a call.
+    """
+    return cast("type[E]", SimpleNamespace(**members.__members__))
 
 
 class Alone:
@@ -33,6 +45,9 @@ class Step(Alone, Enum):
     RECEIVED_DETACH = auto()
     #: A `close`, `end` or `detach` that carries an error.
     SENT_ERROR = auto()
+
+
+STEP: Final = direct(Step)
 
 
 class ConnectionState(Alone, Enum):

@@ -22,10 +22,10 @@ from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import (
+    SENDER,
     AmqpCondition,
     Error,
     LinkCondition,
-    Role,
     SenderSettleMode,
 )
 from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES
@@ -74,6 +74,11 @@ TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
+# Members of enumerations that each attach needs, as of `states.direct`.
+_MIXED: Final = SenderSettleMode.MIXED
+_COPY: Final = DistributionMode.COPY
+_MOVE: Final = DistributionMode.MOVE
+_LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
 _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
 
 
@@ -249,7 +254,7 @@ class Attaching:
             source=attach.source,
             target=Target(
                 address=named,
-                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                expiry_policy=_LINK_DETACH,
                 dynamic=target.dynamic,
                 dynamic_node_properties=_properties(node) if target.dynamic and isinstance(node, DynamicNode) else None,
             ),
@@ -301,7 +306,7 @@ class Attaching:
         assert isinstance(source, Source)
         node: LocalNode
         foreign: Foreign | None = None
-        copy = source.distribution_mode is DistributionMode.COPY
+        copy = source.distribution_mode is _COPY
         if copy:
             check(context, record, May.COPY)
         if source.dynamic:
@@ -332,10 +337,10 @@ class Attaching:
         endpoint.attach(
             source=Source(
                 address=named,
-                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                expiry_policy=_LINK_DETACH,
                 dynamic=source.dynamic,
                 dynamic_node_properties=_properties(node) if source.dynamic and isinstance(node, DynamicNode) else None,
-                distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
+                distribution_mode=_COPY if copy else _MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 # Symbols that are no outcomes are left out (§3.5.3, outcomes).
                 outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES)
@@ -343,7 +348,7 @@ class Attaching:
                 else (),
             ),
             target=attach.target,
-            snd_settle_mode=SenderSettleMode.MIXED,
+            snd_settle_mode=_MIXED,
             rcv_settle_mode=attach.rcv_settle_mode,
             unsettled=None if attach.unsettled is None else {},
         )
@@ -403,7 +408,7 @@ class Attaching:
         else the host.
         """
         peer = record.peer
-        role = endpoint.role is Role.SENDER
+        role = endpoint.role is SENDER
         return peer.tenant, peer.hostname or "", record.principal, peer.container_id, endpoint.name, role
 
     def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
-from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.distribution import UNAVAILABLE
 from amqpmesh.policies.exports import Use
 from amqpmesh.router.access.crossings import answerable, crossing, for_importer, refused
 from amqpmesh.router.access.rights import check_address
@@ -88,7 +88,7 @@ class ResolvedAddress(NamedTuple):
 
         The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
         """
-        return self.config.distribution is not Distribution.UNAVAILABLE
+        return self.config.distribution is not UNAVAILABLE
 
 
 class Owner(NamedTuple):

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from amqpmesh.policies.access import is_reserved
-from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.distribution import MULTICAST
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config.file import AddressConfig
@@ -298,7 +298,7 @@ class Node:
     @property
     def is_multicast(self) -> bool:
         """True if every consumer gets each delivery."""
-        return self.config.distribution is Distribution.MULTICAST
+        return self.config.distribution is MULTICAST
 
     @property
     def has_consumers(self) -> bool:

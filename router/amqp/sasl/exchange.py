@@ -127,6 +127,8 @@ _FROM_SERVER: Registry[ServerFrame] = Registry(SaslMechanisms, SaslChallenge, Sa
 
 F = TypeVar("F")
 
+_OK: Final = SaslCode.OK
+
 
 class _Exchange(Generic[F]):
     """The part of an exchange that is the same for both roles.
@@ -157,7 +159,7 @@ class _Exchange(Generic[F]):
     @property
     def succeeded(self) -> bool:
         """The exchange has ended with success."""
-        return self.outcome is SaslCode.OK
+        return self.outcome is _OK
 
     def _read(self, body: bytes | bytearray | memoryview) -> F:
         expected, self._expected = self._expected, ()  # the answer sets the frames that may come next

@@ -1,7 +1,7 @@
 """Roles, modes, numbers and the error, declared (§2.8)."""
 
 from enum import Enum, IntEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import choices, composite
 from amqpmesh.router.amqp.codec.field_types import AnyValue, Map, MaxOctets, String
@@ -59,6 +59,10 @@ class Role(Alone, Enum):
 
     def __bool__(self) -> bool:
         return self.value
+
+
+#: The member, as of `states.direct`.
+SENDER: Final = Role.SENDER
 
 
 @choices(Primitive.UBYTE)

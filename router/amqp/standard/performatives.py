@@ -1,6 +1,7 @@
 """Performatives: the nine frame bodies of AMQP (§2.7)."""
 
 from dataclasses import fields
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import Registry, composite, decode_composite, encode_composite
@@ -160,6 +161,10 @@ _ATTACHES: Final = (
     b"\x00\xa3\x10amqp:attach:list",
     b"\x00\xb3\x00\x00\x00\x10amqp:attach:list",
 )
+#: Octets of a `detach`, `end` or `close` without an error, of a `begin` without capabilities.
+SHORT: Final = 40
+#: The descriptors' codes of those.
+OFTEN_SHORT: Final = frozenset({0x11, 0x16, 0x17, 0x18})
 _UNSETTLED: Final = [field.name for field in fields(Attach)].index("unsettled")
 
 
@@ -169,6 +174,22 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
     Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
     """
     return decode_composite(_PERFORMATIVES, data, offset)
+
+
+@lru_cache(maxsize=256)
+def decode_short(body: bytes) -> tuple[Performative, int]:
+    """Decode as `decode_performative`, and remember the result: it is frozen.
+
+    Args: body: of `SHORT` octets at most, so that what is remembered is small. Peers end their links, sessions and
+        connections with the same few bodies.
+    """
+    return decode_performative(body)
+
+
+@lru_cache(maxsize=256)
+def encoded_detach(handle: int, closed: bool) -> bytes:
+    """Return the body of a `detach` without an error (§2.7.7)."""
+    return encode_performative(Detach(handle=handle, closed=closed))
 
 
 def is_overfull(body: bytes, most: int) -> bool:
@@ -209,3 +230,7 @@ def encode_performative(performative: Performative, *, compact: bool = False) ->
     Raises: CommandError: as `encode_composite`.
     """
     return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)
+
+
+#: The body of a `close` without an error.
+PLAIN_CLOSE: Final = encode_performative(Close())

@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.states import (
     LinkEndpointState,
     SessionState,
     Step,
+    direct,
 )
 
 S = TypeVar("S", bound=Enum)
@@ -127,3 +128,10 @@ def test_from_every_state_there_is_a_way_to_the_end(table: Mapping[S, Mapping[St
     while more := {state for state, steps in table.items() if reaching & set(steps.values())} - reaching:
         reaching |= more
     assert reaching == set(table)
+
+
+@pytest.mark.parametrize("members", [Step, ConnectionState, SessionState, LinkEndpointState])
+def test_members_that_are_read_directly_are_those_of_the_class(members: type[Enum]) -> None:
+    assert {name: getattr(direct(members), name) for name in members.__members__} == dict(members.__members__)
+    with pytest.raises(AttributeError):
+        _ = direct(members).NO_MEMBER  # type: ignore[attr-defined]

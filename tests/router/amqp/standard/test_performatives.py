@@ -33,6 +33,9 @@ from amqpmesh.router.amqp.standard.messaging import (
     TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.standard.performatives import (
+    OFTEN_SHORT,
+    PLAIN_CLOSE,
+    SHORT,
     Attach,
     Begin,
     Close,
@@ -44,7 +47,9 @@ from amqpmesh.router.amqp.standard.performatives import (
     Performative,
     Transfer,
     decode_performative,
+    decode_short,
     encode_performative,
+    encoded_detach,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator, Declared, TransactionalState
 from tests.support.data.values import integers, symbols, text, values
@@ -333,3 +338,45 @@ def test_for_peers_that_read_what_they_should_a_flow_is_written_without_what_has
     compact = encode_performative(flow, compact=True)
     assert len(compact) == len(encode_performative(flow)) - 4, "available, drain, echo, properties: an octet each"
     assert decode_performative(compact) == (flow, len(compact))
+
+
+SHORT_ONES = [
+    Begin(next_outgoing_id=0, incoming_window=2048, outgoing_window=2**31),
+    Begin(remote_channel=7, next_outgoing_id=2**32 - 1, incoming_window=2**32 - 1, outgoing_window=2**32 - 1),
+    Detach(handle=0),
+    Detach(handle=2**32 - 1, closed=True),
+    Detach(handle=1, error=Error(condition=AmqpCondition.NOT_FOUND)),
+    End(),
+    Close(),
+]
+
+
+@pytest.mark.parametrize("performative", SHORT_ONES, ids=repr)
+def test_short_bodies_that_come_again_and_again_are_decoded_once(performative: Any) -> None:
+    for body in (encode_performative(performative), encode_performative(performative, compact=True)):
+        assert body[1] == 0x53
+        assert body[2] in OFTEN_SHORT
+        assert len(body) <= SHORT
+        assert decode_short(body) == decode_performative(body) == (performative, len(body))
+        assert decode_short(body)[0] is decode_short(bytes(bytearray(body)))[0]
+
+
+def test_a_peer_cannot_have_many_bodies_remembered() -> None:
+    for handle in range(10_000):
+        decode_short(encode_performative(Detach(handle=handle)))
+        encoded_detach(handle, True)
+    for each in (decode_short, encoded_detach):
+        assert each.cache_info().currsize == each.cache_info().maxsize == 256
+
+
+def test_a_malformed_short_body_is_refused_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"detach\.handle: is mandatory"):
+            decode_short(b"\x00\x53\x16\xc0\x02\x01\x40")
+
+
+def test_what_is_written_without_a_performative_is_the_same() -> None:
+    for handle in (0, 1, 255, 256, 2**32 - 1):
+        for closed in (False, True):
+            assert encoded_detach(handle, closed) == encode_performative(Detach(handle=handle, closed=closed))
+    assert encode_performative(Close()) == PLAIN_CLOSE
