@@ -109,7 +109,7 @@ class Reader:
             (scripts / name).write_text(text, encoding="utf-8")
             (scripts / name).chmod(0o755)
         on_loopback(folder / "examples" / "configurations")
-        self._environment = {**ENVIRONMENT, "PATH": f"{scripts}:{os.environ['PATH']}"}
+        self.environment = {**ENVIRONMENT, "PATH": f"{scripts}:{os.environ['PATH']}"}
 
     def does(self, block: Block) -> None:
         """Do what a block says, and compare what it shows."""
@@ -143,8 +143,8 @@ class Reader:
         if line == "make run":  # in a terminal that has not entered the virtual environment
             return Terminal(self._start(".venv/bin/amqpmesh", "run", *listen, cwd=cwd, terminal=True))
         if line == "amqpmesh run":
-            return Terminal(self._start("amqpmesh", "run", *listen, cwd=cwd, env=self._environment))
-        environment = {**self._environment, "AMQPMESH_URL": self._urls[_URLS["amqp"]]}
+            return Terminal(self._start("amqpmesh", "run", *listen, cwd=cwd, env=self.environment))
+        environment = {**self.environment, "AMQPMESH_URL": self._urls[_URLS["amqp"]]}
         script = self._located(line)
         if not script.startswith("."):
             script = f"exec {script}"  # a key that is pressed is for the command, not for the shell

@@ -62,6 +62,8 @@ RUN: Final = {
     ("start/tutorial.md", "python"): "test_tutorial",
     ("start/tutorial-tls.md", "console"): "test_tutorial",
     ("start/tutorial-tls.md", "python"): "test_tutorial",
+    ("start/tutorial-teams.md", "console"): "test_teams",
+    ("start/tutorial-teams.md", "toml"): "test_teams",
 }
 """The tests that run the blocks of a page, by language."""
 

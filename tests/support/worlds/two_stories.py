@@ -145,6 +145,8 @@ class Story:
             part = run_to_end(views.of(OBSERVED))
             for kind in TYPES.values():
                 names = [each for each in kind.attributes if each not in NUMBERS]
+                if kind.kind == "lane":
+                    names.remove("credit")  # lanes share it in the order in which they come
                 read = kind.reader(names)
                 rows = [dict(zip(names, read(each), strict=True)) for each in part.get(kind.kind, ())]
                 found = [repr({name: _slot(value) for name, value in each.items()}) for each in rows]
