@@ -12,7 +12,7 @@ import trio.testing
 from amqpmesh import LinkDetachedError, Router, connect
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import MeshConfig, PolicyConfig
-from amqpmesh.router.config.policy_file import PolicyText
+from amqpmesh.router.config.policy_file import LARGEST, PolicyText
 from amqpmesh.router.runtime import reload
 
 POLICY = '[[group]]\nname = "g"\nreceive = {}\nsend = ["q"]\n'
@@ -38,6 +38,46 @@ async def test_a_policy_that_is_not_valid_leaves_the_one_before_in_force(tmp_pat
         async with client.sender("q"):
             pass
         assert router.statistics().router.denied == 1
+
+
+WHOLE = '[[group]]\nname = "g"\nreceive = ["q"]\nlimits = { links = 4 }\n'
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(WHOLE.encode()[:-4], "file", id="torn"),
+        pytest.param(WHOLE.encode() + b"# \xff", "file", id="no UTF-8"),
+        pytest.param(WHOLE.encode() + b"\0", "file", id="a NUL"),
+        pytest.param(b"#" * (LARGEST + 1), "file", id="huge"),
+        pytest.param(WHOLE.encode() * 2, "group[1].name", id="twice"),
+        pytest.param(WHOLE.encode() + b'tenant = "a"\n', "group[0]", id="of no tenant"),
+        pytest.param(WHOLE.encode() + b'name = "h"\n', "file", id="contradictory"),
+        pytest.param(None, "file", id="gone"),
+    ],
+)
+async def test_such_a_file_changes_nothing_and_the_error_says_why(
+    data: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(WHOLE)
+    async with (
+        Router(id="A", policy=PolicyConfig(file=file), listeners=["amqp://127.0.0.1:0"]) as router,
+        connect(router.listeners[0].url) as client,
+        client.receiver("q"),
+    ):
+        digest = router.statistics().policies[0].digest
+        file.unlink() if data is None else file.write_bytes(data)
+        with pytest.raises(ConfigError) as error:
+            router.reload()
+        assert error.value.key is not None
+        assert error.value.key.startswith(reason)
+        assert router.statistics().policies[0].digest == digest
+        async with client.receiver("q"):
+            pass
+        with pytest.raises(LinkDetachedError, match="not permitted"):
+            async with client.receiver("p"):
+                pass
 
 
 async def test_a_router_does_not_start_with_a_policy_that_is_not_valid(tmp_path: Path) -> None:
