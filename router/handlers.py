@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.access import caps, token_links, tokens
-from amqpmesh.router.access.change import check_login
+from amqpmesh.router.access.change import check_login, with_groups
 from amqpmesh.router.access.rates import give_turns
 from amqpmesh.router.access.rights import admit, restrict
 from amqpmesh.router.access.token_links import TokenLink
@@ -136,6 +136,8 @@ class Handlers:
         token = sasl.token if isinstance(sasl, SaslServer) and shown else None
         if token is not None:
             record.peer = tokens.with_token(record.peer, token)
+        else:
+            record.peer = with_groups(self._context, record)
         engine.remote = of_open(event.open)
         record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
         if record.listener is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.groups import May
@@ -20,6 +21,7 @@ from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.access import Peer
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
@@ -38,16 +40,46 @@ def put_in_force(context: Context, policy: Policy) -> None:
 
 
 def end_logins(context: Context) -> None:
-    """Close the connections of users who may not log in by a password any more, in small steps."""
+    """Close the connections of users who may not log in by a password any more, and judge those whose groups are
+    others now, in small steps.
+    """
     if context.connections:
         context.chores.put_off(_end_logins(context))
 
 
 def _end_logins(context: Context) -> Steps[None]:
     for record in list(context.connections):
-        if not record.lost:
-            check_login(context, record)
+        if not record.lost and check_login(context, record) and record.engine.remote is not None:
+            _renew_groups(context, record)
         yield
+
+
+def with_groups(context: Context, record: ConnectionRecord) -> Peer:
+    """Return the peer of a connection, with the groups that the users of its listener have now."""
+    peer, listener = record.peer, record.listener
+    if listener is None or peer.user is None or peer.mechanism not in PASSWORD_MECHANISMS:
+        return peer
+    users = context.users_of(listener)
+    groups = peer.groups if users is None or record.token is not None else users.groups_of(peer.user)
+    return peer if groups == peer.groups else replace(peer, groups=groups)
+
+
+def _renew_groups(context: Context, record: ConnectionRecord) -> None:
+    """Judge a connection again whose user is in other groups now."""
+    peer = with_groups(context, record)
+    if peer is record.peer:
+        return
+    record.peer = peer
+    if not is_judged(context, record):
+        return
+    assert context.policy is not None
+    admitted = context.policy.admit(peer)
+    if admitted is None or admitted.peer.tenant != peer.tenant:
+        refuse_connection(context, record, "its tenant has changed")
+    elif admitted.rights is not record.rights:
+        record.rights = admitted.rights
+        caps.renew(context, record, admitted.rights)
+        judge_links(context, record, admitted.rights)
 
 
 def check_login(context: Context, record: ConnectionRecord) -> bool:

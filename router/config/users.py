@@ -8,7 +8,8 @@ A table for each user has one table for each mechanism:
     stored_key = "..."
     server_key = "..."
 
-A user with `disabled = true` in its own table cannot log in, and keeps its verifiers.
+A user with `disabled = true` in its own table cannot log in, and keeps its verifiers. `groups = ["readers"]` there
+names groups, for the policy.
 
 Names are stored as SASLprep (RFC 4013) prepares them, so that each name has one spelling.
 
@@ -22,7 +23,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
@@ -48,12 +49,18 @@ _FIELDS = ("salt", "iterations", "stored_key", "server_key")
 class Users:
     """The verifiers of a file, which `SaslServer` asks. Immutable: a changed file gives a new object."""
 
-    __slots__ = ("_verifiers", "disabled", "iterations")
+    __slots__ = ("_groups", "_verifiers", "disabled", "iterations")
 
     def __init__(
-        self, verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str] = frozenset()
+        self,
+        verifiers: Mapping[str, Mapping[str, ScramKeys]],
+        disabled: frozenset[str] = frozenset(),
+        groups: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        """Args: verifiers: by user and mechanism. disabled: the users of these that cannot log in."""
+        """Args: verifiers: by user and mechanism. disabled: the users of these that cannot log in. groups: by user, of
+        those that are in some.
+        """
+        self._groups = {} if groups is None else {user: names for user, names in groups.items() if names}
         self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
         self.disabled = disabled
         counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
@@ -69,7 +76,7 @@ class Users:
         import scramp  # noqa: F401 - now, or all connections would wait for the import at the first login
 
         found: dict[str, Path] = {}
-        verifiers, disabled = {}, set()
+        verifiers, disabled, groups = {}, set(), {}
         for file in files:
             for user, table in parsed(file).items():
                 if user in found:
@@ -80,8 +87,10 @@ class Users:
                         raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
                     if table.pop("disabled"):
                         disabled.add(user)
+                if isinstance(table, dict) and "groups" in table:
+                    groups[user] = _read_groups(table.pop("groups"), file, f"{user}.groups")
                 verifiers[user] = dict(_read_user(user, table, file))
-        return cls(verifiers, frozenset(disabled))
+        return cls(verifiers, frozenset(disabled), groups)
 
     def __contains__(self, user: str) -> bool:
         """Tell whether there is such a user."""
@@ -94,6 +103,10 @@ class Users:
     def verifiers(self, user: str) -> Mapping[str, ScramKeys]:
         """Return the verifiers of a user, by mechanism; empty, if there is no such user."""
         return self._verifiers.get(user, {})
+
+    def groups_of(self, user: str) -> tuple[str, ...]:
+        """Return the names of the groups that a user is in; none, if there is no such user."""
+        return self._groups.get(user, ())
 
     def may_log_in(self, user: str) -> bool:
         """Tell whether there is such a user, and it is not disabled."""
@@ -123,18 +136,30 @@ class Users:
         """
         name, secret = prepared(user, "user name"), prepared(password, "password")
         keys = {mechanism: verifier(mechanism, secret, iterations) for mechanism in MECHANISMS}
-        return type(self)({**self._verifiers, name: keys}, self.disabled)
+        return type(self)({**self._verifiers, name: keys}, self.disabled, self._groups)
 
     def remove(self, user: str) -> Self:
         """Return these users without one. Raises: CommandError: there is no such user."""
         name = self._known(user)
         left = {other: keys for other, keys in self._verifiers.items() if other != name}
-        return type(self)(left, self.disabled - {name})
+        groups = {other: names for other, names in self._groups.items() if other != name}
+        return type(self)(left, self.disabled - {name}, groups)
 
     def switch(self, user: str, *, disabled: bool) -> Self:
         """Return these users with one that can log in, or cannot. Raises: CommandError: there is no such user."""
         name = self._known(user)
-        return type(self)(self._verifiers, self.disabled | {name} if disabled else self.disabled - {name})
+        changed = self.disabled | {name} if disabled else self.disabled - {name}
+        return type(self)(self._verifiers, changed, self._groups)
+
+    def group(self, user: str, groups: Iterable[str]) -> Self:
+        """Return these users with one that is in certain groups, in place of those before.
+
+        Raises: CommandError: there is no such user, or a group has no name.
+        """
+        name, names = self._known(user), tuple(dict.fromkeys(groups))
+        if not all(map(_is_name, names)):
+            raise CommandError("the name of a group is empty, or is not printable")
+        return type(self)(self._verifiers, self.disabled, {**self._groups, name: names})
 
     def _known(self, user: str) -> str:
         """Return the name of a user as it is stored. Raises: CommandError: there is no such user."""
@@ -149,7 +174,7 @@ class Users:
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp: mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write("".join(_lines(self._verifiers, self.disabled)))
+                stream.write("".join(_lines(self._verifiers, self.disabled, self._groups)))
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, target)
@@ -182,6 +207,12 @@ def switch_user(file: Path, user: str, *, disabled: bool) -> None:
     """Disable a user of a file, or enable it again. Raises: as `remove_user`."""
     with _folder_lock(file.absolute().parent):
         Users.load(file).switch(user, disabled=disabled).save(file)
+
+
+def group_user(file: Path, user: str, groups: Iterable[str]) -> None:
+    """Set the groups of a user of a file. Args: groups: none: the user is in none. Raises: as `remove_user`."""
+    with _folder_lock(file.absolute().parent):
+        Users.load(file).group(user, groups).save(file)
 
 
 @contextmanager
@@ -219,11 +250,17 @@ def verifier(mechanism: str, password: str, iterations: int) -> ScramKeys:
     return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
 
 
-def _lines(verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str]) -> Iterator[str]:
+def _lines(
+    verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str], groups: Mapping[str, tuple[str, ...]]
+) -> Iterator[str]:
     yield "# Written by `amqpmesh user`: verifiers, no passwords.\n"
     for user, keys in sorted(verifiers.items()):
+        if user in disabled or user in groups:
+            yield f"\n[{json.dumps(user, ensure_ascii=False)}]\n"
         if user in disabled:
-            yield f"\n[{json.dumps(user, ensure_ascii=False)}]\ndisabled = true\n"
+            yield "disabled = true\n"
+        if user in groups:
+            yield f"groups = {json.dumps(groups[user], ensure_ascii=False)}\n"
         for mechanism, entry in keys.items():
             # SASLprep leaves no control characters, so JSON's quoting is TOML's.
             yield f"\n[{json.dumps(user, ensure_ascii=False)}.{json.dumps(mechanism)}]\n"
@@ -240,6 +277,16 @@ def _read_user(user: str, table: object, file: Path) -> Iterator[tuple[str, Scra
         raise ConfigError(str(file), user, f"must be a table with {' and '.join(MECHANISMS)}")
     for mechanism, entry in table.items():
         yield mechanism, _read_keys(mechanism, entry, file, f"{user}.{mechanism}")
+
+
+def _read_groups(given: object, file: Path, where: str) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(each, str) and _is_name(each) for each in given):
+        raise ConfigError(str(file), where, "must be a list of names")
+    return tuple(dict.fromkeys(given))
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isprintable()
 
 
 def _read_keys(mechanism: str, entry: object, file: Path, where: str) -> ScramKeys:

@@ -9,9 +9,9 @@ from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS,
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable, table
-from amqpmesh.router.config.users import Users, add_user, remove_user, switch_user
+from amqpmesh.router.config.users import Users, add_user, group_user, remove_user, switch_user
 
-_HEADINGS = ("USER", "STATE", "ITERATIONS", "MECHANISMS")
+_HEADINGS = ("USER", "STATE", "ITERATIONS", "MECHANISMS", "GROUPS")
 _WIDE = 1_000  # columns: wide enough for all text, since users copy names from here
 
 
@@ -42,8 +42,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     listing = actions.add_parser(
         "list",
         help="list the users",
-        description="List the users: whether they can log in, the lowest number of iterations of their verifiers, and "
-        "their mechanisms.",
+        description="List the users: whether they can log in, the lowest number of iterations of their verifiers, "
+        "their mechanisms, and their groups.",
         epilog=EPILOG,
     )
     _add_file(listing)
@@ -72,6 +72,17 @@ def declare(command: argparse.ArgumentParser) -> None:
         switch.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
         _add_file(switch)
         switch.set_defaults(command=switch_one, disabled=disabled)
+    grouping = actions.add_parser(
+        "groups",
+        help="set the groups of a user",
+        description="Set the groups of a user, for the key `groups` of groups in a policy. Without a group, the user "
+        "is in none. Send SIGHUP to a running router to apply the change.",
+        epilog=EPILOG,
+    )
+    grouping.add_argument("name", metavar="NAME", type=arguments.name, help="the user's name")
+    grouping.add_argument("groups", metavar="GROUP", nargs="*", help="a group")
+    _add_file(grouping)
+    grouping.set_defaults(command=group_one)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
@@ -93,9 +104,11 @@ def list_all(given: argparse.Namespace) -> int:
         verifiers = users.verifiers(name)
         state = "disabled" if name in users.disabled else "enabled"
         iterations = min(each.iterations for each in verifiers.values())
-        rows.append((printable(name), state, iterations, ", ".join(verifiers)))
+        groups = printable(", ".join(users.groups_of(name)))
+        rows.append((printable(name), state, iterations, ", ".join(verifiers), groups or "-"))
+    columns = len(_HEADINGS) if any(map(users.groups_of, users)) else len(_HEADINGS) - 1
     if rows:
-        print("\n".join(table(_HEADINGS, rows, _WIDE, ())))
+        print("\n".join(table(_HEADINGS[:columns], [row[:columns] for row in rows], _WIDE, ())))
     return Exit.DONE
 
 
@@ -110,6 +123,14 @@ def switch_one(given: argparse.Namespace) -> int:
     """Disable or enable a user. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     switch_user(given.file, given.name, disabled=given.disabled)
     print(f"user {given.name} is {'disabled' if given.disabled else 'enabled'} in {given.file}", file=sys.stderr)
+    return Exit.DONE
+
+
+def group_one(given: argparse.Namespace) -> int:
+    """Set the groups of a user. Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    group_user(given.file, given.name, given.groups)
+    groups = printable(", ".join(given.groups)) or "no group"
+    print(f"user {given.name} is in {groups} in {given.file}", file=sys.stderr)
     return Exit.DONE
 
 

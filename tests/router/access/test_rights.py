@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.policies.policy import Policy
+from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.access.rights import check_address, may_change
 from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.file import AddressConfig, ElsewhereConfig
 from amqpmesh.router.config.policy_file import parse_policy
+from amqpmesh.router.config.users import Users
 from amqpmesh.router.kernel import AnonymousRoutes
 from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
 from tests.support.worlds.meshes import World
@@ -328,3 +330,22 @@ def test_the_log_names_the_right_that_a_message_of_an_anonymous_sender_lacks(cap
     (line,) = [each for each in caplog.messages if each.startswith("message refused")]
     assert "address=closed condition=amqp:unauthorized-access" in line
     assert "no group permits send to closed; its groups: g" in line
+
+
+def test_the_groups_of_a_file_of_users_are_those_of_the_policy_and_a_change_holds_at_once() -> None:
+    world = network('groups = ["readers"]\nreceive = ["q"]')
+    users = Users({}).add("ann", "x", 4096)
+    world.core.context.users_of = lambda _: users.group("ann", groups)
+    groups = ["others", "readers"]
+    client = world.client(user="ann")
+    link = client.receiver("q")
+    assert refusal(client, link) is None
+    groups = ["others"]
+    end_logins(world.core.context)
+    world.run()
+    assert refusal(client, link) == UNAUTHORIZED
+    assert refusal(client, client.receiver("q")) == UNAUTHORIZED
+    groups = ["readers"]
+    end_logins(world.core.context)
+    world.run()
+    assert refusal(client, client.receiver("q")) is None

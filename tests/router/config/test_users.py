@@ -15,7 +15,7 @@ from scramp import ScramClient, ScramException, ScramMechanism
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.sasl.mechanisms import SALT_SIZE, SCRAM_ITERATIONS
 from amqpmesh.router.config.file import load
-from amqpmesh.router.config.users import Users, add_user, remove_user
+from amqpmesh.router.config.users import Users, add_user, group_user, remove_user, switch_user
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
 
@@ -259,3 +259,31 @@ def test_a_listener_has_the_users_of_several_files(tmp_path: Path) -> None:
     add_user(tmp_path / "services.toml", "alice", "third")
     with pytest.raises(ConfigError, match=r"listener\[0\]\.users.*services\.toml.*alice.*staff\.toml, too"):
         load(tmp_path / "amqp.toml")
+
+
+def test_groups_of_users_survive_the_file_and_other_changes(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    for name in ("alice", 'b"o]b'):
+        add_user(file, name, "secret", 4096)
+        group_user(file, name, ["readers", 'w"r', "readers"])
+        switch_user(file, name, disabled=True)
+        add_user(file, name, "other", 4096)
+    users = Users.load(file)
+    assert users.groups_of("alice") == users.groups_of('b"o]b') == ("readers", 'w"r')
+    assert users.disabled == {"alice", 'b"o]b'}
+    assert users.groups_of("nobody") == ()
+    group_user(file, "alice", [])
+    assert Users.load(file).groups_of("alice") == ()
+    remove_user(file, 'b"o]b')
+    assert Users.load(file).groups_of('b"o]b') == ()
+    for names in ([""], ["a\nb"]):
+        with pytest.raises(CommandError):
+            group_user(file, "alice", names)
+
+
+@pytest.mark.parametrize("groups", ['"readers"', "[1]", '[""]', '["a\\u0000"]'])
+def test_groups_that_are_no_names_are_refused(tmp_path: Path, groups: str) -> None:
+    file = file_of(tmp_path, f"[alice]\ngroups = {groups}\n[alice.SCRAM-SHA-1]\n" + entry(20))
+    with pytest.raises(ConfigError) as refused:
+        Users.load(file)
+    assert refused.value.key == "alice.groups"

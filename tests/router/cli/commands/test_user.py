@@ -104,6 +104,15 @@ def test_users_are_listed_and_removed(file: Path, tmp_path: Path, capsys: pytest
         "alice  enabled        4,096  SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1",
         "bob    disabled      65,536  SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1",
     ]
+    assert main(["user", "groups", "alice", "readers", "ops", "--file", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["user", "list", "--file", str(file)]) == 0
+    assert [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()] == [
+        "GROUPS",
+        "readers, ops",
+        "-",
+    ]
+    assert main(["user", "groups", "nobody", "ops", "--file", str(file)]) == 2
     assert main(["user", "remove", "bob", "--file", str(file)]) == 0
     assert list(Users.load(file)) == ["alice"]
     capsys.readouterr()
