@@ -4,7 +4,13 @@ Unlike an address, a name has no tokens: a `*` stands for any characters, also n
 itself. Names are compared exactly, as they were proved.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import Final
+
+_ANY: Final = "\0"
+"""A character that no name has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,24 @@ class NamePattern:
     def suffix(self) -> str:
         """The characters that each matching name ends with."""
         return self._parts[-1]
+
+    def covers(self, other: NamePattern) -> bool:
+        """Tell whether each name under another pattern falls under this one.
+
+        So it is if this one has a `*` wherever the other one stands for any characters: for a character that no
+        pattern has.
+        """
+        return self.matches(other.text.replace("*", _ANY)) if _ANY not in self.text + other.text else self == other
+
+    def overlaps(self, other: NamePattern) -> bool:
+        """Tell whether a name falls under both patterns.
+
+        With a `*` in both, only their beginnings and ends can contradict each other.
+        """
+        if self.is_name or other.is_name:
+            return self.matches(other.text) if other.is_name else other.matches(self.text)
+        begins, ends = sorted((self.prefix, other.prefix), key=len), sorted((self.suffix, other.suffix), key=len)
+        return begins[1].startswith(begins[0]) and ends[1].endswith(ends[0])
 
     def matches(self, name: str) -> bool:
         """Tell whether a name falls under the pattern. The time is linear in the lengths of both for each `*`.

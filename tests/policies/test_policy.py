@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import ipaddress
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.rights import Rights
 from amqpmesh.policies.tenants import Match, Tenant, fault
 from amqpmesh.policies.variables import filled
+from amqpmesh.router.config.policy_file import parse_policy
 
 TEXTS = st.text("ab*./", max_size=8)
 
@@ -207,7 +210,8 @@ def test_lines_without_effect_are_found() -> None:
         ],
     )
     assert list(findings(policy)) == [
-        'tenant "b": match[0] never applies: tenant "a" has it before',
+        'tenant "b": match[0] never applies: match[0] of tenant "a" covers it',
+        'group[1] "some" has no peers: no way into tenant "a" admits them, unless their token names the tenant',
         'group[1].send[0] adds nothing: group[0] "all" permits it to the same peers',
         'group[2].manage gives no more than read: all that can be changed is of the tenant "operator"',
         'group[3] "none" permits nothing',
@@ -289,3 +293,80 @@ def test_the_original_a_host_is_read_once_for_all_groups(monkeypatch: pytest.Mon
 def test_what_a_peer_does_not_show_matches_no_value(shown: str) -> None:
     match = Match(**{shown: NamePattern("*")})
     assert not match.fits(Peer(container_id="c"))
+
+
+def checked(text: str) -> list[str]:
+    return list(findings(parse_policy(tomllib.loads(text), Path("policy.toml"))))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ('{ user = "*" }', '{ user = "b-*" }', True),
+        ('{ user = "b*" }', '{ user = "b-*", hostname = "h" }', True),
+        ('{ user = "b-*x" }', '{ user = "b-*" }', False),
+        ('{ user = "b-*", hostname = "h" }', '{ user = "b-*" }', False),
+        ('{ user = "b-*", listener = "*" }', '{ listener = "l", user = "b-1" }', True),
+        ('{ claim = "team", value = "*" }', '{ claim = "team", value = "b" }', True),
+        ('{ claim = "team", value = "*" }', '{ claim = "role", value = "b" }', False),
+        ('{ certificate = "*,O=B" }', '{ certificate = "CN=*,O=B", user = "b" }', True),
+    ],
+)
+def test_a_way_that_an_earlier_one_covers_is_found(first: str, second: str, found: bool) -> None:
+    group = '[[group]]\ntenant = "{0}"\nname = "{0}"\nsend = ["q"]\n'
+    text = f'[[tenant]]\nname = "a"\nmatch = [{first}]\n[[tenant]]\nname = "b"\nmatch = [{second}]\n'
+    expected = ['tenant "b": match[0] never applies: match[0] of tenant "a" covers it'] if found else []
+    assert checked(text + group.format("a") + group.format("b")) == expected
+
+
+@pytest.mark.parametrize(
+    ("way", "conditions", "found"),
+    [
+        ('{ user = "b-*" }', 'users = ["a-*"]', True),
+        ('{ user = "b-*" }', 'users = ["a-*", "b*-x"]', False),
+        ('{ user = "b-*" }', 'users = ["*-x"]', False),
+        ('{ user = "b" }', 'users = ["b?"]', True),
+        ('{ user = "b-*" }, { hostname = "h" }', 'users = ["a-*"]', False),
+        ('{ certificate = "*,O=B" }', 'certificates = ["*,O=A"]', True),
+        ('{ claim = "team", value = "b" }', 'claims = { team = "a" }', False),
+    ],
+)
+def test_a_group_that_no_peer_of_its_tenant_can_be_in_is_found(way: str, conditions: str, found: bool) -> None:
+    text = f'[[tenant]]\nname = "b"\nmatch = [{way}]\n[[group]]\ntenant = "b"\nname = "g"\nsend = ["q"]\n{conditions}\n'
+    expected = 'group[0] "g" has no peers: no way into tenant "b" admits them, unless their token names the tenant'
+    assert checked(text) == ([expected] if found else [])
+    assert not checked(text.replace("match =", "default = true\nmatch =")), "others come in without a way"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ('send = ["#", "a/b"]', "", "group[0].send[1] adds nothing: group[0].send[0]"),
+        ('send = ["a/b/c", "a/#"]', "", "group[0].send[0] adds nothing: group[0].send[1]"),
+        ('send = ["${user}/x", "#"]', "", "group[0].send[0] adds nothing: group[0].send[1]"),
+        ('send = ["${user}/x", "*/x"]', "", None),
+        ('send = ["a/*", "a.b"]', "", None),
+        ('send = ["a/*"]', 'send = ["a/b"]\nusers = ["u"]', "group[1].send[0] adds nothing: group[0].send[0]"),
+        ('send = ["a/*"]\nusers = ["u"]', 'send = ["a/b"]', None),
+        ('send = ["a/*"]', 'receive = ["a/b"]', None),
+    ],
+)
+def test_a_line_that_a_wider_pattern_covers_is_found(one: str, other: str, found: str | None) -> None:
+    second = f'[[group]]\nname = "h"\n{other}\n' if other else ""
+    told = checked(f'[[group]]\nname = "g"\n{one}\n{second}')
+    assert [each.partition(" of ")[0] for each in told] == ([] if found is None else [found])
+
+
+@given(TEXTS, TEXTS, st.text("ab./", max_size=6))
+def test_patterns_of_names_cover_and_overlap_as_their_names_do(one: str, other: str, name: str) -> None:
+    left, right = NamePattern(one), NamePattern(other)
+    if left.covers(right) and right.matches(name):
+        assert left.matches(name)
+    if left.matches(name) and right.matches(name):
+        assert left.overlaps(right)
+        assert right.overlaps(left)
+    if left.overlaps(right) and not (left.is_name or right.is_name):
+        begin, end = (max(pair, key=len) for pair in ((left.prefix, right.prefix), (left.suffix, right.suffix)))
+        both = f"{begin}{one.replace('*', '')}{other.replace('*', '')}{end}"
+        assert left.matches(both)
+        assert right.matches(both)
