@@ -20,7 +20,7 @@ from amqpmesh.router.delivery.vouches import is_vouched
 from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.node import LocalNode
+from amqpmesh.router.model.node import IngressNode, LocalNode
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -133,11 +133,12 @@ def is_steady(context: Context, node: Node) -> bool:
     """Return whether an address can lead to `node` for as long as the router's epoch and the node stay.
 
     In a mesh, an address leads to its local node while only this router has consumers of it. It leads to a transit lane
-    while only one other router has some.
+    while only one other router has some. A multicast leads to its ingress, wherever its consumers are.
     """
     return node.remote is None and (
         not context.routes.is_in_mesh
         or isinstance(node, LocalNode)
+        or (isinstance(node, IngressNode) and node.is_multicast)
         or (node.lane is not None and node.lane.kind is LaneKind.TRANSIT)
     )
 
@@ -150,6 +151,8 @@ def _route_to(context: Context, address: str | None, node: Node) -> kernel.FastR
     if node.lane is None or node.lane.kind is not LaneKind.TRANSIT:
         if address is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
             context.routes.watch_local(node)
+        elif isinstance(node, IngressNode):
+            node.is_named = True
         return wanted_route(context, node)
     if address is None or is_vouched(context, address) or not context.routes.watch_transit(node.tenant, address):
         return None

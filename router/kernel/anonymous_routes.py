@@ -145,7 +145,7 @@ def _anonymous_route(
                 return None
         return transit.route
     route: FastRoute = found
-    if route.borrowed >= 0 or route.shares is not None:
+    if route.shares is not None or (route.borrowed >= 0 and route.order != _ALL):
         return None  # the counts of a link do not show how many of its deliveries left by which share
     return route
 

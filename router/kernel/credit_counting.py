@@ -75,6 +75,19 @@ def _count_share(router: KernelRouter, route: FastRoute, count: int, last_at: fl
         router.note(pool)
 
 
+def _count_lent(router: KernelRouter, route: FastRoute) -> None:
+    """Tell the pools of a route's share of a delivery of an anonymous sender, whose counts do not tell of the share."""
+    sink = route.share
+    if sink is None or sink.pool is None:
+        return
+    sink.pool.relayed(sink, 1, router.now)
+    source = sink.source
+    if source is not None and source.pool is not None:
+        source.pool.set_usable(source, _credit_of(sink), router.now)
+    if route.credit_slack < 0:
+        router.change(sink.pool)
+
+
 def _count_outgoing(router: KernelRouter, link: KernelLink) -> bool:
     """Tell an open pool of what a receiver can take now. Returns: False: the router must look at the link."""
     source = link.source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.backpressure import _COPIED, _wait_for_output
+from amqpmesh.router.kernel.credit_counting import _count_lent
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.fast_deliveries import _record
 from amqpmesh.router.kernel.fast_multicast import _new_leg, _new_multicast
@@ -149,6 +150,8 @@ def _relay_to_all(
     if route.borrowed > 0:
         route.borrowed -= 1
         route.credit_slack -= 1
+        if link.anonymous:
+            _count_lent(router, route)
         if route.credit_slack < 0:
             router.needs_update = True
     link.last_at = router.now

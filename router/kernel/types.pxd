@@ -632,6 +632,8 @@ cdef bint _count_incoming(KernelRouter router, KernelLink link) except -1
 cdef void _count_fast_share(KernelRouter router, FastShare share) except *
 @cython.locals(sink=CreditSink, pool=Pool, source=CreditSource)
 cdef void _count_share(KernelRouter router, FastRoute route, long count, double last_at) except *
+@cython.locals(sink=CreditSink, source=CreditSource)
+cdef void _count_lent(KernelRouter router, FastRoute route) except *
 @cython.locals(source=CreditSource, pool=Pool, session=KernelSession, credit=long, usable=long)
 cdef bint _count_outgoing(KernelRouter router, KernelLink link) except -1
 cdef void _time_credit(KernelRouter router, KernelLink link) except *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.config.address import AddressConfig
@@ -13,6 +14,7 @@ from amqpmesh.router.small_set import SmallSet, with_item, without_item
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.lane import Lane
+    from amqpmesh.router.model.node import InternalNode
 
 
 class LaneNodes:
@@ -57,7 +59,7 @@ class LaneNodes:
         node.idle_since = None
         return node
 
-    def is_in_use(self, node: LaneNode, idle_time: float) -> bool:
+    def is_in_use(self, node: InternalNode, idle_time: float) -> bool:
         """Tell whether an idle node was used a while ago only. Args: idle_time: seconds until it is forgotten."""
         context = self._context
         if node.idle_since is None:
@@ -65,7 +67,8 @@ class LaneNodes:
         elif context.now < node.idle_since + idle_time:
             return True
         else:  # the kernel may have used it since
-            used_at = max((each.endpoint.flow_state.last_at for each in node.outgoing), default=node.idle_since)
+            links = chain(node.outgoing, *(share.node.outgoing for share in node.shares))
+            used_at = max((each.endpoint.flow_state.last_at for each in links), default=node.idle_since)
             if used_at <= node.idle_since:
                 return False
             node.idle_since = used_at

@@ -242,6 +242,8 @@ class Routes:
         if any(share.credit_sink.waiting for share in node.shares):  # its delivery may have to take another route
             return False
         if not isinstance(node, LaneNode):
+            if node.is_named and node.has_consumers and self._nodes.is_in_use(node, self._idle_time):
+                return False
             local = context.nodes.find(node.tenant, node.name)
             if local is not None and local.ingress is node:
                 local.ingress = None

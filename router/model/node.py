@@ -365,7 +365,7 @@ class DynamicNode(LocalNode):
 class InternalNode(Node):
     """A node that no client attaches to by name: it leads to other nodes by `shares`, or to other routers by a lane."""
 
-    __slots__ = ("held", "lane", "lenders", "shares")
+    __slots__ = ("held", "idle_since", "is_named", "lane", "lenders", "shares")
 
     is_internal = True
 
@@ -375,6 +375,10 @@ class InternalNode(Node):
         self.shares = ()
         self.lenders = ()
         self.held = False
+        #: The time since which no sender uses it, seconds.
+        self.idle_since: float | None = None
+        #: True if an anonymous sender has named its address: without a producer, it stays for a while.
+        self.is_named = False
 
     @property
     def has_consumers(self) -> bool:
@@ -403,14 +407,9 @@ class IngressNode(InternalNode):
 class LaneNode(InternalNode):
     """The node of a lane that leaves this router: deliveries for other routers wait here."""
 
-    __slots__ = ("idle_since",)
+    __slots__ = ()
 
     lane: Lane
-
-    def __init__(self, tenant: str, name: str, config: AddressConfig, memory: Budget, lane: Lane) -> None:
-        super().__init__(tenant, name, config, memory, lane)
-        #: The time since which no sender uses it, seconds.
-        self.idle_since: float | None = None
 
 
 def node_of(relay: Relay) -> Node | None:
