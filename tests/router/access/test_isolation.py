@@ -24,6 +24,10 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.config.policy_file import parse_policy
+from amqpmesh.router.incremental import run_to_end
+from amqpmesh.router.management.entities import TYPES
+from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.management.views import Numbers, TenantViews
 from tests.support.worlds.network import Client, Sent, decoded, message
 from tests.support.worlds.tenant_judge import Judge
 from tests.support.worlds.tenants import Tenants, made
@@ -80,8 +84,9 @@ def imported(importer: str) -> tuple[str, ...]:
     )
 
 
-def random_policy(random: Random) -> tuple[Policy, Judge]:
-    text, rights = "", {}
+def random_policy(random: Random) -> tuple[Policy, Judge, dict[str, bool]]:
+    """Return a policy, the judge of it, and the tenants whose clients may name a router with an address."""
+    text, rights, contained = "", {}, {}
     lines = {each: {"exports": "", "imports": ""} for each in NAMES}
     for exporter in NAMES:
         for importer in NAMES:
@@ -97,13 +102,15 @@ def random_policy(random: Random) -> tuple[Policy, Judge]:
     for tenant in NAMES:
         text += f'[[tenant]]\nname = "{tenant}"\nmatch = [{{ listener = "{tenant}" }}]\n'
         text += "".join(f"{name} = [{given}]\n" for name, given in lines[tenant].items())
-        text += f'[[group]]\ntenant = "{tenant}"\nname = "all"\nmay = ["dynamic", "anonymous", "copy"]\n'
+        may = ["dynamic", "anonymous", "copy", *(["container"] if random.random() < 0.5 else [])]
+        text += f'[[group]]\ntenant = "{tenant}"\nname = "all"\nmay = {may}\n'.replace("'", '"')
+        contained[key(tenant)] = "container" in may
         for use in Use:
             patterns = random.choice([("#",), ("#",), (f"in-{tenant}/#", "q"), (f"of-{tenant}/#", "dead", "q/all")])
             rights[key(tenant), use] = patterns
             text += f"{use} = {list(patterns)}\n".replace("'", '"')
     policy = parse_policy(tomllib.loads(text), Path("policy.toml"))
-    return policy, Judge(policy.exports.exports, policy.exports.imports, rights)
+    return policy, Judge(policy.exports.exports, policy.exports.imports, rights), contained
 
 
 class Traffic:
@@ -114,7 +121,7 @@ class Traffic:
         routers = "ABCD"[: self.random.randint(2, 4)]
         chain = list(pairwise(routers))
         more = [each for each in combinations(routers, 2) if each not in chain and self.random.random() < 0.3]
-        policy, self.judge = random_policy(self.random)
+        policy, self.judge, self.contained = random_policy(self.random)
         empty = dict.fromkeys(NAMES, "")
         self.world = Tenants(routers, [*chain, *more], *ADDRESSES, **empty)
         self.world.change(policy)
@@ -129,7 +136,7 @@ class Traffic:
         self.nodes: dict[str, Client] = {}
         #: By message: the owner of its address at that time, and its address.
         self.messages: dict[int, tuple[str, str]] = {}
-        self.accepted = self.refused = self.crossed = self.dead = 0
+        self.accepted = self.refused = self.crossed = self.dead = self.at_routers = 0
 
     def tenant(self, client: Client) -> str:
         return key(self.clients[client])
@@ -295,10 +302,35 @@ class Traffic:
         sender.detach(closed=True)
         self.world.mesh.run()
 
+    def ask_router(self) -> None:
+        """Attach a link to an address at a certain router, and detach it."""
+        use = self.random.choice(list(Use))
+        client, name = self.pick(use)
+        tenant, at = self.tenant(client), f"{name}@{self.random.choice(list(self.world.mesh.nodes))}"
+        permitted = self.contained[tenant] and self.judge.permitted(tenant, name, use) is not None
+        link: Receiver | Sender = client.receiver(at, credit=0) if use is Use.RECEIVE else client.sender(at)
+        if self.check_link(client, link, permitted=permitted):
+            self.at_routers += 1
+            link.detach(closed=True)
+            self.world.rest()
+
+    def check_rows(self) -> None:
+        """Check that the rows which each tenant sees at each router name nothing of another."""
+        for node in self.world.mesh.nodes.values():
+            views = TenantViews(snapshot(node.core), Numbers(bytes(16)))
+            for tenant in NAMES[1:]:
+                part = run_to_end(views.of(tenant))
+                for kind in TYPES.values():
+                    read = kind.reader(kind.attributes)
+                    for entity in part.get(kind.kind, ()):
+                        self.check_text(repr(read(entity)), tenant)
+                links = {each.connection for each in part.get("link", ())}
+                assert links <= {each.number for each in part.get("connection", ())}
+
     def change(self) -> None:
         """Change the policy: links that it does not permit any more, or whose name means something else, end."""
         before = self.judge
-        policy, self.judge = random_policy(self.random)
+        policy, self.judge, self.contained = random_policy(self.random)
         self.world.change(policy)
         links: list[tuple[Receiver | Sender, Client, str | None, Use]] = [
             *((link, client, name, Use.RECEIVE) for link, (client, name) in self.receivers.items()),
@@ -318,6 +350,8 @@ class Traffic:
             (2, self.make),
             (20, self.send),
             (5, self.answer),
+            (3, self.ask_router),
+            (2, self.check_rows),
             (1, self.change),
         ]
         for _ in range(steps):
@@ -328,7 +362,6 @@ class Traffic:
 
     def check_words(self, client: Client, tenant: str) -> None:
         """Check that the router has said nothing to a client that has a name of another tenant."""
-        foreign = re.compile("|".join(f"(of|at|a|in)-{each}" for each in NAMES if each != tenant))
         for event in client.events:
             said: list[object] = []
             if isinstance(event, events.LinkAttached):
@@ -338,9 +371,14 @@ class Traffic:
             elif isinstance(event, events.DispositionReceived):
                 said.append(decoded(event.state))
             for each in said:
-                # Dynamic nodes are named for their makers; and an export of all addresses has their names in its own.
-                text = re.sub(rf"(\$dynamic|in-{tenant})/[^\s']*", "", repr(each))
-                assert foreign.search(text) is None, (tenant, text)
+                self.check_text(repr(each), tenant)
+
+    def check_text(self, text: str, tenant: str) -> None:
+        """Check that a text for a client of a tenant has no name of another tenant."""
+        foreign = re.compile("|".join(f"(of|at|a|in)-{each}" for each in NAMES if each != tenant))
+        # Dynamic nodes are named for their makers; and an export of all addresses has their names in its own.
+        rest = re.sub(rf"(\$dynamic|in-{tenant})/[^\s']*", "", text)
+        assert foreign.search(rest) is None, (tenant, text)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -357,3 +395,4 @@ def test_the_traffic_crosses_tenants() -> None:
     traffic.run(150)
     assert traffic.crossed > 3
     assert traffic.dead
+    assert traffic.at_routers
