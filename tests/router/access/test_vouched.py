@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.delivery.vouches import VOUCH
-from amqpmesh.router.management.queries import query
+from amqpmesh.router.management.queries import entities_of, query
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.message.content import Message
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
 from tests.support.data.tokens import SECRET, named_key, shared_access
+from tests.support.tasks.until import until
 from tests.support.worlds.audited import Audited
 
 CERTIFIED = pytest.mark.mesh(
@@ -63,10 +64,10 @@ class World:
         for name in ("ops-1", "guest"):
             add_user(self.users, name, "secret", 4096)
 
-    async def start(self) -> None:
+    async def start(self, policy: str = POLICY) -> None:
         """Start the routers."""
         file = self.folder / "policy.toml"
-        file.write_text(POLICY)
+        file.write_text(policy)
         secret = self.folder / "secret"
         secret.write_bytes(SECRET)
         key = named_key(keys=(PasswordConfig(file=secret),), scopes=("tag:monitoring", "configure:*/*"))
@@ -151,6 +152,36 @@ async def test_the_audit_log_names_the_client_of_another_router_and_the_router_t
     }
     (refused,) = audited["B"].lines("request refused")
     assert (refused["via"], refused["user"], refused["operation"]) == ("A", "ops-1", "UPDATE")
+
+
+@CERTIFIED
+async def test_a_tenant_removes_its_own_connections_at_routers_that_believe_its_own(mesh: Mesh, tmp_path: Path) -> None:
+    world = World(mesh, tmp_path)
+    await world.start(
+        "".join(
+            f'[[tenant]]\nname = "{tenant}"\nmatch = [{{ user = "{user}" }}]\n[[group]]\ntenant = "{tenant}"\n'
+            'name = "all"\nreceive = ["q"]\nmay = ["dynamic", "container"]\nmanage = ["write"]\n'
+            for tenant, user in (("red", "ops-1"), ("blue", "guest"))
+        )
+    )
+    async with world.client("A", "ops-1") as client, AsyncExitStack() as stack:
+        for router, expected in (("B", 403), ("C", 204)):
+            for user in ("ops-1", "guest"):
+                await stack.enter_async_context(world.client(router, user))
+            async with client.requester(f"{ADDRESS}@{router}") as management:
+                (own,) = entities_of(await management.request(query("connection")))
+                there = {each.number: each.tenant for each in mesh[router].statistics().connections if each.tenant}
+                for identity in (own["identity"], *(f"connection/{number}" for number in there)):
+                    properties = {"operation": "DELETE", "identity": identity}
+                    answer = status(await management.request(Message(application_properties=properties)))
+                    assert answer == (expected if identity == own["identity"] else 404)
+                await until(
+                    lambda router=router, left=2 - (expected == 204): tenants(mesh, router) == ["blue", "red"][:left]
+                )
+
+
+def tenants(mesh: Mesh, router: str) -> list[str]:
+    return sorted(each.tenant for each in mesh[router].statistics().connections if each.tenant)
 
 
 @CERTIFIED
