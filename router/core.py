@@ -278,7 +278,8 @@ class Core:
         for event in unfinished:
             if kernel.has_news():
                 context.catch_up()
-            receive_before(context, event)
+            if kernel.held_back:
+                receive_before(context, event)
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             self._handle(record, event)
             if context.legs_seen:
@@ -290,7 +291,8 @@ class Core:
             if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
-            reopen(context, amid=True)
+            if context.closed:
+                reopen(context, amid=True)
         if flow_state.sending:
             count_output(context.memory, record)
         finish_batch(context)

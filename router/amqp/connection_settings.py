@@ -23,9 +23,9 @@ OURS: Final = "amqpmesh"
 _MAX_MILLISECONDS: Final = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConnectionSettings:
-    """Settings of a connection endpoint. Connections of one listener or connector share them."""
+    """Settings of a connection endpoint. Connections of one listener share an object, which equals only itself."""
 
     container_id: str
     #: Octets of a frame that we take; 512 at least.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router import kernel
@@ -27,7 +28,7 @@ from amqpmesh.router.amqp.hot_frames import flow_frame
 from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.conditions import endpoint_condition
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
-from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow, encoded_begin, plain_begin
 from amqpmesh.router.amqp.states import LINK, SESSION, STEP, LinkEndpointState, SessionState, direct
 
 if TYPE_CHECKING:
@@ -133,18 +134,14 @@ class Session:
             # Until the peer names its handle-max here, the lowest of its other sessions is assumed (§2.7.2).
             told = [each.remote.handle_max for each in channels.sessions if each.remote is not None]
             self._handles.maximum = min(told, default=self.handle_max)
-        self.connection.write(
-            channel,
-            Begin(
-                remote_channel=self.incoming_channel,
-                next_outgoing_id=flow_state.next_outgoing_id,
-                incoming_window=flow_state.announce(),
-                outgoing_window=kernel.OUTGOING_WINDOW,
-                handle_max=self.handle_max,
-                offered_capabilities=tuple(offered_capabilities),
-                desired_capabilities=tuple(desired_capabilities),
-            ),
-        )
+        next_id, window, wire = flow_state.next_outgoing_id, flow_state.announce(), flow_state.wire
+        numbers = self.incoming_channel, next_id, window, kernel.OUTGOING_WINDOW, self.handle_max
+        if offered_capabilities or desired_capabilities:
+            offered, desired = tuple(offered_capabilities), tuple(desired_capabilities)
+            begin = replace(plain_begin(*numbers), offered_capabilities=offered, desired_capabilities=desired)
+            self.connection.write(channel, begin)
+        else:
+            wire.append(channel, encoded_begin(*numbers, wire.compact))
         self._set_state(after)
 
     def attach(self, terminus: Terminus, **fields: object) -> Link:

@@ -227,7 +227,7 @@ class RepeatFilter(logging.Filter):
     def suppresses(self, name: str, event: str, fields: Mapping[str, object]) -> bool:
         """Return True if `filter` would return False for a record with these fields, which is not made then."""
         key = _repeated(name, event, fields)
-        return key is not None and key in self._seen and self._is_repeat(key, self._clock())
+        return key is not None and self._is_repeat(key, self._clock())
 
     def _is_repeat(self, key: tuple[str, str], now: float) -> bool:
         """Return whether the event was written lately; then count it as suppressed."""
@@ -242,9 +242,10 @@ def _repeated(name: str, event: str, fields: Mapping[str, object]) -> tuple[str,
     """Return what repeats of an event are counted by; None: they are not counted."""
     if event in OF_ROUTERS:
         return _shortened(fields.get("router")), f"{event} {_shortened(fields.get('reason'))}"
-    if name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
+    peer = fields.get("peer")
+    if peer is None or name == LOGINS or fields.get("connector") is not None:
         return None
-    return str(fields["peer"]), event
+    return str(peer), event
 
 
 class _OnlyHandler:

@@ -164,7 +164,7 @@ class PolledTransport(Transport):
             return not self._wait()
         if record.login is not None and self._logs_in_at_once() and not (record.engine.finished or self._pauses):
             return self._has_work or bool(self._unread) or stream.pending
-        if record.engine.finished or self._pauses:
+        if record.engine.finished or record.login is not None or record.tls_requested is not None:  # `_pauses`
             self._finish_reading()
             return False
         return stream.pending

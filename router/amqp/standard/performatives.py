@@ -232,5 +232,25 @@ def encode_performative(performative: Performative, *, compact: bool = False) ->
     return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)
 
 
+def plain_begin(remote_channel: int | None, next_id: int, incoming: int, outgoing: int, handle_max: int) -> Begin:
+    """Return a `begin` without capabilities (§2.7.2). Args: next_id: next-outgoing-id. incoming, outgoing: windows."""
+    return Begin(
+        remote_channel=remote_channel,
+        next_outgoing_id=next_id,
+        incoming_window=incoming,
+        outgoing_window=outgoing,
+        handle_max=handle_max,
+    )
+
+
+@lru_cache(maxsize=256)
+def encoded_begin(
+    remote_channel: int | None, next_id: int, incoming: int, outgoing: int, handle_max: int, compact: bool
+) -> bytes:
+    """Return the body of a `begin` without capabilities. Args: as of `plain_begin` and `encode_performative`."""
+    begin = plain_begin(remote_channel, next_id, incoming, outgoing, handle_max)
+    return encode_performative(begin, compact=compact)
+
+
 #: The body of a `close` without an error.
 PLAIN_CLOSE: Final = encode_performative(Close())

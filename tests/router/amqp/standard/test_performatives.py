@@ -49,6 +49,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     decode_performative,
     decode_short,
     encode_performative,
+    encoded_begin,
     encoded_detach,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator, Declared, TransactionalState
@@ -365,7 +366,8 @@ def test_a_peer_cannot_have_many_bodies_remembered() -> None:
     for handle in range(10_000):
         decode_short(encode_performative(Detach(handle=handle)))
         encoded_detach(handle, True)
-    for each in (decode_short, encoded_detach):
+        encoded_begin(handle, 0, 0, 0, 0, False)
+    for each in (decode_short, encoded_detach, encoded_begin):
         assert each.cache_info().currsize == each.cache_info().maxsize == 256
 
 
@@ -380,3 +382,6 @@ def test_what_is_written_without_a_performative_is_the_same() -> None:
         for closed in (False, True):
             assert encoded_detach(handle, closed) == encode_performative(Detach(handle=handle, closed=closed))
     assert encode_performative(Close()) == PLAIN_CLOSE
+    begin = Begin(remote_channel=1, next_outgoing_id=2, incoming_window=3, outgoing_window=4, handle_max=5)
+    for compact in (False, True):
+        assert encoded_begin(1, 2, 3, 4, 5, compact) == encode_performative(begin, compact=compact)
