@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.conftest import PATIENCE
+
 pytestmark = pytest.mark.interop
 
 NODE = {"name": "self", "type": "org.amqp.management"}
@@ -42,3 +44,24 @@ def test_proton_queries_and_reads(router, client):
     assert (whole["body"]["id"], whole["body"]["connections"]) == ("A", 2)
     assert nothing["properties"]["statusCode"] == 404
     assert "org.amqpmesh.link" in types["body"]
+
+
+def test_a_client_is_told_that_its_link_or_connection_was_removed(start_router, client):
+    router = start_router('[router]\nid = "A"\n[[listener]]\nurl = "amqp://127.0.0.1:0"\nmanage = true\n')
+
+    def manage(*messages):
+        manager = client("proton_manage", router.url, "--address", "$management", messages=messages)
+        manager.finish()
+        return manager.of("answer")
+
+    for name in ("proton_receive", "rhea_receive"):
+        for kind, condition in (("link", "amqp:link:detach-forced"), ("connection", "amqp:connection:forced")):
+            receiver = client(name, router.url, "--address", f"{name}/{kind}", "--count", "1")
+            receiver.expect("attached")
+            names = ["address", "identity"] if kind == "link" else ["container_id", "identity", "links"]
+            (found,) = manage(query(f"org.amqpmesh.{kind}", names))
+            rows = [row for row in found["body"]["results"] if kind == "connection" or row[0] == f"{name}/{kind}"]
+            (answer,) = manage({"properties": {"operation": "DELETE", "identity": rows[0][1]}})
+            assert answer["properties"]["statusCode"] == 204
+            receiver.process.wait(PATIENCE)
+            assert condition in str(receiver.stop())
