@@ -51,8 +51,11 @@ ADDRESSES: Final = (
 )
 #: Names that every tenant uses, and that mean its own addresses.
 WORDS: Final = ("q", "q/all", "q/bad", "dead", "other", "gone", "away", "", "$management", "$cbs", "$dynamic/0", "$x")
-#: Attributes that are numbers of connections or links, or hold one; and octets of frames: see `Listening.frames`.
-NUMBERS: Final = frozenset({"identity", "number", "connection", "maker", "octets_out"})
+#: Attributes that are numbers of connections or links, or hold one.
+NUMBERS: Final = frozenset({"identity", "number", "connection", "maker"})
+#: Attributes that depend on how long something takes, which is shared: flows may be one or several, and a route may be
+#: there before a delivery comes or not. `deliveries_in` has the sum of these deliveries.
+SHARED: Final = frozenset({"octets_out", "relayed", "decided", "decisions"})
 
 #: Numbers of connections and lanes in names, and digests of tokens.
 _MASKED: Final = re.compile(r"(?<='name': ')(connection|lane)/\d+|\*[0-9a-f]{12}")
@@ -144,7 +147,7 @@ class Story:
             views = TenantViews(snapshot(node.core), Numbers(bytes(16)))
             part = run_to_end(views.of(OBSERVED))
             for kind in TYPES.values():
-                names = [each for each in kind.attributes if each not in NUMBERS]
+                names = [each for each in kind.attributes if each not in NUMBERS | SHARED]
                 if kind.kind == "lane":
                     names.remove("credit")  # lanes share it in the order in which they come
                 read = kind.reader(names)
