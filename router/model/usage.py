@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.router.kernel import Budget
@@ -71,7 +71,7 @@ class Owner(NamedTuple):
 LEASE: Final = 8
 
 
-class Places:
+class Places(Protocol):
     """The places of one count, which the workers of a router share."""
 
     def take(self, most: int, *, forced: bool) -> bool:
@@ -79,23 +79,18 @@ class Places:
 
         Returns: False: none is free.
         """
-        raise NotImplementedError
 
     def take_many(self, number: int, most: int) -> None:
         """Take places, also beyond the limit, for what is there already. Args: most: see `take`."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Give back one of the places that this worker has taken."""
-        raise NotImplementedError
 
     def release_all(self) -> None:
         """Give back all places that this worker has taken."""
-        raise NotImplementedError
 
     def others(self) -> int:
         """Return the number of places that other workers have taken."""
-        raise NotImplementedError
 
 
 class Usage:

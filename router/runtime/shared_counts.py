@@ -18,7 +18,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.model.usage import Places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +76,8 @@ class SharedCounts:
         return self._files[number]
 
 
-class SharedPlaces(Places):
-    """The places of one count, as one worker sees them."""
+class SharedPlaces:
+    """The places of one count, as one worker sees them: `Places`."""
 
     def __init__(self, file: int, base: int, part: float) -> None:
         """Args: base: the first octet of the count's region in the file. part: where to look first, 0 to 1."""
