@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         ListenerStatistics,
         NodeStatistics,
         PolicyStatistics,
+        RateStatistics,
         RouterStatistics,
         Statistics,
     )
@@ -179,6 +180,7 @@ __all__ = [
     "PolicyStatistics",
     "Primitive",
     "ProtocolError",
+    "RateStatistics",
     "Reason",
     "Receiver",
     "ReceiverSettleMode",
@@ -326,6 +328,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "ListenerStatistics",
                 "NodeStatistics",
                 "PolicyStatistics",
+                "RateStatistics",
                 "RouterStatistics",
                 "Statistics",
             ),

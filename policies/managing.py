@@ -14,7 +14,7 @@ class Manage(StrEnum):
 
 KINDS: Final = (
     *("router", "listener", "connector", "container-link", "policy", "connection", "link", "address", "node"),
-    *("limit", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
+    *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
 )
 """The names of all types of entities, without their prefix."""
 

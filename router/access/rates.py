@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.limits import BURST
@@ -11,6 +11,7 @@ from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.credit.rate_line import Rate, RateLine
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.usage import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -21,6 +22,36 @@ if TYPE_CHECKING:
 
 ANSWER: Final = 1.0
 """Seconds for the answer of a sender without an address that is asked to return credit; a pool waits by itself."""
+
+
+class RateOwner(NamedTuple):
+    """A rate by its name in a policy, and what it is the rate of."""
+
+    limit: str
+    tenant: str
+    user: str | None = None
+    host: str | None = None
+    address: str | None = None
+
+
+def owner_of(key: object) -> RateOwner | None:
+    """Return what a rate is of; None: of a single link. Args: key: of its bucket."""
+    match key:
+        case (str() as name, Owner() as owner):
+            return _of_user(name, owner.tenant, owner.user, owner.is_anonymous)
+        case (bool() as of_octets, ("tenant", str() as tenant)):
+            return RateOwner("octets" if of_octets else "messages", tenant)
+        # The user is the principal of its links: without a user, a host.
+        case (bool() as of_octets, ("user", str() as tenant, str() as user, bool() as is_host)):
+            return _of_user("octets" if of_octets else "messages", tenant, user.removeprefix("host "), is_host)
+        case (bool() as of_octets, ("address", str() as tenant, str() as name)):
+            limit = "octets_per_address" if of_octets else "messages_per_address"
+            return RateOwner(limit, tenant, address=name)
+    return None
+
+
+def _of_user(limit: str, tenant: str, user: str | None, is_host: bool) -> RateOwner:
+    return RateOwner(limit, tenant, host=user) if is_host else RateOwner(limit, tenant, user=user)
 
 
 def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None) -> None:

@@ -175,6 +175,7 @@ class RateLines:
         for bucket in buckets:
             if lacking is None:
                 bucket.tokens -= 1
+                bucket.count(1, 0.0, now)
             self._unused_of(bucket)[bucket] = None
         self._forget_full(now)
         return lacking

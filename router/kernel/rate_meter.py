@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import exp
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
+#: Seconds over which the rate that is shown is a mean; what was longer ago counts ever less.
+_MEAN: Final = 5.0
 #: More deliveries than any grant has.
 _NO_LIMIT: Final = 2**31 - 1
 #: The part of a token that sums of fractions may be wrong by.
@@ -23,7 +26,20 @@ class TokenBucket:
     than expected, the bucket has less than nothing, and the next credit waits until the debt is paid.
     """
 
-    __slots__ = ("at", "burst", "held", "key", "meters", "of_octets", "rate", "tokens", "users", "waiting")
+    __slots__ = (
+        "at",
+        "burst",
+        "came",
+        "came_at",
+        "held",
+        "key",
+        "meters",
+        "of_octets",
+        "rate",
+        "tokens",
+        "users",
+        "waiting",
+    )
 
     def __init__(self, key: object, rate: float, burst: float, of_octets: bool, now: float) -> None:
         """Args: key: the owner's name for it. rate: tokens in a second. burst: the tokens of a full bucket."""
@@ -39,6 +55,20 @@ class TokenBucket:
         self.meters: dict[RateMeter, None] = {}
         self.users = 0
         self.waiting = 0
+        #: Deliveries or octets that came, those of long ago counted for less and less, and the time of this sum.
+        self.came = 0.0
+        self.came_at = now
+
+    def count(self, number: float, seconds: float, now: float) -> None:
+        """Count what came, for `mean`. Args: number: deliveries or octets. seconds: in which they came."""
+        if seconds > 0:
+            number *= _MEAN / seconds * (1 - exp(-seconds / _MEAN))
+        self.came = self.mean(now) * _MEAN + number
+        self.came_at = now
+
+    def mean(self, now: float) -> float:
+        """Return the deliveries or octets in a second that have come lately."""
+        return self.came / _MEAN * exp((self.came_at - now) / _MEAN)
 
     def fill(self, now: float) -> None:
         """Add the tokens of the time since the last call."""
@@ -52,7 +82,20 @@ class TokenBucket:
 class RateMeter:
     """The buckets that limit a link by which deliveries come, and what the link has of them."""
 
-    __slots__ = ("buckets", "deliveries", "held", "line", "link", "octets", "part", "quota", "size", "spent", "waits")
+    __slots__ = (
+        "at",
+        "buckets",
+        "deliveries",
+        "held",
+        "line",
+        "link",
+        "octets",
+        "part",
+        "quota",
+        "size",
+        "spent",
+        "waits",
+    )
 
     def __init__(self, link: KernelLink, line: object) -> None:
         """Args: line: in which the link waits for tokens."""
@@ -65,6 +108,8 @@ class RateMeter:
         #: The counts of the link that were paid for.
         self.deliveries = link.deliveries
         self.octets = link.octets
+        #: When they were paid for; 0: never.
+        self.at = 0.0
         #: The octets that a delivery is expected to have; 0: none came yet. `part`: of the last one, so far.
         self.size = 0.0
         self.part = 0
@@ -89,9 +134,13 @@ class RateMeter:
             else:
                 self.part += octets  # further frames of a large message
                 self.size = max(self.size, float(self.part))
+        seconds = now - self.at if self.at else 0.0
+        self.at = now
         for at in range(len(self.buckets)):
             bucket = self.buckets[at]
             bucket.fill(now)
+            if octets:
+                bucket.count(octets if bucket.of_octets else count, seconds, now)
             unit = self.size if bucket.of_octets else 1.0
             spent = credit * unit
             bucket.tokens += self.spent[at] - spent - (octets if bucket.of_octets else count)

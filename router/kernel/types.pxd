@@ -493,11 +493,13 @@ cdef class Budget:
 cdef class TokenBucket:
     cdef public object key
     cdef public dict meters
-    cdef public double rate, burst, tokens, held, at
+    cdef public double rate, burst, tokens, held, at, came, came_at
     cdef public bint of_octets
     cdef public long users, waiting
     @cython.locals(room=double)
     cpdef bint fill(self, double now) except -1
+    cpdef object count(self, double number, double seconds, double now)
+    cpdef double mean(self, double now) except? -1
 
 @cython.final
 cdef class RateMeter:
@@ -505,9 +507,9 @@ cdef class RateMeter:
     cdef public object line
     cdef public list buckets, spent, held
     cdef public long deliveries, octets, part, quota
-    cdef public double size
+    cdef public double size, at
     cdef public bint waits
-    @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double, free=double)
+    @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double, free=double, seconds=double)
     cpdef bint settle(self, long credit, double now) except -1
     @cython.locals(room=long, at=Py_ssize_t, bucket=TokenBucket)
     cpdef long room(self, long credit, double now) except -1

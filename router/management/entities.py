@@ -33,6 +33,7 @@ from amqpmesh.router.statistics.router_statistics import (
     ListenerStatistics,
     NodeStatistics,
     PolicyStatistics,
+    RateStatistics,
     RouterStatistics,
     Statistics,
 )
@@ -166,9 +167,11 @@ def _of_router(entity: AdvertStatistics | DisagreementStatistics, name: str) -> 
     return f"{tenant}/{quote(entity.router, safe='')}/{name}"
 
 
-def _limit(entity: LimitStatistics) -> str:
+def _limit(entity: LimitStatistics | RateStatistics) -> str:
     # The quoted parts are unambiguous, whatever characters a user's name has.
     owner = ("user", entity.user) if entity.user is not None else ("host", entity.host)
+    if isinstance(entity, RateStatistics) and entity.address is not None:
+        owner = ("address", without_secret(entity.address))
     whose = "" if owner[1] is None else f"/{owner[0]}/{quote(owner[1], safe='')}"
     tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
     return f"{tenant}/{entity.limit}{whose}"
@@ -206,6 +209,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),
+        EntityType("rate", RateStatistics, lambda s: s.rates, _limit, called=lambda e: e.limit),
         EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),
         EntityType(
             "neighbour",

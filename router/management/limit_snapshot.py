@@ -1,15 +1,17 @@
-"""A snapshot of the limits of tenants, users and hosts, and of what they use."""
+"""A snapshot of the limits and rates of tenants, users, hosts and addresses, and of what they use."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.access.rates import owner_of
 from amqpmesh.router.model.usage import Kind
-from amqpmesh.router.statistics.router_statistics import LimitStatistics
+from amqpmesh.router.statistics.router_statistics import LimitStatistics, RateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.router.kernel import TokenBucket
     from amqpmesh.router.model.usage import Usage
 
 
@@ -52,3 +54,23 @@ def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStati
                 allowed=budget.limit,
                 refused=0,
             )
+
+
+def rate_statistics(bucket: TokenBucket, now: float) -> RateStatistics | None:
+    """Return a rate and what is used of it; None: it is of a single link. Args: now: seconds."""
+    owner = owner_of(bucket.key)
+    if owner is None:
+        return None
+    bucket.fill(now)
+    return RateStatistics(
+        tenant=owner.tenant,
+        limit=owner.limit,
+        user=owner.user,
+        host=owner.host,
+        address=owner.address,
+        used=bucket.mean(now),
+        allowed=bucket.rate,
+        burst=bucket.burst,
+        left=max(0.0, bucket.tokens),
+        waiting=bucket.waiting,
+    )

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.incremental import run_to_end
-from amqpmesh.router.management.limit_snapshot import usage_statistics
+from amqpmesh.router.management.limit_snapshot import rate_statistics, usage_statistics
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
 from amqpmesh.router.model.blocked import (
     NO_CONSUMERS,
@@ -40,6 +40,7 @@ from amqpmesh.router.statistics.router_statistics import (
     LimitStatistics,
     LinkStatistics,
     NodeStatistics,
+    RateStatistics,
     RouterStatistics,
     Statistics,
     TenantTotals,
@@ -115,6 +116,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             if record.own:
                 own += 1
                 continue
+            if isinstance(link, IncomingLink) and link.credit_sink.meter is not None:
+                link.credit_sink.meter.settle(link.credit_sink.granted, core.context.now)
             if _is_lane(link):
                 lanes.append(_lane(core, link))
                 continue
@@ -135,6 +138,12 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     limits: list[LimitStatistics] = []
     for usage in core.context.usages:
         limits += usage_statistics(usage, core.context.usages.unsettled_of(usage))
+        yield
+    rates: list[RateStatistics] = []
+    for bucket in list(core.context.rates.buckets):
+        rate = rate_statistics(bucket, core.context.now)
+        if rate is not None:
+            rates.append(rate)
         yield
     seen = yield from mesh_snapshot(core, lanes)
     return Statistics(
@@ -170,6 +179,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         addresses=tuple(addresses),
         nodes=tuple(nodes),
         limits=tuple(limits),
+        rates=tuple(rates),
         lanes=tuple(lanes),
         totals={tenant: _totals(counts) for tenant, counts in by_tenant.items()},
         **seen,

@@ -391,6 +391,34 @@ class LimitStatistics:
     """Refusals because of it, at this worker. Those of users and hosts count from their first connection on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateStatistics:
+    """A rate of the policy: how much of it a tenant, a user or an address uses now, at this worker.
+
+    Figures are messages, octets, connections or attaches. One that has not been used for a while is not there.
+    """
+
+    tenant: str
+    limit: str
+    """The rate's name in the policy, for example `messages`."""
+    user: str | None
+    """The user whose rate it is; None: it is the tenant's, or of a host."""
+    host: str | None
+    """The host whose peers share it because they have not logged in."""
+    address: str | None
+    """The address whose rate it is."""
+    used: float
+    """In a second, a mean over some seconds."""
+    allowed: float
+    """In a second. If the router has several workers: the part of this one."""
+    burst: float
+    """The number that may come at once."""
+    left: float
+    """The number that may come at once now, beside the credit that senders have."""
+    waiting: int
+    """Links that wait for it."""
+
+
 Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 """Statistics of anything that has a cost of sending."""
 
@@ -414,6 +442,8 @@ class Statistics:
     nodes: tuple[NodeStatistics, ...] = ()
     limits: tuple[LimitStatistics, ...] = ()
     """Of tenants, users and hosts, without those that no policy sets."""
+    rates: tuple[RateStatistics, ...] = ()
+    """Of tenants, users, hosts and addresses, those of single links left out."""
     mesh: MeshStatistics | None = None
     """None: the router is in no mesh."""
     neighbours: tuple[NeighbourStatistics, ...] = ()

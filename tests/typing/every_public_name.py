@@ -82,6 +82,7 @@ from amqpmesh import (
     PolicyStatistics,
     Primitive,
     ProtocolError,
+    RateStatistics,
     Reason,
     Receiver,
     ReceiverSettleMode,
@@ -334,6 +335,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
     limit: LimitStatistics
     for limit in statistics.limits:
         yield f"{limit.tenant} {limit.user or limit.host} {limit.limit}: {limit.used} of {limit.allowed}"
+    rate: RateStatistics
+    for rate in statistics.rates:
+        yield f"{rate.tenant} {rate.address} {rate.limit}: {rate.used:g} of {rate.allowed:g}, {rate.left:g}"
     address: AddressStatistics
     for address in statistics.addresses:
         yield f"{address.name} {address.waiting} {'alone' if address.reason is Reason.NO_RECEIVER else ''}"

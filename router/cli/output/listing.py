@@ -31,7 +31,7 @@ def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = Fa
     decided = [each for each in entities["address"] if each.get("decided")]
     listed = {**entities, "address": _addresses(entities), "decided": decided}
     if not tenants:
-        listed["limit"] = []
+        listed["limit"] = listed["rate"] = []
     for kind, title, columns in _TABLES:
         if listed[kind]:
             names = [name for name in columns if (entities["mesh"] or name not in _OF_MESHES) and name != "tenant"]
@@ -193,6 +193,10 @@ def _plain(name: str) -> Column:
     return lambda entity, _now, _containers: entity[name]
 
 
+def _rounded(name: str) -> Column:
+    return lambda entity, _now, _containers: round(entity[name], 1)
+
+
 _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
     (
         "listener",
@@ -299,6 +303,21 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "used": _plain("used"),
             "allowed": _plain("allowed"),
             "refused": _plain("refused"),
+        },
+    ),
+    (
+        "rate",
+        "RATES",
+        {
+            "tenant": lambda entity, _now, _containers: entity["tenant"] or OPERATOR,
+            "user": _plain("user"),
+            "host": _plain("host"),
+            "address": _plain("address"),
+            "limit": _plain("limit"),
+            "used/s": _rounded("used"),
+            "allowed/s": _rounded("allowed"),
+            "left": _rounded("left"),
+            "waiting": _plain("waiting"),
         },
     ),
     (

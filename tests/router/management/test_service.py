@@ -38,6 +38,7 @@ from amqpmesh.router.statistics.router_statistics import (
     LimitStatistics,
     ListenerStatistics,
     PolicyStatistics,
+    RateStatistics,
     Removable,
     Statistics,
 )
@@ -94,6 +95,18 @@ def statistics() -> Statistics:
         reason=None,
         unwatched=None,
     )
+    rate = RateStatistics(
+        tenant="t",
+        limit="messages_per_address",
+        user=None,
+        host=None,
+        address="q/1",
+        used=1.5,
+        allowed=20.0,
+        burst=10.0,
+        left=8.5,
+        waiting=0,
+    )
     limit = LimitStatistics(tenant="t", limit="connections", user="u/v", host=None, used=1, allowed=2, refused=3)
     seen = snapshot(mesh.nodes["A"].core)
     return replace(
@@ -102,6 +115,7 @@ def statistics() -> Statistics:
         connectors=(connector,),
         container_links=(link,),
         limits=(limit,),
+        rates=(rate,),
         policies=(
             PolicyStatistics(
                 file="policy.toml",
@@ -188,6 +202,12 @@ def test_a_limit_is_named_after_its_owner() -> None:
     (limit,) = query(entityType="limit")
     assert (limit["name"], limit["identity"]) == ("connections", "limit@t/connections/user/u%2Fv")
     assert (limit["used"], limit["allowed"], limit["refused"]) == (1, 2, 3)
+
+
+def test_a_rate_is_named_after_its_owner() -> None:
+    (rate,) = query(entityType="rate")
+    assert (rate["name"], rate["identity"]) == ("messages_per_address", "rate@t/messages_per_address/address/q%2F1")
+    assert (rate["used"], rate["allowed"], rate["burst"], rate["left"], rate["waiting"]) == (1.5, 20.0, 10.0, 8.5, 0)
 
 
 def test_the_prefix_of_a_type_may_be_left_out() -> None:

@@ -76,6 +76,14 @@ class Rated(Network):
         """Return the router's side of a sender."""
         return next(each for each in self._bodies[link][0].record.incoming if each.endpoint.name == link.name)
 
+    def send_one(self, link: Sender) -> None:
+        """Send one message, within the credit of its sender."""
+        client, payload, settled = self._bodies[link]
+        client.send(link, payload, settled=settled)
+        self.sent[link] += 1
+        self.run()
+        self._accept()
+
     def go(self, seconds: float, only: Sequence[Sender] = ()) -> None:
         """Let the senders, or only some of them, send for a while."""
         end = self.now + seconds
@@ -98,6 +106,10 @@ class Rated(Network):
                 client.send(link, payload, settled=settled)
                 self.sent[link] += 1
                 moved = True
+        self._accept()
+        return moved
+
+    def _accept(self) -> None:
         for client, receiver, credit in self._receivers:
             came = client.take()
             for each in came:
@@ -106,4 +118,3 @@ class Rated(Network):
             if came and receiver.is_attached:
                 receiver.flow(credit)
         self.run()
-        return moved
