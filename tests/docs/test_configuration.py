@@ -128,5 +128,5 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
 
 def test_the_examples_are_right() -> None:
     # Those of a policy are in a file of its own.
-    examples = re.findall(r"```toml\n(.*?)```", PAGE.split("# Two teams on one mesh")[0], re.DOTALL)
+    examples = re.findall(r"```toml\n(.*?)```", PAGE.split("# Policies: who may do what")[0], re.DOTALL)
     assert {parse(tomllib.loads(example), Path("a.toml")).id for example in examples} == {"A"}
