@@ -95,6 +95,24 @@ OF_TENANTS: Final = ("connections_per_host", "memory", "messages_per_address", "
 UNLIMITED: Final = Allowance()
 
 
+def tightest(allowances: Iterable[Allowance]) -> Allowance:
+    """Return the least of each limit, among those that have it."""
+    given = [each for each in allowances if each is not UNLIMITED]
+    if len(given) < 2:
+        return given[0] if given else UNLIMITED
+    values = {
+        item.name: min(found, key=_size)
+        for item in fields(Allowance)
+        if (found := [value for each in given if (value := getattr(each, item.name)) is not None])
+    }
+    return Allowance(**values)
+
+
+def _size(limit: float | Part) -> tuple[bool, float]:
+    """Return what limits are compared by. Octets are before shares, which are not known here."""
+    return (limit.octets is None, limit.octets or limit.share or 0.0) if isinstance(limit, Part) else (False, limit)
+
+
 def widest(allowances: Iterable[Allowance]) -> Allowance:
     """Return the limits of a peer in several groups: the greatest of each, among the groups that have it.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.limits import BURST, UNLIMITED
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.usage import Member, Usage
+
+TENANTS_AT_ONCE: Final = 1_000
+"""Counts that get the limits of a changed policy in one turn."""
 
 _DESCRIPTIONS: Final = {
     Kind.CONNECTIONS: "too many connections",
@@ -63,8 +67,7 @@ def enter(context: Context, record: ConnectionRecord, rights: Rights) -> Full | 
     if full is None:
         full = context.usages.enter(member, forced=record.is_handed_over)
     else:
-        context.usages.forget_idle(member.user)
-        context.usages.forget_idle(member.host)
+        context.usages.part_from(member)
     if full is None:
         record.usage = member
         _move(record, member)
@@ -83,7 +86,7 @@ def _share(context: Context, record: ConnectionRecord, rights: Rights) -> None:
 def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
     """Give the counts of a connection the limits of a changed policy; count all that it has, if nothing was counted."""
     if record.usage is not None:
-        context.usages.limit(record.usage.user, rights.limits)
+        context.usages.give(record.usage, rights.limits)
         _move(record, record.usage)
         _share(context, record, rights)
         return
@@ -102,10 +105,17 @@ def renew(context: Context, record: ConnectionRecord, rights: Rights) -> None:
 
 
 def renew_tenants(context: Context, policy: Policy) -> None:
-    """Give the counts of tenants and hosts the limits of a changed policy."""
+    """Give the counts of tenants and hosts the limits of a changed policy: of some at once, of thousands in steps."""
+    steps = _renew_tenants(context, policy)
+    if sum(1 for _ in islice(steps, TENANTS_AT_ONCE)) == TENANTS_AT_ONCE:
+        context.chores.put_off(steps)
+
+
+def _renew_tenants(context: Context, policy: Policy) -> Steps[None]:
     for tenant in policy.tenants:
         if tenant.limits is not UNLIMITED:
             context.usages.of(Owner(tenant.key))  # addresses have octets of it, also without a client of its own
+            yield
     limits = {each.key: each.limits for each in policy.tenants}
     has_parts = False
     for usage in context.usages:
@@ -114,6 +124,9 @@ def renew_tenants(context: Context, policy: Policy) -> None:
             had_part = usage.budget is not None
             context.usages.limit(usage, of_tenant)
             has_parts = has_parts or (usage.budget is not None and not had_part)
+            yield
+            if context.policy is not policy:
+                return
     if has_parts and len(context.nodes):
         context.chores.put_off(_move_nodes(context))
 

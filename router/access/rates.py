@@ -120,8 +120,10 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
         messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
         yield from _pair(of_owner, messages, octets, ("address", owner, node.name), workers, by_name=True)
     is_host = record.peer.user is None
-    yield from _of(rights.limits, ("user", tenant, user, is_host), workers)
-    for whose, limits in (("tenant", of_tenant), ("user", rights.limits)):
+    # All connections of a user share its rates, also if tokens of some have other limits: the tightest hold.
+    of_user = rights.limits if record.usage is None else record.usage.user.allowance
+    yield from _of(of_user, ("user", tenant, user, is_host), workers)
+    for whose, limits in (("tenant", of_tenant), ("user", of_user)):
         if limits is not None:
             key = ("link", whose, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
             yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, by_name=True)

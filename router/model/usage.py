@@ -7,11 +7,12 @@ is limited, it takes a place among those that the workers share (`Places`).
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from amqpmesh.policies.limits import UNLIMITED
+from amqpmesh.policies.limits import UNLIMITED, tightest
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.small_set import SmallSet, with_item, without_item
 
@@ -96,13 +97,27 @@ class Places(Protocol):
 class Usage:
     """The counts of one owner, and its limits."""
 
-    __slots__ = ("_places", "allowance", "budget", "caps", "counts", "leased", "owner", "refused", "share", "starved")
+    __slots__ = (
+        "_places",
+        "allowance",
+        "budget",
+        "caps",
+        "counts",
+        "given",
+        "leased",
+        "owner",
+        "refused",
+        "share",
+        "starved",
+    )
 
     def __init__(self, owner: Owner, share: Callable[[Owner, Kind], Places | None] | None) -> None:
         """Args: share: returns the shared places of a count, if it has some; None: there is one worker."""
         self.owner = owner
         self.share = share
         self.allowance = UNLIMITED
+        #: Of a user: the limits that its connections have, each with their number. The tightest of them hold.
+        self.given: Counter[Allowance] = Counter()
         self.caps = NO_CAPS
         #: The memory that it may take; None: it never had a limit of its own.
         self.budget: Budget | None = None
@@ -214,13 +229,15 @@ class Full(NamedTuple):
 class Member:
     """The part that one connection has in the counts of its tenant, its user, and its host."""
 
-    __slots__ = ("_table", "has_left", "host", "leases", "sessions", "tenant", "user")
+    __slots__ = ("_table", "given", "has_left", "host", "leases", "sessions", "tenant", "user")
 
     def __init__(self, table: UsageTable, tenant: Usage, user: Usage, host: Usage) -> None:
         self._table = table
         self.tenant = tenant
         self.user = user
         self.host = host
+        #: The limits of its user by this connection.
+        self.given = UNLIMITED
         #: The sessions that are counted.
         self.sessions: SmallSet[Session] = ()
         #: The deliveries that each receiver may have unsettled, if a limit says it.
@@ -298,8 +315,7 @@ class Member:
             self.end(session)
         self.release(Kind.CONNECTIONS)
         self.host.release(Kind.CONNECTIONS)
-        self._table.forget_idle(self.user)
-        self._table.forget_idle(self.host)
+        self._table.part_from(self)
 
 
 class UsageTable:
@@ -347,9 +363,28 @@ class UsageTable:
             self.of(Owner(tenant, host=host)),
         )
         self.limit(member.tenant, of_tenant)
-        self.limit(member.user, of_user)
+        self.give(member, of_user)
         self.limit(member.host, of_tenant)
         return member
+
+    def give(self, member: Member, of_user: Allowance) -> None:
+        """Set the limits of a user by one of its connections: the tightest of all its connections hold.
+
+        Connections of one user have different ones if they show different tokens.
+        """
+        user = member.user
+        if of_user is not member.given:
+            _count(user.given, member.given, -1)
+            _count(user.given, of_user, 1)
+            member.given = of_user
+        self.limit(user, tightest(user.given))
+
+    def part_from(self, member: Member) -> None:
+        """Forget what a connection without any part in the counts has shown of its user."""
+        if member.given is not UNLIMITED:
+            self.give(member, UNLIMITED)
+        self.forget_idle(member.user)
+        self.forget_idle(member.host)
 
     def memory_of(self, tenant: str) -> Budget:
         """Return the memory that a tenant may take: a part of the router's, or all of it."""
@@ -400,6 +435,12 @@ class UsageTable:
             member.release(Kind.CONNECTIONS)
             full = Full(member.host, Kind.CONNECTIONS)
         if full is not None:
-            self.forget_idle(member.user)
-            self.forget_idle(member.host)
+            self.part_from(member)
         return full
+
+
+def _count(given: Counter[Allowance], allowance: Allowance, number: int) -> None:
+    if allowance is not UNLIMITED:
+        given[allowance] += number
+        if not given[allowance]:
+            del given[allowance]

@@ -8,7 +8,7 @@ import pytest
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.findings import findings
-from amqpmesh.policies.limits import CAPS, RATES, UNLIMITED, Allowance, Part, widest
+from amqpmesh.policies.limits import CAPS, RATES, UNLIMITED, Allowance, Part, tightest, widest
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.policy_file import load_policy, parse_policy
 
@@ -183,3 +183,12 @@ def test_limits_that_never_bind_are_found(tmp_path: Path) -> None:
         tmp_path / "policy.toml",
     )
     assert sorted(findings(policy)) == sorted(FINDINGS.strip().splitlines())
+
+
+def test_the_tightest_of_several_limits_hold_each_by_itself() -> None:
+    one = Allowance(connections=2, messages=100.0, memory=Part(share=0.25))
+    other = Allowance(connections=3, links=5, messages=20.0, memory=Part(octets=1000))
+    for both in ([one, other], [other, UNLIMITED, one]):
+        assert tightest(both) == Allowance(connections=2, links=5, messages=20.0, memory=Part(octets=1000))
+    assert tightest([]) is UNLIMITED
+    assert tightest([UNLIMITED, one]) is one
