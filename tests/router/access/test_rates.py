@@ -125,11 +125,8 @@ def test_senders_of_an_address_share_its_rate() -> None:
 
 
 def test_a_sender_within_its_rate_does_not_wait_behind_one_that_has_reached_its_own() -> None:
-    world = Rated(limits())
-    slow, fast = world.sender("q"), world.sender("q")
-    world.log_in(slow, "slow")
-    world.log_in(fast, "fast")
-    world.load(limits(slow='messages = "10/s"', fast='messages = "200/s"'))
+    world = Rated(limits(slow='messages = "10/s"', fast='messages = "200/s"'))
+    slow, fast = (world.sender("q", client=world.client(user=each)) for each in ("slow", "fast"))
     world.receiver("q", 50)
     world.go(2.0)
     assert world.sent == {slow: 30, fast: 600}

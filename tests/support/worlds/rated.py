@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,11 +65,6 @@ class Rated(Network):
         link = client.receiver(address, credit=credit)
         self._receivers.append((client, link, credit))
         return link
-
-    def log_in(self, link: Sender, user: str) -> None:
-        """Have a sender's connection be one of a user, once a policy is put in force again."""
-        record = self._bodies[link][0].record
-        record.peer = replace(record.peer, user=user)
 
     def incoming(self, link: Sender) -> IncomingLink:
         """Return the router's side of a sender."""
