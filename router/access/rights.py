@@ -173,10 +173,11 @@ def may_change(context: Context, record: ConnectionRecord, kind: str | None = No
 
 def check_user_ids(incoming: IncomingLink, rights: Rights | None) -> None:
     """Have the user-ids of a link's messages checked. Args: rights: of its peer; None: it may use all."""
-    permitted = ALL if rights is None else rights.user_ids
-    user = incoming.connection.peer.user
-    own = user.encode() if user is not None and UserIds.OWN in permitted else None
-    rule = None if UserIds.OTHER in permitted else UserIdRule(own, UserIds.ABSENT in permitted)
+    rule = None
+    if rights is not None and rights.user_ids != ALL:
+        user = incoming.connection.peer.user
+        own = user.encode() if user is not None and UserIds.OWN in rights.user_ids else None
+        rule = UserIdRule(own, UserIds.ABSENT in rights.user_ids)
     incoming.endpoint.flow_state.user_ids = rule
 
 

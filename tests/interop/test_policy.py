@@ -128,3 +128,33 @@ def test_a_client_faster_than_its_rate_waits_and_loses_nothing(start_router, use
     sender.finish()
     receiver.finish()
     assert [each["outcome"] for each in sender.of("outcome")] == ["accepted"] * 20
+
+
+def named(user: str) -> dict[str, object]:
+    """Return a message with a user-id."""
+    properties = [["string", "id"], ["binary", user.encode().hex()]]
+    return {"sections": [[0x73, ["list", properties]], *TEXT["sections"]]}
+
+
+@pytest.mark.parametrize("stack", ["rhea", "proton"])
+def test_messages_in_the_name_of_another_user_are_rejected_and_the_others_come(
+    start_router, users, tmp_path, client, stack
+):
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.format(more="") + 'user_id = "match"\n')
+    router = start_router(f"""
+        [policy]
+        file = "{policy}"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        sasl = ["SCRAM-SHA-256"]
+        users = "{users}"
+    """)
+    receiver = client("rhea_receive", router.url, "--address", "mail/alice", "--count", "3", "--credit", "10", *ALICE)
+    receiver.expect("attached")
+    messages = [named("alice"), named("bob"), TEXT, named("alice")]
+    sender = client(f"{stack}_send", router.url, "--address", "mail/alice", *ALICE, messages=messages)
+    sender.finish()
+    receiver.finish()
+    outcomes = [each["outcome"] for each in sender.of("outcome")]
+    assert sorted(outcomes) == ["accepted", "accepted", "accepted", "rejected"]
