@@ -50,6 +50,7 @@ typedef struct {
     kind kind;
     char *host, *port;
     const char *address;
+    const char *user;                 /* its name is its password; its messages have its user-id */
     unsigned connections, links;      /* links on each connection */
     unsigned credit, outstanding;     /* outstanding: messages without an outcome, or requests without a reply; 0: any */
     unsigned to;                      /* an anonymous sender's addresses, which take turns; 0: the link has one */
@@ -282,8 +283,16 @@ static void put_sasl(connection *c)
 {
     octets *o = &c->out;
     put(o, "AMQP\3\1\0\0", 8);
-    size_t frame = frame_begin(o, SASL_FRAME), list_at = list_begin(o, c->group->listens ? MECHANISMS : INIT, 1);
-    put_text(o, 0xa3, "ANONYMOUS"), list_end(o, list_at), frame_end(o, frame);
+    size_t frame = frame_begin(o, SASL_FRAME), list_at = list_begin(o, c->group->listens ? MECHANISMS : INIT,
+                                                                   c->group->user ? 2 : 1);
+    const char *user = c->group->user;
+    put_text(o, 0xa3, user ? "PLAIN" : "ANONYMOUS");
+    if (user) {
+        size_t length = strlen(user);
+        put_byte(o, 0xa0), put_byte(o, (unsigned)(2 * length + 2));
+        put_byte(o, 0), put(o, user, length), put_byte(o, 0), put(o, user, length);
+    }
+    list_end(o, list_at), frame_end(o, frame);
 }
 
 static void give_credit(link_end *l)
@@ -350,11 +359,13 @@ static void remember(connection *c, link_end *l)
     c->sent[c->next_id % c->ring] = (sent_delivery){.link = l};
 }
 
-/* Properties with an address, or with an address for replies (part 3, §3.2.4). */
-static void put_properties(octets *o, const char *to, const char *reply_to)
+/* Properties with a user-id, an address, or an address for replies (part 3, §3.2.4). */
+static void put_properties(octets *o, const char *user, const char *to, const char *reply_to)
 {
     size_t at = list_begin(o, 0x73, reply_to ? 5 : 3);
-    put_null(o), put_null(o);
+    put_null(o);
+    if (user) put_text(o, 0xa0, user);
+    else put_null(o);
     if (to) put_text(o, 0xa1, to);
     else put_null(o);
     if (reply_to) put_null(o), put_text(o, 0xa1, reply_to);
@@ -381,16 +392,16 @@ static void send_next(connection *c, link_end *l, uint64_t now)
         size_t header = list_begin(o, 0x70, 2);
         put_boolean(o, false), put_ubyte(o, (unsigned)(l->done % 10)), list_end(o, header);
     } else put(o, l->head.at, l->head.end);
-    if (g->kind == REQUEST) put_properties(o, NULL, l->address);
+    if (g->kind == REQUEST) put_properties(o, g->user, NULL, l->address);
     else if (g->kind == REPLY) {
         memcpy(&answer, l->waiting.at + l->waiting.begin, sizeof answer);
         l->waiting.begin += sizeof answer;
         memcpy(stamp, answer.stamp, STAMP);
-        put_properties(o, answer.to, NULL);
+        put_properties(o, g->user, answer.to, NULL);
     } else if (g->to) {
         address_of(g, (uint32_t)(l->done % g->to), to);
-        put_properties(o, to, NULL);
-    }
+        put_properties(o, g->user, to, NULL);
+    } else if (g->user) put_properties(o, g->user, NULL, NULL);
     put(o, "\0\x53\x75\xa0", 4), put_byte(o, CONTENT);
     put(o, stamp, STAMP), put(o, content + STAMP, CONTENT - STAMP);
     frame_end(o, frame);
@@ -938,6 +949,7 @@ static void run(void)
 static const char *const USAGE =
     "clients send|receive|request|reply NAME=VALUE... [+ the same kind again]...\n"
     "  url=amqp://HOST:PORT, or, to receive, listen=1 [port=N]; sasl=1: ANONYMOUS\n"
+    "  user=NAME         PLAIN, with its name as its password; its messages have its user-id\n"
     "  address=TEXT      default bench-%; the number of the link is in the place of %\n"
     "  connections=N     default 1           links=N         on each, default 1\n"
     "  credit=N          default 500         outstanding=N   default 0: as credit allows\n"
@@ -984,6 +996,7 @@ static void set(group *g, char *text)
     else if (!strcmp(text, "lossy")) g->lossy = number;
     else if (!strcmp(text, "by")) g->by_sender = !strcmp(value, "sender");
     else if (!strcmp(text, "sasl")) g->sasl = number;
+    else if (!strcmp(text, "user")) g->user = value, g->sasl = true;
     else if (!strcmp(text, "listen")) g->listens = number;
     else if (!strcmp(text, "port")) listening_port = number;
     else usage(text);

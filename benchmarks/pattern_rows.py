@@ -41,6 +41,18 @@ worker = 0
 """
 """Each connection stays at the worker that has accepted it."""
 
+USER = "alice"
+"""A user whose password is the name."""
+
+CHECKED = """
+[[group]]
+name = "all"
+send = ["#"]
+receive = ["#"]
+user_id = "match"
+"""
+"""A policy that has the user-ids of all messages checked."""
+
 CONTAINER = """
 [[connector]]
 name = "peer"
@@ -81,6 +93,8 @@ class Row:
     workers: int = 0
     sample: float | None = None
     """The share of deliveries that is recorded."""
+    policy: str = ""
+    """The policy of the router, where `USER` can log in; empty: it has none."""
     rate: int = 0
     """Messages a second; 0: as many as can be."""
     lossy: bool = False
@@ -192,6 +206,7 @@ def _others() -> Iterator[Row]:
         f"receive A address=few-% {many}", f"{many} rate={RATE}", rate=RATE,
     )  # fmt: skip
     pair = "receive A address=pair"
+    yield Row("one pair, user-id checked", f"send A address=pair user={USER}", pair, policy=CHECKED, is_ours=True)
     yield Row("ttl", "send A address=pair ttl=60000", pair)
     yield Row("ten priorities, mixed", "send A address=pair priorities=1", f"{pair} unordered=1")
     yield Row(

@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from amqpmesh.router.config.users import Users
 from benchmarks.bench import ENOUGH, MOST, Bench, Results, progress
 from benchmarks.exchanges import EXCHANGES, exchanges
 from benchmarks.figures import committed
 from benchmarks.generator import clients
 from benchmarks.meshes import Port
-from benchmarks.pattern_rows import ROWS, SETTINGS, Row
+from benchmarks.pattern_rows import ROWS, SETTINGS, USER, Row
 from benchmarks.processes import Failed, Load, cpu_seconds, server
 from benchmarks.tables import Figures, table
 from benchmarks.targets import Target, both, forwarders, leave, router, routers, under
@@ -139,7 +140,10 @@ def ours(row: Row, port: int) -> Iterator[Target]:
         with server("benchmarks.in_process", row.program, stream="stdout") as (url, pid):
             yield Target("router", url, url, (pid,))
     elif len(row.routers) == 1:
-        with router(sample=row.sample, settings=settings, workers=row.workers) as target:
+        users = Users({}).add(USER, USER) if row.policy else None
+        with router(
+            sample=row.sample, users=users, settings=settings, policy=row.policy, workers=row.workers
+        ) as target:
             yield target
     else:
         with routers(len(row.routers), settings) as target:

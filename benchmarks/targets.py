@@ -182,14 +182,15 @@ def router(
     users: Users | None = None,
     *,
     settings: str = "",
+    policy: str = "",
     workers: int = 0,
     **environment: str,
 ) -> Iterator[Target]:
     """`amqpmesh run` on loopback.
 
     Args: sample: the share of deliveries that it records; None: it records nothing. users: who may log in by PLAIN
-        or SCRAM, beside those who show nothing. settings: further tables. workers: processes; 0: one, and no
-        supervisor. environment: variables of its process.
+        or SCRAM, beside those who show nothing. settings: further tables. policy: the text of its policy; empty: it
+        has none. workers: processes; 0: one, and no supervisor. environment: variables of its process.
     """
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         config = Path(folder, "router.toml")
@@ -201,6 +202,9 @@ def router(
             lines += ['sasl = ["ANONYMOUS", "PLAIN", "SCRAM-SHA-256"]', 'users = "users.toml"', "insecure = true"]
         if sample is not None:
             lines += ["[telemetry]", 'directory = "events"', f"sample = {sample}", f"retain_size = {256 * MIB}"]
+        if policy:
+            Path(folder, "policy.toml").write_text(policy)
+            lines += ["[policy]", 'file = "policy.toml"']
         config.write_text("\n".join([*lines, settings]))
         several = ["--workers", str(workers)] if workers else []
         with server("amqpmesh", "run", str(config), *several, **environment) as (url, pid):
