@@ -74,7 +74,7 @@ class Reader:
 def user_changes(
     before: Mapping[ListenerConfig, Credentials], after: Mapping[ListenerConfig, Credentials]
 ) -> Iterator[UserChange]:
-    """Return which users of listeners have come, have gone, are disabled or enabled again."""
+    """Return which users of listeners have come, have gone, are disabled, enabled again, or in other groups."""
     for listener, credentials in after.items():
         old, new = before[listener].users, credentials.users
         if old is None or new is None:
@@ -85,6 +85,7 @@ def user_changes(
             ("user removed", known - names),
             ("user disabled", (new.disabled - old.disabled) & known),
             ("user enabled", (old.disabled - new.disabled) & names),
+            ("user groups changed", {each for each in names & known if old.groups_of(each) != new.groups_of(each)}),
         ):
             for user in sorted(users)[:NAMED]:
                 yield UserChange(event, listener.name, user)

@@ -17,7 +17,7 @@ from amqpmesh import ConfigError, ConnectionClosedError, ListenerConfig, Router,
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Close, Open
 from amqpmesh.router.config.file import AuditConfig, MeshConfig, PolicyConfig, RouterConfig, WorkerConfig
-from amqpmesh.router.config.users import add_user, remove_user, switch_user
+from amqpmesh.router.config.users import add_user, group_user, remove_user, switch_user
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.policy_upload import pieces
 from amqpmesh.router.management.service import ADDRESS
@@ -203,6 +203,7 @@ async def test_users_that_come_and_go_are_noted_and_logins_that_end(tmp_path: Pa
                 router.reload()
                 await receiver.receive()
         switch_user(users, "alice", disabled=False)
+        group_user(users, "cid", ["readers"])
         router.reload()
     told = [(each["event"], each.get("user")) for each in lines(file)]
     assert ("authentication failed", "alice") in told
@@ -212,6 +213,7 @@ async def test_users_that_come_and_go_are_noted_and_logins_that_end(tmp_path: Pa
         ("user removed", "bob"),
         ("user disabled", "alice"),
         ("user enabled", "alice"),
+        ("user groups changed", "cid"),
     ]
     (ended,) = lines(file, "peer refused")
     assert ended["reason"] == "the user may not log in any more"
