@@ -47,8 +47,20 @@ OWNERS: Final = 2**16
 """Other such buckets: users without a name are hosts, and one client may have ever other addresses of IPv6."""
 
 
+LITTLE: Final = 0.001
+"""The part of a rate that counts as nothing."""
+
 ERROR: Final = 1e-6
 """The part of a token that sums of fractions may be wrong by."""
+
+
+def is_idle(bucket: TokenBucket, now: float) -> bool:
+    """Tell whether a bucket limits no link, is full, and has not been used lately: it may be forgotten.
+
+    It is not shown either. So the rates that a tenant sees do not tell when those of others had some forgotten.
+    """
+    bucket.fill(now)
+    return not bucket.users and bucket.tokens >= bucket.burst and bucket.mean(now) < LITTLE * bucket.rate
 
 
 class Rate(NamedTuple):
@@ -71,7 +83,7 @@ class RateLines:
     def __init__(self, wake: Callable[[float], object]) -> None:
         """Args: wake: has `turns` called at a time, seconds, and no more at the time that was asked for before."""
         self._wake = wake
-        #: By their keys. A bucket that limits no link any more is kept until it is full: a link that is attached anew
+        #: By their keys. A bucket that limits no link any more is kept until it is idle: a link that is attached anew
         #: gains nothing. `_unused`: these, the one that has been looked at last at the end; at most `OWNERS`.
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._unused: dict[TokenBucket, None] = {}
@@ -201,8 +213,7 @@ class RateLines:
         for unused, most in ((self._unused, OWNERS), (self._unused_names, NAMES)):
             for bucket in [bucket for bucket, _ in zip(unused, range(FORGOTTEN), strict=False)]:
                 del unused[bucket]
-                bucket.fill(now)
-                if bucket.tokens >= bucket.burst:
+                if is_idle(bucket, now):
                     self._forget(bucket)
                 else:
                     unused[bucket] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.access.rates import owner_of
+from amqpmesh.router.credit.rate_line import is_idle
 from amqpmesh.router.model.usage import Kind
 from amqpmesh.router.statistics.router_statistics import LimitStatistics, RateStatistics
 
@@ -57,11 +58,10 @@ def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStati
 
 
 def rate_statistics(bucket: TokenBucket, now: float) -> RateStatistics | None:
-    """Return a rate and what is used of it; None: it is of a single link. Args: now: seconds."""
+    """Return a rate and what is used of it; None: it is of a single link, or idle. Args: now: seconds."""
     owner = owner_of(bucket.key)
-    if owner is None:
+    if owner is None or is_idle(bucket, now):
         return None
-    bucket.fill(now)
     return RateStatistics(
         tenant=owner.tenant,
         limit=owner.limit,
