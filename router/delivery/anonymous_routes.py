@@ -24,6 +24,7 @@ from amqpmesh.router.model.node import IngressNode, LocalNode
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
     from amqpmesh.router.context import Context
     from amqpmesh.router.credit.fixed_credit import FixedCredit
     from amqpmesh.router.model.node import Node
@@ -60,7 +61,7 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
     if incoming.connection.strict_annotations:
         return
     try:
-        to = name.decode() if incoming.lane is None else message_head.only_final_address(name)
+        to, settled = (name.decode(), False) if incoming.lane is None else message_head.only_final_address(name)
     except UnicodeDecodeError:
         return
     if not to:
@@ -72,12 +73,19 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
         refused = refusal
     context.foreseen = Foreseen(incoming, to, context.kernel.epoch, node, address, refused)
     if node is not None and node.has_consumers:
-        open_route(context, incoming, node, to, None if incoming.lane is not None else address, name)
+        open_route(context, incoming, node, to, None if incoming.lane is not None else address, name, settled=settled)
         decide_now(context, node)
 
 
 def open_route(
-    context: Context, incoming: IncomingLink, node: Node, named: str, address: str | None, name: bytes | None
+    context: Context,
+    incoming: IncomingLink,
+    node: Node,
+    named: str,
+    address: str | None,
+    name: bytes | None,
+    *,
+    settled: bool = False,
 ) -> None:
     """Let the kernel relay deliveries of an anonymous sender, or a transit lane, that name an address.
 
@@ -85,7 +93,8 @@ def open_route(
     here, the route is invalid. The router's own senders have no routes.
 
     Args: node: of the address. named: the address, as messages name it. address: the same, after aliases; None: they
-        come by a lane. name: the octets that the kernel looks up; None: messages have more than these.
+        come by a lane. name: the octets that the kernel looks up; None: messages have more than these. settled: they
+        come by a lane that alone leaves them unsettled.
     """
     endpoint, window = incoming.endpoint, incoming.pool
     if (
@@ -114,7 +123,7 @@ def open_route(
         table.clear()
         table.generation = context.kernel.epoch
     if not is_too_much(context.memory, incoming.connection, table.octets_for(name, route)):
-        table.put(name, route)
+        table.put(name, kernel.SettledRoute(route) if settled and isinstance(route, kernel.FastRoute) else route)
     octets = table.octets - table.counted  # the kernel drops routes, too
     table.counted = table.octets
     incoming.remembered += octets
@@ -126,7 +135,7 @@ def annotations_alone(relay: kernel.Relay, data: bytes) -> bytes | None:
     assert relay.head is not None, "else it has no address"
     start, end = relay.head.delivery_annotations
     section = data[start:end]
-    return None if message_head.only_final_address(section) is None else section
+    return None if message_head.only_final_address(section)[0] is None else section
 
 
 def is_steady(context: Context, node: Node) -> bool:
@@ -156,8 +165,10 @@ def _route_to(context: Context, address: str | None, node: Node) -> kernel.FastR
         return wanted_route(context, node)
     if address is None or is_vouched(context, address) or not context.routes.watch_transit(node.tenant, address):
         return None
-    section = DeliveryAnnotations(value={message_head.FINAL_ADDRESS: address})
-    return kernel.TransitRoute(wanted_route(context, node), address, encode_composite(section))
+    ours: dict[Symbol | ULong, Value] = {message_head.FINAL_ADDRESS: address}
+    section = encode_composite(DeliveryAnnotations(value=ours))
+    of_settled = encode_composite(DeliveryAnnotations(value={**ours, message_head.PRESETTLED: True}))
+    return kernel.TransitRoute(wanted_route(context, node), address, section, of_settled)
 
 
 def watch_window(window: FixedCredit) -> None:

@@ -308,7 +308,7 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
     known = decisions.before(context, relay, incoming, node, named, has_route=has_route)
     if anonymous and named is not None:
         name = named.encode() if lane is None else annotations_alone(relay, data)
-        open_route(context, incoming, node, named, relay.to, name)
+        open_route(context, incoming, node, named, relay.to, name, settled=lane is not None and relay.presettled)
     if anonymous and lane is None and is_full(context, relay, node, incoming):
         decisions.note(context, incoming, node, Decision.QUEUED)
         undelivered(context, relay, node)

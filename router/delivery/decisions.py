@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.router.delivery.anonymous_routes import is_steady
-from amqpmesh.router.kernel import AnonymousRoutes, TransitRoute
+from amqpmesh.router.kernel import AnonymousRoutes, SettledRoute, TransitRoute
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.node import node_of
 from amqpmesh.router.statistics.common import Decision
@@ -75,7 +75,7 @@ def _has_route(context: Context, incoming: IncomingLink, node: Node, named: str 
     if named is None or not isinstance(table, AnonymousRoutes) or table.generation != context.kernel.epoch:
         return False
     found = table.find(named.encode())
-    if isinstance(found, TransitRoute):
+    if isinstance(found, TransitRoute | SettledRoute):
         found = found.route
     return found is not None and found is route and route.generation == context.kernel.generation
 

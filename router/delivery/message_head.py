@@ -152,11 +152,15 @@ def final_address(data: bytes, head: Head) -> str | None:
     return to if isinstance(to, str) and not isinstance(to, Symbol) else None
 
 
-def only_final_address(section: bytes) -> str | None:
-    """Return the final address in a section of delivery annotations; None: it has none, or more than that."""
+def only_final_address(section: bytes) -> tuple[str | None, bool]:
+    """Return the final address in a section of delivery annotations, and whether the sender has settled the message.
+
+    Returns: None: the section has no final address, or more than these two.
+    """
     annotations = delivery_annotations(section)
-    to = annotations.get(FINAL_ADDRESS)
-    return to if len(annotations) == 1 and isinstance(to, str) and not isinstance(to, Symbol) else None
+    to, settled = annotations.get(FINAL_ADDRESS), annotations.get(PRESETTLED) is True
+    is_alone = len(annotations) == 1 + settled and isinstance(to, str) and not isinstance(to, Symbol)
+    return to if is_alone else None, settled  # type: ignore[return-value]  # `is_alone` tells that it is a string
 
 
 def is_presettled(data: bytes, head: Head) -> bool:

@@ -96,7 +96,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     receive_transfer,
     send_transfer,
 )
-from amqpmesh.router.kernel.transit_routes import TransitRoute
+from amqpmesh.router.kernel.transit_routes import SettledRoute, TransitRoute
 from amqpmesh.router.kernel.tree_history import TreeHistory
 from amqpmesh.router.kernel.user_ids import UserIdRule, read_user_id
 from amqpmesh.router.kernel.violations import CONNECTION, LINK, SESSION, Incomplete, Violation
@@ -184,6 +184,7 @@ __all__ = [
     "ReceivedBatch",
     "Recorder",
     "Relay",
+    "SettledRoute",
     "SmallSet",
     "Sweep",
     "TokenBucket",

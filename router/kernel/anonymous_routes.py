@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from amqpmesh.router.kernel.encoded_values import _PROPERTIES, uint32
 from amqpmesh.router.kernel.fast_route import _ALL, FastRoute
 from amqpmesh.router.kernel.head_sections import _PASS_ALL, _PASS_THEIRS, _after_any, _bare_message_at
-from amqpmesh.router.kernel.transit_routes import TransitRoute, _annotations_at, _section_end, _with_annotations
+from amqpmesh.router.kernel.transit_routes import (
+    _HANDED_ON,
+    _TRACKED,
+    SettledRoute,
+    TransitRoute,
+    _annotations_at,
+    _section_end,
+    _with_annotations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -15,6 +23,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.frame_fields import TransferFrame
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
+
+    AnyRoute: TypeAlias = FastRoute | TransitRoute | SettledRoute
 
 #: The most routes, and octets, of each of the two parts of a table. `_ENTRY`: octets of a route in it, beside its `to`.
 MOST_ROUTES: Final = 16384
@@ -45,15 +55,15 @@ class AnonymousRoutes(FastRoute):
 
     def __init__(self) -> None:
         super().__init__()
-        self.recent: dict[bytes, FastRoute | TransitRoute] = {}
-        self.older: dict[bytes, FastRoute | TransitRoute] = {}
+        self.recent: dict[bytes, AnyRoute] = {}
+        self.older: dict[bytes, AnyRoute] = {}
         self.recent_octets = 0
         self.older_octets = 0
         #: The octets that the sender's account has been charged.
         self.counted = 0
         #: The `to` that was looked up last, and its route; an empty `to` has none.
         self.last_to = b""
-        self.last: FastRoute | TransitRoute | None = None
+        self.last: AnyRoute | None = None
         #: The `to` of all messages of a link whose target gives it; else None.
         self.only: bytes | None = None
         #: Keyed by addresses, among others, for which messages of this link wait here or at other routers: the router
@@ -73,11 +83,11 @@ class AnonymousRoutes(FastRoute):
         self.last_to = b""
         self.last = None
 
-    def octets_for(self, to: bytes, route: FastRoute | TransitRoute) -> int:
+    def octets_for(self, to: bytes, route: AnyRoute) -> int:
         """Return the octets that the route of a `to` takes."""
-        return _ENTRY + len(to) + (2 * len(route.annotations) if isinstance(route, TransitRoute) else 0)
+        return _ENTRY + len(to) + (4 * len(route.annotations) if isinstance(route, TransitRoute) else 0)
 
-    def put(self, to: bytes, route: FastRoute | TransitRoute) -> None:
+    def put(self, to: bytes, route: AnyRoute) -> None:
         """Add the route of a `to`, or replace the former one."""
         self.last_to = b""
         self.last = None
@@ -98,7 +108,7 @@ class AnonymousRoutes(FastRoute):
         self.recent[to] = route
         self.recent_octets += octets
 
-    def find(self, to: bytes) -> FastRoute | TransitRoute | None:
+    def find(self, to: bytes) -> AnyRoute | None:
         """Return the route of a `to`; None: the router must decide."""
         if to == self.last_to:
             return self.last
@@ -123,6 +133,7 @@ def _anonymous_route(
     assert isinstance(table, AnonymousRoutes), "an anonymous sender has no other"
     router.rewritten = None
     router.final_address = b""
+    router.exchange = 0
     if link.lane:
         return _route_off_transit(router, link, table, frame, data, payload_at, end)
     bare_at = _bare_message_at(router.header, data, payload_at, end, _PASS_THEIRS, not frame.more)
@@ -132,14 +143,17 @@ def _anonymous_route(
     if to is None:
         to = _to(data, bare_at, end)
     found = None if to is None else _found(router, link, table, to)
-    if found is None:
+    if found is None or isinstance(found, SettledRoute):
         return None
     if isinstance(found, TransitRoute):
         transit: TransitRoute = found
-        if frame.more or frame.settled == 1 or transit.address in table.waited_for:
+        settled = frame.settled == 1
+        if frame.more or transit.address in table.waited_for or (settled and router.recorder is not None):
             return None
         if transit.route.generation == router.generation:
-            router.rewritten = _with_annotations(data, payload_at, bare_at, end, transit.annotations)
+            section = transit.settled_annotations if settled else transit.annotations
+            router.exchange = _TRACKED if settled else 0
+            router.rewritten = _with_annotations(data, payload_at, bare_at, end, section)
             router.final_address = transit.octets
             if router.rewritten is None:
                 return None
@@ -150,9 +164,7 @@ def _anonymous_route(
     return route
 
 
-def _found(
-    router: KernelRouter, link: KernelLink, table: AnonymousRoutes, to: bytes
-) -> FastRoute | TransitRoute | None:
+def _found(router: KernelRouter, link: KernelLink, table: AnonymousRoutes, to: bytes) -> AnyRoute | None:
     """Return the route of a `to`, which the router decides about if the table has none; None: there is still none."""
     found = table.find(to)
     if found is None and router.on_unknown is not None:
@@ -186,6 +198,12 @@ def _route_off_transit(
     found = _found(router, link, table, data[at:after])
     if found is None or isinstance(found, TransitRoute):
         return None
+    if isinstance(found, SettledRoute):
+        settled: SettledRoute = found
+        found = settled.route
+        if settled.route.keeper is not None or router.recorder is not None:
+            return None
+        router.exchange = _HANDED_ON
     route: FastRoute = found
     if route.generation != router.generation or route.borrowed >= 0 or route.shares is not None or route.order == _ALL:
         return None

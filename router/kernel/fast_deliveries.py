@@ -49,6 +49,7 @@ class FastDelivery:
         "second",
         "sent_at",
         "size",
+        "tracked",
     )
 
     # Made by `__new__` without `__init__`, which is faster in C: `_new_fast_delivery` sets all fields.
@@ -69,6 +70,8 @@ class FastDelivery:
     number: int
     #: The receiver has settled the delivery.
     outgoing_settled: bool
+    #: The sender has settled it, and gets no outcome: it is unsettled only on its transit lane.
+    tracked: bool
     #: The outcome of the receiver, which was passed to the sender; set only in mode second.
     outcome: bytes | None
     #: The time of the outcome, seconds.
@@ -90,8 +93,9 @@ def _new_fast_delivery(
     outgoing: KernelLink,
     outgoing_id: int,
     outgoing_tag: bytes,
+    tracked: bool = False,
 ) -> FastDelivery:
-    """Make a fast delivery, and put it into both ledgers.
+    """Make a fast delivery, and put it into both ledgers; into that of its receiver alone, if it is tracked.
 
     If both links are lanes, the caller must put it into `lane_to_lane` of the outgoing one.
     """
@@ -107,9 +111,13 @@ def _new_fast_delivery(
     fast.outgoing_settled = False
     fast.outcome = None
     fast.outcome_at = -1.0
-    fast.incoming_id = incoming_id
-    incoming.session.incoming.put(incoming_id, fast)
-    incoming.unsettled[incoming_tag] = fast
+    fast.tracked = tracked
+    if tracked:
+        fast.incoming_id = -1
+    else:
+        fast.incoming_id = incoming_id
+        incoming.session.incoming.put(incoming_id, fast)
+        incoming.unsettled[incoming_tag] = fast
     fast.outgoing_id = outgoing_id
     outgoing.session.outgoing.put(outgoing_id, fast)
     return fast
@@ -137,6 +145,9 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     received.complete = True
     received.state = fast.outcome
     orphaned = fast.incoming_id == -1
+    if orphaned:
+        received.settled = True
+        received.remote_settled = fast.tracked
     sent = Delivery(outgoing, _outgoing_tag(fast), fast.message_format, False, False)
     sent.complete = True
     relay = _relay_by_one_leg(received, sent, fast.arrived)
@@ -154,10 +165,12 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
         leg.decide(fast.outcome)
     leg.outcome_at = fast.outcome_at
     leg.sent_at = fast.sent_at
+    leg.tracked = fast.tracked  # then the relay has its sender's delivery, which is settled
     sent.size = fast.size
     if orphaned:
-        received.settled = received.remote_settled = True
-        relay.incoming = None
+        received.remote_settled = True
+        if not fast.tracked:
+            relay.incoming = None
     else:
         incoming.session.incoming.put(received.delivery_id, received)
         incoming.unsettled[received.tag] = received

@@ -20,6 +20,7 @@ from amqpmesh.router.kernel.client_batch import receive_batch
 from amqpmesh.router.kernel.credit_dealing import _relay_flow, deal
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
+from amqpmesh.router.kernel.encoded_states import _ACCEPTED_STATE
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
 from amqpmesh.router.kernel.fast_redelivery import _keep, _may_keep
@@ -48,6 +49,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     receive_transfer,
     send_transfer,
 )
+from amqpmesh.router.kernel.transit_routes import _HANDED_ON, _TRACKED
 from amqpmesh.router.kernel.user_ids import _may_be_from
 from amqpmesh.router.kernel.violations import Violation
 
@@ -168,7 +170,9 @@ def _relay_transfer(
     if route.order == _ALL:
         return route.borrowed != 0 and _relay_to_all(router, session, link, route, frame, data, payload_at, end)
     came = size = end - payload_at
+    exchange = 0
     if link.anonymous and router.rewritten is not None:
+        exchange = router.exchange
         data, payload_at = router.rewritten, 0
         size = end = len(data)
         if size > route.room:
@@ -236,11 +240,12 @@ def _relay_transfer(
         tag = tag or (onward(incoming_tag) if hops else b"%x" % number)
         _relay_first(router, link, route, out, frame, data, payload_at, end, tag)
         return True
-    settled = frame.settled == 1
+    settled = frame.settled == 1 or exchange == _HANDED_ON
+    leaves_settled = settled and exchange != _TRACKED
     second = link.second and frame.rcv_settle_mode != 0
     delivery_id = target.next_delivery_id
     # Lanes have mode second, for deliveries that need it (§2.7.5).
-    mode = 0 if out.lane and not second else -1
+    mode = 0 if out.lane and (not second or exchange == _TRACKED) else -1
     p = data
     if target.in_full or frame.message_format > 0:
         leaving = router.outgoing_frame
@@ -248,7 +253,7 @@ def _relay_transfer(
         leaving.delivery_id = delivery_id
         leaving.delivery_tag = tag or (onward(incoming_tag) if hops else b"%x" % number)
         leaving.message_format = frame.message_format if frame.message_format > 0 else 0
-        leaving.settled = 1 if settled else -1
+        leaving.settled = 1 if leaves_settled else -1
         leaving.more = False
         leaving.rcv_settle_mode = mode
         write_transfer(sink.out, target.channel, leaving, p[payload_at:end], sink.remote_max_frame_size, target.in_full)
@@ -261,13 +266,13 @@ def _relay_transfer(
             incoming_tag if hops else tag,
             hops,
             number,
-            settled,
+            leaves_settled,
             mode,
             data,
             payload_at,
             end,
         )
-    _count_first_transfer(session, link, settled, came)
+    _count_first_transfer(session, link, frame.settled == 1, came)
     session.in_parts = False
     if size < _COPIED:
         session.small += 1
@@ -276,7 +281,7 @@ def _relay_transfer(
         session.count_large(size)
         _goes_to(router, session.wire, sink)
     session.release(0)
-    _count_first_sent(target, out, settled)
+    _count_first_sent(target, out, leaves_settled)
     out.octets += size
     _count_relayed(router, link, out, route, share)
     counter = 0
@@ -292,10 +297,15 @@ def _relay_transfer(
                 _record(
                     router, recorder, link, out, incoming_tag, tag, counter, size, router.now, sent_at, -1.0, b"", info
                 )
-    if not settled:
+    if exchange == _HANDED_ON:
+        link.count_outcome(_ACCEPTED_STATE)
+        session.dispose(True, frame.delivery_id, True, _ACCEPTED_STATE)
+    if not leaves_settled:
         if link.anonymous:
             tag += router.final_address
-        fast = _new_fast_delivery(link, frame.delivery_id, incoming_tag, second, router.now, out, delivery_id, tag)
+        fast = _new_fast_delivery(
+            link, frame.delivery_id, incoming_tag, second, router.now, out, delivery_id, tag, exchange == _TRACKED
+        )
         if frame.message_format > 0:
             fast.message_format = frame.message_format
         fast.number = number

@@ -33,7 +33,7 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
         return True
     if state is None or not is_terminal(state):
         return False
-    if incoming.ended:
+    if incoming.ended or fast.tracked:
         if fast.sent_at >= 0 and router.recorder is not None:
             return False
         if fast.outcome is None:

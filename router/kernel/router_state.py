@@ -37,6 +37,7 @@ class KernelRouter:
         "disposition",
         "due",
         "epoch",
+        "exchange",
         "final_address",
         "flipped",
         "flow",
@@ -134,6 +135,8 @@ class KernelRouter:
         #: it leaves as it came; and the octets of the final address that was put in, empty: none was.
         self.rewritten: bytes | None = None
         self.final_address = b""
+        #: Of the same message: `TRACKED` or `HANDED_ON`, if it is settled on one side only; 0: as it came.
+        self.exchange = 0
 
     def mark_dirty(self, link: KernelLink) -> None:
         """Note that a link has changed: its record is to be updated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.encoded_values import _DELIVERY_ANNOTATIONS, _HEADER, uint32
 
@@ -10,19 +10,38 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_route import FastRoute
 
 
+#: The exchange of a message that its sender has settled: where its transit lane begins, it leaves unsettled, so that
+#: the last router can tell that it waits there; where the lane ends, it leaves settled, and is accepted.
+TRACKED: Final = 1
+HANDED_ON: Final = 2
+_TRACKED: Final = TRACKED
+_HANDED_ON: Final = HANDED_ON
+
+
 class TransitRoute:
     """The route of an address at another router: the route of a transit lane, and the final address.
 
     Args: route: of the lane. address: the final address. annotations: the delivery-annotations section with it.
+        settled_annotations: the same for messages that come settled.
     """
 
-    __slots__ = ("address", "annotations", "octets", "route")
+    __slots__ = ("address", "annotations", "octets", "route", "settled_annotations")
 
-    def __init__(self, route: FastRoute, address: str, annotations: bytes) -> None:
+    def __init__(self, route: FastRoute, address: str, annotations: bytes, settled_annotations: bytes) -> None:
         self.route = route
         self.address = address
         self.octets = address.encode()
         self.annotations = annotations
+        self.settled_annotations = settled_annotations
+
+
+class SettledRoute:
+    """The route of an address at the end of a transit lane, for messages that their senders have settled."""
+
+    __slots__ = ("route",)
+
+    def __init__(self, route: FastRoute) -> None:
+        self.route = route
 
 
 def _with_annotations(data: bytes, at: int, bare_at: int, end: int, annotations: bytes) -> bytes | None:

@@ -217,7 +217,7 @@ cdef class KernelRouter:
     cdef public list dirty, due, undealt, left, flipped, held_back, put_off
     cdef public double credit_wait
     cdef public object on_waited, on_timer, on_unknown
-    cdef public long held_count
+    cdef public long held_count, exchange
     cdef public dict kept
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
@@ -708,7 +708,11 @@ cdef bint _wait_for_share(KernelRouter router, KernelConnection wire, FastRoute 
 cdef class TransitRoute:
     cdef public FastRoute route
     cdef public str address
-    cdef public bytes octets, annotations
+    cdef public bytes octets, annotations, settled_annotations
+
+@cython.final
+cdef class SettledRoute:
+    cdef public FastRoute route
 
 @cython.locals(split=Py_ssize_t)
 cdef bytes _with_annotations(bytes data, Py_ssize_t at, Py_ssize_t bare_at, Py_ssize_t end, bytes annotations)
@@ -729,11 +733,11 @@ cdef class AnonymousRoutes(FastRoute):
     cpdef void put(self, bytes to, object route) except *
     @cython.locals(route=object)
     cpdef object find(self, bytes to)
-@cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, found=object, transit=TransitRoute, route=FastRoute)
+@cython.locals(table=AnonymousRoutes, bare_at=Py_ssize_t, to=bytes, found=object, transit=TransitRoute, route=FastRoute, settled=bint)
 cdef FastRoute _anonymous_route(KernelRouter router, KernelLink link, TransferFrame frame, bytes data, Py_ssize_t payload_at,
                                 Py_ssize_t end)
 cdef object _found(KernelRouter router, KernelLink link, AnonymousRoutes table, bytes to)
-@cython.locals(bare_at=Py_ssize_t, at=Py_ssize_t, after=Py_ssize_t, found=object, route=FastRoute)
+@cython.locals(bare_at=Py_ssize_t, at=Py_ssize_t, after=Py_ssize_t, found=object, route=FastRoute, settled=SettledRoute)
 cdef FastRoute _route_off_transit(KernelRouter router, KernelLink link, AnonymousRoutes table, TransferFrame frame, bytes data,
                                   Py_ssize_t payload_at, Py_ssize_t end)
 @cython.locals(after=Py_ssize_t, stop=Py_ssize_t, count=long)
@@ -745,7 +749,7 @@ cdef class FastDelivery:
     cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int header_info
     cdef public unsigned int message_format  # in the padding
-    cdef public bint second, outgoing_settled
+    cdef public bint second, outgoing_settled, tracked
     cdef public double arrived, sent_at, outcome_at
 
 cdef class FastMulticast:
@@ -854,14 +858,14 @@ cdef class ReceivedBatch:
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(route=FastRoute, share=FastShare, keeper=Keeper, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
-               hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
+               hops=long, settled=bint, leaves_settled=bint, exchange=long, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, info=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(fast=FastDelivery)
 cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
-                      long outgoing_id, bytes outgoing_tag)
+                      long outgoing_id, bytes outgoing_tag, bint tracked=*)
 @cython.final
 cdef class HeaderFields:
     cdef public long priority, ttl, delivery_count

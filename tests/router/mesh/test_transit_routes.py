@@ -148,20 +148,63 @@ def test_the_message_arrives_as_it_was_sent_whatever_its_head(events: Events, ro
     line.mesh.leave()
 
 
-def test_a_message_with_delivery_annotations_or_settled_is_decided_and_arrives_too(
-    events: Events, routers: str
-) -> None:
+def test_a_message_with_delivery_annotations_is_decided_and_arrives_too(events: Events, routers: str) -> None:
     line = Line(routers)
     link = line.sender()
     own = encode_composite(DeliveryAnnotations(value={Symbol("x-opt-mine"): 1}))
     payload = own + message("body", to="q", header=False)
     counts = [
         decided(events, lambda: send(line.producer, link, payload)),
-        decided(events, lambda: line.send(link, 1, settled=True)),
         decided(events, lambda: line.send(link, 1)),
     ]
-    assert counts == [2, 2, 0], "not in between"
-    assert len(line.consumer.take()) == 3
+    assert counts == [2, 0], "not in between"
+    assert len(line.consumer.take()) == 2
+    line.mesh.leave()
+
+
+@pytest.mark.parametrize("mode", [FIRST, SECOND])
+def test_settled_messages_are_relayed_too_and_leave_nothing_behind(
+    events: Events, routers: str, mode: ReceiverSettleMode
+) -> None:
+    line = Line(routers)
+    link = line.sender(rcv=mode)
+    assert decided(events, lambda: line.send(link, 20, settled=True)) == 0
+    arrived = line.consumer.take(20)
+    assert [bytes(each.payload) for each in arrived] == [message(str(number), to="q") for number in range(20)]
+    assert all(each.delivery.remote_settled for each in arrived)
+    line.mesh.leave()
+
+
+def test_settled_messages_that_wait_at_the_last_router_hold_their_sender_and_arrive_in_order(routers: str) -> None:
+    line = Line(routers, credit=3)
+    link = line.sender()
+    before = link.credit
+    line.send(link, 6, settled=True)
+    line.mesh.advance(0.2)
+    pool = line.incoming().pool
+    assert isinstance(pool, SharedWindow)
+    assert pool.has_portion("q")
+    assert link.credit < before
+    arrived = line.consumer.take()
+    line.receiver.flow(20)
+    line.mesh.advance(0.2)
+    arrived += line.consumer.take()
+    assert [bytes(each.payload) for each in arrived] == [message(str(number), to="q") for number in range(6)]
+    line.mesh.advance(0.2)
+    assert not pool.has_portion("q")
+    line.mesh.leave()
+
+
+def test_a_settled_message_whose_sender_has_left_arrives(events: Events, routers: str) -> None:
+    line = Line(routers, credit=3)
+    link = line.sender()
+    assert decided(events, lambda: line.send(link, 1, settled=True)) == 0
+    line.send(link, 3, settled=True)
+    link.detach()
+    line.mesh.advance(0.2)
+    line.receiver.flow(20)
+    line.mesh.advance(0.2)
+    assert len(line.consumer.take()) == 4
     line.mesh.leave()
 
 
@@ -281,7 +324,7 @@ def test_a_lane_that_the_kernel_alone_uses_is_not_idle(events: Events) -> None:
 
 def test_octets_of_addresses_at_other_routers_are_counted_with_what_is_put_in() -> None:
     table, route = kernel.AnonymousRoutes(), kernel.FastRoute()
-    long, short = kernel.TransitRoute(route, "x" * 200, b"x" * 250), kernel.TransitRoute(route, "x", b"x" * 30)
+    long, short = (kernel.TransitRoute(route, "x" * n, b"x" * (n + 50), b"x" * (n + 70)) for n in (200, 1))
     for value in (route, long, short, route, long):
         table.put(b"to", value)
         assert table.octets == table.octets_for(b"to", value)

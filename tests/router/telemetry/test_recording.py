@@ -426,7 +426,7 @@ def in_transit(monkeypatch: pytest.MonkeyPatch, *, decided: bool) -> dict[str, l
     with monkeypatch.context() as patched:
         if decided:
             patched.setattr(arriving, "open_input", lambda core, incoming: None)
-            patched.setattr(arriving, "open_route", lambda *_: None)
+            patched.setattr(arriving, "open_route", lambda *_, **_options: None)
         world, records = line()
         sender, receiver = world["A"].client(), world["C"].client()
         receiver.receiver("orders")

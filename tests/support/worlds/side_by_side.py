@@ -65,7 +65,7 @@ def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
             return
         with (
             patch.object(arrival, "open_input", lambda _context, _incoming: None),
-            patch.object(arrival, "open_route", lambda *_: None),
+            patch.object(arrival, "open_route", lambda *_, **_options: None),
         ):
             yield counts
 
