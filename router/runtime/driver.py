@@ -64,6 +64,8 @@ class Driver:
         self.core = core
         self.passwords = Passwords(core.context)
         self._outputs: dict[ConnectionRecord, Output] = {}
+        #: The connections so far.
+        self._connections = 0
         #: Connections with output to write.
         self._ready: dict[ConnectionRecord, None] = {}
         self._alarm = trio.CancelScope()
@@ -95,6 +97,7 @@ class Driver:
 
     def connect(self, record: ConnectionRecord, output: Output) -> None:
         """Register the output of a connection."""
+        self._connections += 1
         self._outputs[record] = output
         self._ready[record] = None
 
@@ -251,6 +254,12 @@ class Driver:
             await event.wait()
         finally:
             del self._watches[event]
+
+    @property
+    def endpoints(self) -> int:
+        """The number of connections and links that have come or gone so far."""
+        context = self.core.context
+        return self._connections + context.links_made + context.freed.count
 
     @property
     def is_idle(self) -> bool:

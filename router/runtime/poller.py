@@ -45,12 +45,10 @@ ROUNDS: Final = 4
 """Times in a row that the system is asked for ready sockets before other tasks have their turn."""
 
 PAUSE: Final = 0.001
-"""Seconds that the poller itself waits for the next ready socket, if its last wait was no longer: a peer that answers
-each frame is served without a pass through all tasks, which costs more than the frame. The system counts milliseconds.
-"""
-
-ROUNDS_WITH_PAUSES: Final = 64
-"""The same as `ROUNDS`, for turns with such pauses. Their time has the same limit.
+"""Seconds that the poller itself waits for the next ready socket, if its last wait was no longer, and a connection or a
+link has come or gone since: peers that do that wait for each answer, and a pass through all tasks costs more than the
+answer. While there are only deliveries it does not wait: more of them share a turn after the pass. The system counts
+milliseconds.
 """
 
 HEAVY_PART: Final = 3
@@ -104,6 +102,8 @@ class Poller:
         #: peers.
         self._scope = trio.CancelScope(shield=True)
         self._polled: dict[int, Polled] = {}
+        #: The connections and links that had come or gone at the last look.
+        self._endpoints = 0
         #: The rounds so far. Those without a wait between them have consecutive numbers.
         self.rounds = 0
         #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
@@ -243,16 +243,19 @@ class Poller:
                     self.rounds += 1
                     is_brisk = may_pause and stopwatch() - slept_at < PAUSE
                 until = stopwatch() + BATCH_TIME
-                for _ in range(ROUNDS_WITH_PAUSES if is_brisk else ROUNDS):
+                rounds = 0
+                while rounds < ROUNDS:
+                    rounds += 1
                     ready = epoll.poll(0)
                     if not (ready or busy or left or ending or shares.have_work):
-                        if not (is_brisk and _is_nothing_due()):
+                        if not (is_brisk and self._pauses()):
                             break
                         ready = epoll.poll(PAUSE)
                         is_brisk = bool(ready)
                         if not ready:
                             break
                         self.rounds += 1
+                        rounds = 0
                     self.rounds += 1
                     if shares:
                         left = self._serve_shares(ready, until)
@@ -292,6 +295,11 @@ class Poller:
                         left = self._serve_heavy(now - began, until, busy)
                     if stopwatch() > until:
                         break
+
+    def _pauses(self) -> bool:
+        """Tell whether the next wait is short, and nothing else is due: see `PAUSE`."""
+        before, self._endpoints = self._endpoints, self._driver.endpoints
+        return self._endpoints != before and _is_nothing_due()
 
     @contextmanager
     def _closing_wake_up(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import trio.testing
 
 from amqpmesh.router.io.environment import IS_ALONE
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.poller import PAUSE, READABLE, ROUNDS, ROUNDS_WITH_PAUSES
+from amqpmesh.router.runtime.poller import PAUSE, READABLE, ROUNDS
 from tests.support.tasks.stopwatches import measure
 
 if TYPE_CHECKING:
@@ -65,22 +65,27 @@ class Script:
 class Quiet:
     """A driver that has no output."""
 
+    endpoints = 0
+
     def settle(self, within: float) -> bool:
         assert within > 0
         return False
 
 
 class Served:
-    """An object that counts how often it is served, and runs what a test sets."""
+    """An object that counts how often it is served. Each time a link comes, or only deliveries do."""
 
     is_heavy = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, links: int = 1) -> None:
         self.times = 0
+        self.links = links
+        self.driver = Quiet()
 
     def serve(self, until: float) -> bool:
         assert until > 0
         self.times += 1
+        self.driver.endpoints += self.links
         return False
 
 
@@ -88,8 +93,9 @@ async def waits_of(script: Script, monkeypatch: pytest.MonkeyPatch, served: Serv
     """Let a poller use a script to its end. Returns: the seconds of its waits."""
     monkeypatch.setattr(poller, "EPOLL", lambda: script)
     async with trio.open_nursery() as nursery:
-        polling = poller.Poller(cast("Driver", Quiet()), nursery.start_soon)
-        polling.add(SOCKET, served or Served(), READABLE)
+        served = served or Served()
+        polling = poller.Poller(cast("Driver", served.driver), nursery.start_soon)
+        polling.add(SOCKET, served, READABLE)
         with trio.fail_after(60):
             await script.is_done.wait()
         polling.end()
@@ -111,6 +117,11 @@ async def test_it_waits_itself_while_peers_answer_at_once(monkeypatch: pytest.Mo
     waits = await waits_of(Script(True, False, True, False, False, True), monkeypatch, served)
     assert waits == [0, 0, PAUSE, 0, PAUSE, 0]
     assert served.times == 3
+
+
+async def test_it_does_not_wait_itself_while_only_deliveries_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    assert await waits_of(Script(True, False, True, False), monkeypatch, Served(links=0)) == [0] * 4
 
 
 async def test_it_does_not_wait_itself_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +193,5 @@ async def test_other_tasks_have_a_turn_after_some_rounds(monkeypatch: pytest.Mon
             turns += "Poller" in task.name
 
     trio.lowlevel.add_instrument(Turns())
-    rounds = 3 * ROUNDS_WITH_PAUSES
-    await waits_of(Script(*[True] * rounds), monkeypatch)
+    await waits_of(Script(*[True] * 3 * ROUNDS), monkeypatch)
     assert 3 <= turns <= 3 + ROUNDS
