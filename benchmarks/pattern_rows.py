@@ -53,6 +53,30 @@ user_id = "match"
 """
 """A policy that has the user-ids of all messages checked."""
 
+_ALLOWED = """
+[[tenant]]
+name = "team"
+default = true
+limits = {{ {of_tenant} }}
+[[group]]
+tenant = "team"
+name = "all"
+send = ["#"]
+receive = ["#"]
+limits = {{ {of_user} }}
+"""
+_RATES = 'messages = "2_000_000/s", octets = "2 GiB/s"'  # more than anybody sends
+_LINK_RATES = _RATES.replace(" =", "_per_link =")
+
+LIMITED = _ALLOWED.format(of_tenant=_RATES, of_user="")
+"""A policy by which one tenant has a rate that nobody reaches."""
+
+ALL_LIMITED = _ALLOWED.format(
+    of_tenant=", ".join([_RATES, _LINK_RATES, _RATES.replace(" =", "_per_address =")]),
+    of_user=f"{_RATES}, {_LINK_RATES}",
+)
+"""A policy by which a tenant, its users, their links and its addresses have rates that nobody reaches."""
+
 CONTAINER = """
 [[connector]]
 name = "peer"
@@ -207,6 +231,8 @@ def _others() -> Iterator[Row]:
     )  # fmt: skip
     pair = "receive A address=pair"
     yield Row("one pair, user-id checked", f"send A address=pair user={USER}", pair, policy=CHECKED, is_ours=True)
+    for kept, policy in (("a tenant", LIMITED), ("tenant, user, link and address", ALL_LIMITED)):
+        yield Row(f"one pair, rates of {kept}", "send A address=pair", pair, policy=policy, is_ours=True)
     yield Row("ttl", "send A address=pair ttl=60000", pair)
     yield Row("ten priorities, mixed", "send A address=pair priorities=1", f"{pair} unordered=1")
     yield Row(
