@@ -128,6 +128,10 @@ class Exports:
     def __bool__(self) -> bool:
         return bool(self.exports or self.imports)
 
+    def are_as(self, others: Exports) -> bool:
+        """Tell whether these are the lines of others, in the same order and places."""
+        return self is others or (self.exports, self.imports) == (others.exports, others.imports)
+
     def imported(self, tenant: str, name: str) -> Import | None:
         """Return the import that a tenant's name falls under; None: it is a name of its own addresses, or empty."""
         table = self._imports.get(tenant)

@@ -17,6 +17,7 @@ the order of the characters does, so the result never depends on the order of th
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -76,6 +77,11 @@ class _Positions:
         self.all = (2 << len(row)) - 1
 
 
+@lru_cache(maxsize=16)  # several tables are asked for the same address, one after the other
+def _positions(address: str) -> _Positions:
+    return _Positions(address)
+
+
 class PatternTable(Generic[T]):
     """A value per pattern; `lookup` finds the value of the most specific pattern that an address falls under.
 
@@ -116,7 +122,7 @@ class PatternTable(Generic[T]):
         root = self._root
         if not (root.stars or root.hashes) and ("", _SEPARATOR.split(address, 1)[0]) not in root.literals:
             return None  # no pattern begins as the address does
-        where = _Positions(address)
+        where = _positions(address)
         end = where.all ^ where.all >> 1
         # The most specific node is popped first, so a node pushes its `#` first and its literals last.
         stack: list[tuple[_Node[T], int, bool]] = [(root, 1, False)]
@@ -124,21 +130,25 @@ class PatternTable(Generic[T]):
             node, positions, ends = stack.pop()
             if ends:
                 return node.here
-            for separator in sorted(node.hashes, reverse=True):
-                swallows = positions & where.after[separator]
-                # It can end at any position from the lowest one at which it can start.
-                beyond = where.all & -(swallows & -swallows) << 1 if swallows else 0
-                stack.append((node.hashes[separator], positions | beyond, False))
+            # Most nodes have children of one kind alone: what is empty costs no call.
+            if node.hashes:
+                for separator in sorted(node.hashes, reverse=True):
+                    swallows = positions & where.after[separator]
+                    # It can end at any position from the lowest one at which it can start.
+                    beyond = where.all & -(swallows & -swallows) << 1 if swallows else 0
+                    stack.append((node.hashes[separator], positions | beyond, False))
             if node.here is not None and positions & end:
                 stack.append((node, 0, True))
-            stack.extend(
-                (node.stars[separator], taken << 1, False)
-                for separator in sorted(node.stars, reverse=True)
-                if (taken := positions & where.after[separator])
-            )
-            stack.extend(
-                (node.literals[step], taken << 1, False)
-                for step in sorted(node.literals.keys() & where.of.keys(), reverse=True)
-                if (taken := positions & where.of[step])
-            )
+            if node.stars:
+                stack.extend(
+                    (node.stars[separator], taken << 1, False)
+                    for separator in sorted(node.stars, reverse=True)
+                    if (taken := positions & where.after[separator])
+                )
+            if node.literals:
+                stack.extend(
+                    (node.literals[step], taken << 1, False)
+                    for step in sorted(node.literals.keys() & where.of.keys(), reverse=True)
+                    if (taken := positions & where.of[step])
+                )
         return None

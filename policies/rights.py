@@ -58,6 +58,8 @@ class Rights:
         "limits",
         "of_policy",
         "policy",
+        "receive_lines",
+        "send_lines",
         "tenant",
         "user_ids",
     )
@@ -85,8 +87,11 @@ class Rights:
         self.limits = widest(each.limits for each in groups)
         #: The kinds of user-ids that its messages may have.
         self.user_ids = ALL
-        self._send = _table(_granted(groups, "send", values))
-        self._receive = _table(_granted(groups, "receive", values))
+        #: The patterns of addresses that it may send to, and receive from, apart from those of scopes, and their lines.
+        self.send_lines = _granted(groups, "send", values)
+        self.receive_lines = _granted(groups, "receive", values)
+        self._send = PatternTable(self.send_lines.items())
+        self._receive = PatternTable(self.receive_lines.items())
         self._may: dict[May, Grant] = {}
         self._manage: dict[Managed, Grant] = {}
         self._user_ids: dict[UserIds, Grant] = {}
@@ -105,6 +110,16 @@ class Rights:
     def tenant_key(self) -> str:
         """The key of its tenant."""
         return "" if self.tenant is None else self.tenant.key
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes of its token, which give rights beside those of groups."""
+        return () if self._scopes is None else self._scopes.texts
+
+    @property
+    def others(self) -> frozenset[May | Managed]:
+        """The rights that are no matter of an address of its tenant."""
+        return frozenset((*self._may, *self._manage))
 
     @property
     def contender(self) -> Tenant | None:
@@ -170,7 +185,3 @@ def _granted(groups: Iterable[Group], action: str, values: Mapping[str, tuple[st
             for pattern in expanded(line, values):
                 found.setdefault(pattern, Grant(group.name, f"{group.key}.{action}[{position}]", line))
     return found
-
-
-def _table(patterns: Mapping[str, Grant]) -> PatternTable[Grant]:
-    return PatternTable(patterns.items())

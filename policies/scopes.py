@@ -74,12 +74,12 @@ def _glob(text: str) -> NamePattern:
 class ScopeRights:
     """The rights that scopes give in one tenant."""
 
-    __slots__ = ("_read", "_write", "group")
+    __slots__ = ("_read", "_write", "group", "texts")
 
     def __init__(self, texts: Iterable[str], tenant: str) -> None:
         """Args: tenant: the key of the tenant."""
         name = tenant or OPERATOR
-        texts = tuple(texts)
+        self.texts = texts = tuple(texts)
         here = [each for each in _scopes(texts) if each.tenant.matches(name)]
         self._read = tuple(each for each in here if each.action is Action.READ)
         self._write = tuple(each for each in here if each.action is Action.WRITE)

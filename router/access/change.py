@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
-from amqpmesh.router.access.crossings import crossing
+from amqpmesh.router.access.judging import Comparison, reason_against
 from amqpmesh.router.access.rates import limit_rates
-from amqpmesh.router.access.rights import NOT_PERMITTED, check_user_ids, is_judged, lack, refuse_connection, why
-from amqpmesh.router.address_syntax import split
+from amqpmesh.router.access.rights import NOT_PERMITTED, check_user_ids, is_judged, refuse_connection
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.kernel import AnonymousRoutes
-from amqpmesh.router.model.foreign_links import name_of
-from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import DynamicNode
-from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from amqpmesh.policies.access import Peer
+    from amqpmesh.policies.lost_rights import LostRights
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.rights import Rights
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+LINKS_A_STEP: Final = 16
+"""Links that one step of a chore judges, unless one of them ends."""
 
 
 def put_in_force(context: Context, policy: Policy) -> None:
@@ -103,7 +102,11 @@ def check_login(context: Context, record: ConnectionRecord) -> bool:
 
 
 def _apply(context: Context, policy: Policy) -> Steps[None]:
-    """Judge all connections and links again. A step is a connection or a link."""
+    """Judge all connections again, and those links whose peers have lost a right; then see to the rates of links, so
+    that no right outlives its end for them.
+    """
+    comparison = Comparison(policy)
+    limited: dict[ConnectionRecord, Rights] = {}
     for record in list(context.connections):
         if context.policy is not policy:
             return
@@ -111,22 +114,35 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
             continue
         if not is_judged(context, record):
             if record.inside:  # no group permits its links or refuses them, and imports are for each peer of a tenant
-                yield from _apply_to_links(context, record, None)
+                yield from _judge(context, record, None, None)
             continue
         if record.token is not None and record.token.is_awaited:
             continue
         admitted = policy.admit(record.peer)
         if admitted is None or admitted.peer.tenant != record.peer.tenant:
             refuse_connection(context, record, "its tenant has changed")
-        else:  # a peer that has asked for something since then has its new rights, but its links were not judged
-            record.rights = admitted.rights
-            caps.renew(context, record, admitted.rights)
-            yield from _apply_to_links(context, record, admitted.rights)
+            yield
+            continue
+        # A peer that has asked for something since then has its new rights, but its links were not judged.
+        rights, before = admitted.rights, record.judged
+        record.rights, record.judged = rights, None
+        caps.renew(context, record, rights)
+        yield from _judge(context, record, rights, comparison.lost(before, rights))
+        if before is None or before.user_ids != rights.user_ids:
+            yield from _check_user_ids(record, rights)
+        if record.rights is rights:
+            if comparison.are_rates_equal(before, rights):
+                record.judged = rights
+            else:
+                limited[record] = rights
         yield
+    for record, rights in limited.items():
+        yield from _limit(context, record, rights)
 
 
 def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> None:
     """Judge the links of one connection by other rights, which are in force for new links already."""
+    record.judged = None
     for link in record.incoming:
         table = link.endpoint.flow_state.fast_route
         if isinstance(table, AnonymousRoutes):
@@ -135,71 +151,57 @@ def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> N
         context.chores.put_off(_apply_to_links(context, record, rights))
 
 
-def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights | None) -> Steps[None]:
+def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
+    yield from _judge(context, record, rights, Comparison(rights.policy).lost(None, rights))
+    yield from _check_user_ids(record, rights)
+    yield from _limit(context, record, rights)
+
+
+def _judge(context: Context, record: ConnectionRecord, rights: Rights | None, lost: LostRights | None) -> Steps[None]:
+    """End the links of a connection that its peer may not have any more. Args: as of `reason_against`."""
+    if lost is not None and not lost:
+        return
     links: list[IncomingLink | OutgoingLink] = [*record.incoming, *record.outgoing]
-    for link in links:
+    for number, link in enumerate(links, 1):
         if record.rights is not rights or record.lost:
             return
-        reason = None if link.endpoint.flow_state.ended else _reason(context, link, rights)
-        if reason is not None:
-            context.count_denied(record.peer.tenant)
-            context.log.info(
-                "right withdrawn",
-                connection=record.number,
-                peer=record.host,
-                link=link.endpoint.name,
-                reason=f"{reason} any more",
-            )
-            if context.audit is not None:
-                context.audit.of("right withdrawn", record, link=link.endpoint.name, reason=f"{reason} any more")
-            error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
-            fail_link(context, link, error)
-        elif isinstance(link, IncomingLink) and not link.endpoint.flow_state.ended:
-            limit_rates(context, link, rights)
+        if not link.endpoint.flow_state.ended:
+            reason = reason_against(context, link, rights, lost)
+            if reason is not None:
+                _withdraw(context, record, link, f"{reason} any more")
+                yield
+        if number % LINKS_A_STEP == 0:
+            yield
+
+
+def _withdraw(context: Context, record: ConnectionRecord, link: IncomingLink | OutgoingLink, reason: str) -> None:
+    context.count_denied(record.peer.tenant)
+    context.log.info(
+        "right withdrawn", connection=record.number, peer=record.host, link=link.endpoint.name, reason=reason
+    )
+    if context.audit is not None:
+        context.audit.of("right withdrawn", record, link=link.endpoint.name, reason=reason)
+    error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=NOT_PERMITTED)
+    fail_link(context, link, error)
+
+
+def _check_user_ids(record: ConnectionRecord, rights: Rights) -> Steps[None]:
+    for number, link in enumerate(list(record.incoming), 1):
+        if record.rights is not rights or record.lost:
+            return
+        if not link.endpoint.flow_state.ended:
             check_user_ids(link, rights)
-        yield
+        if number % LINKS_A_STEP == 0:
+            yield
 
 
-def _reason(context: Context, link: IncomingLink | OutgoingLink, rights: Rights | None) -> str | None:
-    """Return the reason why a link ends, for the log; None: its peer may have it. Args: rights: as of `_lack`."""
-    lacking = None if rights is None else _lack(context, link, rights)
-    return _foreign(context, link) if lacking is None else why(lacking)
-
-
-def _foreign(context: Context, link: IncomingLink | OutgoingLink) -> str | None:
-    """Return the reason why a link's node is not, or not any more, the one that its peer's name stands for.
-
-    The link of a peer to its own tenant's node ends, too, if the tenant imports the name now.
-    """
-    policy, node, foreign, tenant = context.policy, link.node, link.foreign, link.connection.peer.tenant
-    if policy is None or node is None or not (foreign is not None or policy.exports):
-        return None
-    if isinstance(node, DynamicNode):
-        may = foreign is None or policy.exports.replies(tenant, node.tenant) is not None
-        return None if may else "no export permits replies"
-    name, container = split(name_of(link) or "")
-    try:
-        found = crossing(context, tenant, name, container, sends=isinstance(link, IncomingLink))
-    except RefusedError as refusal:
-        return refusal.reason
-    before = None if foreign is None else foreign.crossing
-    if before is None or found is None:
-        return None if before is found else f"{name} does not stand for the same address"
-    # An alias of the exporter's router may lead within one pattern, and out of the other.
-    is_same = found[:2] == before[:2] and found.exported.offers(split(node.name)[0])
-    return None if is_same else f"{name} does not stand for the same address"
-
-
-def _lack(context: Context, link: IncomingLink | OutgoingLink, rights: Rights) -> str | None:
-    """Return the right that a link needs and its peer does not have, for the log; None: there is none."""
-    if isinstance(link, OutgoingLink) and link.copy and rights.may(May.COPY) is None:
-        return May.COPY
-    if isinstance(link.node, DynamicNode):
-        is_made = link.node.maker is link.connection
-        return May.DYNAMIC if is_made and rights.may(May.DYNAMIC) is None else None
-    if link.node is not None:
-        name, container = split(name_of(link) or "")
-    else:  # each message of the link has an address of its own, but for a link that gives it by its target
-        assert isinstance(link, IncomingLink), "an outgoing link has a node"
-        name, container = ("", link.container) if link.to is None else split(link.to)
-    return lack(context, rights, name, container, sends=isinstance(link, IncomingLink))
+def _limit(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
+    """Give the links of a connection the rates of other rights: then all its links are as these rights say."""
+    for link in list(record.incoming):
+        if record.rights is not rights or record.lost:
+            return
+        if not link.endpoint.flow_state.ended:
+            limit_rates(context, link, rights)
+            yield
+    if record.rights is rights:
+        record.judged = rights

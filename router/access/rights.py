@@ -78,6 +78,8 @@ def admit(context: Context, record: ConnectionRecord) -> bool:
     if full is not None:
         context.limited += 1
         _close(context, record, full.reason, caps.error_of(full), full)
+    else:
+        record.judged = record.rights
     return full is None
 
 
@@ -198,6 +200,7 @@ def _rights(context: Context, record: ConnectionRecord) -> Rights | None:
         if admitted is None or admitted.peer.tenant != record.peer.tenant:
             raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED, reason="its tenant has changed")
         rights = record.rights = admitted.rights
+        record.judged = None  # its links are judged later, or were judged by others
     return rights
 
 

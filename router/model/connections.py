@@ -74,6 +74,7 @@ class ConnectionRecord:
         "incoming",
         "inside",
         "is_handed_over",
+        "judged",
         "limits",
         "listener",
         "login",
@@ -145,6 +146,8 @@ class ConnectionRecord:
         self.peer = _before_open(host, **self.origin)
         #: What the policy lets the peer do; None: the policy does not rule the connection.
         self.rights: Rights | None = None
+        #: The rights by which all its links were judged; None: these differ, or it is not known.
+        self.judged: Rights | None = None
         #: The token of the peer; None: it has shown none, and need not.
         self.token: PeerToken | None = None
         #: Its part in what its tenant, user and host have; None: the policy does not rule the connection.
