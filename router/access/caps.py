@@ -116,13 +116,11 @@ def _renew_tenants(context: Context, policy: Policy) -> Steps[None]:
         if tenant.limits is not UNLIMITED:
             context.usages.of(Owner(tenant.key))  # addresses have octets of it, also without a client of its own
             yield
-    limits = {each.key: each.limits for each in policy.tenants}
     has_parts = False
     for usage in context.usages:
-        of_tenant = limits.get(usage.owner.tenant)
-        if usage.owner.user is None and of_tenant is not None:
+        if usage.owner.user is None and policy.has_tenant(usage.owner.tenant):
             had_part = usage.budget is not None
-            context.usages.limit(usage, of_tenant)
+            context.usages.limit(usage, policy.limits_of(usage.owner.tenant))
             has_parts = has_parts or (usage.budget is not None and not had_part)
             yield
             if context.policy is not policy:

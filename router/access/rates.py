@@ -66,10 +66,11 @@ def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None)
     if meter is None:
         if not rates:
             return
-        meter = sink.meter = flow_state.meter = RateMeter(flow_state, context.rates.of(incoming.connection.peer.tenant))
-    line = meter.line
-    assert isinstance(line, RateLine)
-    line.limit(meter, rates, sink.granted, context.now)
+        record = incoming.connection
+        line = context.rates.of(record.peer.tenant, record.principal)
+        meter = sink.meter = flow_state.meter = RateMeter(flow_state, line)
+    assert isinstance(meter.line, RateLine)
+    meter.line.limit(meter, rates, sink.granted, context.now)
     if not rates:
         sink.meter = flow_state.meter = None
     _resume(context, incoming)

@@ -1,16 +1,18 @@
 """The lines of links that wait for a rate, and their turns: each gets an equal part of what a bucket has meanwhile.
 
 A link waits if a bucket of its meter has not enough for one delivery, or if others wait for the same bucket. It gets no
-credit while it waits. All links of a tenant stand in one line, and no bucket limits links of two tenants. From time to
-time a line is looked at from its beginning: a link whose buckets all have something has its turn. One timer serves all
-lines, while links wait.
+credit while it waits. All links of a user stand in one line: what a bucket of its tenant has is divided among the lines
+that wait for it, and then among the links of each. From time to time a line is looked at from its beginning: a link
+whose buckets all have something has its turn. One timer serves all lines, while links wait.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from amqpmesh.router.kernel import TokenBucket
 
@@ -28,10 +30,13 @@ EACH: Final = 20e-6
 part of the time, and a long line does not make a short one wait."""
 
 AT_ONCE: Final = 500
-"""Links that are looked at in one turn."""
+"""Links that are looked at in one turn, and lines."""
 
 PAUSE: Final = 0.001
 """Seconds after which a look goes on that was too long for one turn: others are served meanwhile."""
+
+SEARCH: Final = 2e-6
+"""Seconds for each line in which links wait, from one turn to the next at least: each turn searches them all."""
 
 HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""
@@ -90,9 +95,11 @@ class RateLines:
         #: The buckets of names, and those of them that limit no link: at most `NAMES`.
         self._by_name: set[TokenBucket] = set()
         self._unused_names: dict[TokenBucket, None] = {}
-        #: By the tenants that have had a rate; and those in which links wait.
-        self._lines: dict[str, RateLine] = {}
+        #: By tenants and users, while links of theirs have rates; and those in which links wait.
+        self._lines: WeakValueDictionary[tuple[str, str], RateLine] = WeakValueDictionary()
         self._active: dict[RateLine, None] = {}
+        #: The lines that wait for a bucket: how many they are.
+        self._waiting: Counter[TokenBucket] = Counter()
         self._due: float | None = None
         #: Buckets that links wait for, and all tokens of which other links hold.
         self._used_up: dict[TokenBucket, None] = {}
@@ -106,11 +113,11 @@ class RateLines:
         """Return all buckets."""
         return self._buckets.values()
 
-    def of(self, tenant: str) -> RateLine:
-        """Return the line of a tenant. Args: tenant: its key."""
-        line = self._lines.get(tenant)
+    def of(self, tenant: str, user: str) -> RateLine:
+        """Return the line of a user. Args: tenant: the key of its tenant."""
+        line = self._lines.get((tenant, user))
         if line is None:
-            line = self._lines[tenant] = RateLine(self)
+            line = self._lines[tenant, user] = RateLine(self, self._waiting)
         return line
 
     def turns(self, now: float) -> list[RateMeter]:
@@ -118,15 +125,17 @@ class RateLines:
         if self._due is None or now < self._due:
             return []
         self._due = None
-        due = [line for line in self._active if line.due <= now]
+        due = list(islice((line for line in self._active if line.due <= now), AT_ONCE))
         called: list[RateMeter] = []
+        tokens: dict[TokenBucket, float] = {}
         for line in due:
-            called += line.look(max(1, AT_ONCE // len(due)), now, self._used_up)
+            called += line.look(AT_ONCE // len(due), now, tokens, self._used_up)
             del self._active[line]
             if line:
                 self._active[line] = None  # another one comes first the next time
         if self._active:
-            self._set(min(line.due for line in self._active))
+            soonest = now + SEARCH * len(self._active)
+            self._set(max(soonest, min(line.due for line in self._active)))
         return called
 
     def holders(self) -> list[RateMeter]:
@@ -228,10 +237,14 @@ class RateLines:
 
 
 class RateLine:
-    """The links of one tenant that wait for a rate."""
+    """The links of one user that wait for a rate."""
 
-    def __init__(self, lines: RateLines) -> None:
+    def __init__(self, lines: RateLines, all_waiting: Counter[TokenBucket]) -> None:
+        """Args: all_waiting: how many lines wait for a bucket."""
         self._lines = lines
+        self._all_waiting = all_waiting
+        #: How many links of the line wait for a bucket.
+        self._wanted: Counter[TokenBucket] = Counter()
         #: The buckets that each link waits for, in the order of the line.
         self._waiting: dict[RateMeter, list[TokenBucket]] = {}
         #: Links that this look at the line has not come to; and those that had their turn in it.
@@ -264,7 +277,7 @@ class RateLine:
             meter.quota = -1
             self._waiting[meter] = short
             for each in short:
-                each.waiting += 1
+                self._want(each)
             self._expect(meter, short, now)
             if not self._left:
                 self.due = min(self.due, max(now + self._interval, self._soonest))
@@ -276,11 +289,23 @@ class RateLine:
         meter.waits = False
         for each in short or ():
             each.waiting -= 1
+            _decrease(self._wanted, each)
+            if each not in self._wanted:
+                _decrease(self._all_waiting, each)
 
-    def look(self, most: int, now: float, used_up: dict[TokenBucket, None]) -> list[RateMeter]:
+    def _want(self, bucket: TokenBucket) -> None:
+        bucket.waiting += 1
+        if bucket not in self._wanted:
+            self._all_waiting[bucket] += 1
+        self._wanted[bucket] += 1
+
+    def look(
+        self, most: int, now: float, tokens: dict[TokenBucket, float], used_up: dict[TokenBucket, None]
+    ) -> list[RateMeter]:
         """Go on with a look at the line, or begin one. Returns: the links whose turn it is.
 
-        Args: most: links to look at now. used_up: buckets are added that links wait for, and others hold.
+        Args: most: links to look at now. tokens: what is left of buckets in this turn. used_up: buckets are added that
+            links wait for, and others hold.
         """
         for meter in self._called:
             meter.quota = -1
@@ -288,11 +313,10 @@ class RateLine:
         if not self._left:
             self._left.extend(self._waiting)
             self._soonest = inf
-        #: What is left of each bucket in this turn.
-        tokens: dict[TokenBucket, float] = {}
+        shares: dict[TokenBucket, float] = {}  # of this line, unless there is less than one for each
         for _ in range(min(most, len(self._left))):
             meter = self._left.popleft()
-            if meter.waits and self._call(meter, tokens, now, used_up):
+            if meter.waits and self._call(meter, tokens, shares, now, used_up):
                 self._called.append(meter)
         self.due = now + PAUSE if self._left else max(now + self._interval, self._soonest)
         return self._called
@@ -302,7 +326,12 @@ class RateLine:
         return max(INTERVAL, self._lines.each * len(self._waiting))
 
     def _call(
-        self, meter: RateMeter, tokens: dict[TokenBucket, float], now: float, used_up: dict[TokenBucket, None]
+        self,
+        meter: RateMeter,
+        tokens: dict[TokenBucket, float],
+        shares: dict[TokenBucket, float],
+        now: float,
+        used_up: dict[TokenBucket, None],
     ) -> bool:
         """Give a link its turn, if all its buckets have something. Returns: whether they have."""
         short = self._waiting[meter]
@@ -313,10 +342,11 @@ class RateLine:
                 tokens[bucket] = bucket.tokens
             if bucket.waiting and bucket not in short:
                 short.append(bucket)
-                bucket.waiting += 1
+                self._want(bucket)
             most = meter.most(bucket, tokens[bucket])
             if bucket in short and most > 1:
-                most = max(1, most // bucket.waiting)
+                share = shares.setdefault(bucket, tokens[bucket] / self._all_waiting[bucket])
+                most = max(1, min(most, meter.most(bucket, share)) // self._wanted[bucket])
             quota = most if quota is None else min(quota, most)
         if quota == 0:
             used_up.update((bucket, None) for bucket in short if bucket.burst - bucket.held < 1)
@@ -325,7 +355,10 @@ class RateLine:
         self.leave(meter)
         meter.quota = quota or 1
         for bucket in meter.buckets:
-            tokens[bucket] -= meter.quota * (meter.size if bucket.of_octets else 1)
+            spent = meter.quota * (meter.size if bucket.of_octets else 1)
+            tokens[bucket] -= spent
+            if bucket in shares:
+                shares[bucket] -= spent
         return True
 
     def _expect(self, meter: RateMeter, short: list[TokenBucket], now: float) -> None:
@@ -335,3 +368,9 @@ class RateLine:
             unit = min(meter.size, bucket.burst - bucket.held) if bucket.of_octets else 1.0
             need = max(need, (unit - bucket.tokens) / bucket.rate)
         self._soonest = min(self._soonest, now + need)
+
+
+def _decrease(counts: Counter[TokenBucket], bucket: TokenBucket) -> None:
+    counts[bucket] -= 1
+    if not counts[bucket]:
+        del counts[bucket]

@@ -107,9 +107,9 @@ class Lines:
         self.rates = RateLines(self.due.append)
         self._link = Router(bound).incoming
 
-    def add(self, tenant: str, number: int, rate: float, burst: float) -> list[RateMeter]:
-        """Have links of a tenant wait that share a rate, all tokens of which have been spent."""
-        line, shared = self.rates.of(tenant), Rate(tenant, rate, burst, False)
+    def add(self, tenant: str, number: int, rate: float, burst: float, user: str = "ann") -> list[RateMeter]:
+        """Have links of a user wait that share a rate of their tenant, all tokens of which have been spent."""
+        line, shared = self.rates.of(tenant, user), Rate(tenant, rate, burst, False)
         meters = [RateMeter(self._link, line) for _ in range(number)]
         for meter in meters:
             line.limit(meter, [shared], 0, self.now)
@@ -156,14 +156,54 @@ def test_a_long_line_of_one_tenant_does_not_make_another_wait() -> None:
         if short in lines.turn():
             times += 1
             short.buckets[0].tokens -= short.quota
-            lines.rates.of("short").join(short, 1, lines.now)
+            lines.rates.of("short", "ann").join(short, 1, lines.now)
     assert times * 0.03 > 5.0
+
+
+def test_a_long_line_of_one_user_does_not_make_another_of_its_tenant_wait() -> None:
+    lines = Lines()
+    lines.add("t", 10 * AT_ONCE, 1000.0, 1000.0)
+    (short,) = lines.add("t", 1, 1000.0, 1000.0, user="bob")
+    (bucket,) = short.buckets
+    began, times = lines.now, 0
+    while lines.now < began + 5.0:
+        called = lines.turn()
+        bucket.fill(lines.now)
+        assert sum(each.quota for each in called) <= bucket.tokens + 1e-6, "one turn gives no token twice"
+        for meter in called:
+            times += meter is short
+            bucket.tokens -= meter.quota
+        for meter in called:
+            meter.line.join(meter, 1, lines.now)  # type: ignore[attr-defined]  # a line
+    assert times * 0.05 > 5.0
+
+
+def test_what_a_bucket_has_is_divided_among_users_and_then_among_their_links() -> None:
+    lines = Lines()
+    many = lines.add("t", 9, 1000.0, 1000.0)
+    (one,) = lines.add("t", 1, 1000.0, 1000.0, user="bob")
+    one.buckets[0].tokens = 900.0
+    called = lines.turn()
+    assert set(called) == {*many, one}
+    of_many = sum(each.quota for each in many)
+    assert one.quota == pytest.approx(of_many, rel=0.05)
+
+
+def test_thousands_of_lines_are_looked_at_in_turns() -> None:
+    lines = Lines()
+    made = [lines.add("t", 1, 1e6, 1e6, user=f"user-{number}") for number in range(2 * AT_ONCE + 1)]
+    made[0][0].buckets[0].tokens = 1e5
+    lines.now += 1.0
+    counts: list[int] = []
+    while sum(counts) < len(made):
+        counts.append(len(lines.turn()))
+    assert counts == [AT_ONCE, AT_ONCE, 1]
 
 
 def test_a_link_that_comes_again_and_again_does_not_make_a_long_line_be_looked_at_more_often() -> None:
     lines = Lines()
     *_, last = lines.add("t", 2 * AT_ONCE, 1000.0, 1000.0)
-    line = lines.rates.of("t")
+    line = lines.rates.of("t", "ann")
     line.leave(last)
     while line.due < lines.now + 2 * PAUSE:
         lines.turn()
