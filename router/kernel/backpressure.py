@@ -144,7 +144,10 @@ def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRou
     for link in route.bulk if octets and route.order == _FIRST else route.links:
         is_full = _is_full(link)
         if _is_free(link) and (is_full or not _fits(link, octets)):
-            _wait_for_output(router, wire, link.session.wire, is_full)
+            sink = link.session.wire
+            _wait_in_line(router, wire, route, sink)
+            if wire.waits_for is None:
+                _wait_for_output(router, wire, sink, is_full)
             break
 
 

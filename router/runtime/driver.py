@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -10,7 +11,7 @@ from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.streams import BATCH_TIME
-from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, FastRoute, KernelConnection, may_go_on
+from amqpmesh.router.kernel import IMPATIENCE, LONGEST, PATIENCE, FastRoute, KernelConnection, may_go_on
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.passwords import Passwords
@@ -74,9 +75,9 @@ class Driver:
         #: Set while there is work to do in slices.
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
-        #: The readers that wait for each output, and since when; and whether a check for overdue ones is scheduled.
+        #: The readers that wait for each output, and since when; and the time of the next check for overdue ones.
         self._paused: dict[KernelConnection, tuple[float, list[tuple[PausedReader, FastRoute | None]]]] = {}
-        self._is_scheduled = False
+        self._check_at = math.inf
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
         #: The seconds that one slice of input may take, and its least octets; see `Transport`.
@@ -124,7 +125,8 @@ class Driver:
     def wait(self, reader: PausedReader, sink: KernelConnection, route: FastRoute | None = None) -> None:
         """Pause a reader until more can be written to a connection, for `PATIENCE` seconds at most.
 
-        Args: route: it waits until this route can take a delivery. The time begins again when others go on by it.
+        Args: route: it waits until this route can take a delivery, and so do all others on its connection. It waits for
+            `LONGEST` at most, which begins again when others go on by the route.
         """
         _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
         readers.append((reader, route))
@@ -133,19 +135,22 @@ class Driver:
     def _resume_overdue(self) -> None:
         """Resume readers that have waited too long for a slow output."""
         now = trio.current_time()
-        for sink, (since, _) in tuple(self._paused.items()):
-            if since + PATIENCE <= now:
+        for sink, (since, readers) in tuple(self._paused.items()):
+            if since + _patience(readers) <= now:
                 sink.slow_until = now + IMPATIENCE
                 self._resume_readers(sink)
-        self._is_scheduled = False
+        self._check_at = math.inf
         self._schedule_overdue()
 
     def _schedule_overdue(self) -> None:
-        if self._paused and not self._is_scheduled:
-            self._is_scheduled = True
-            self.core.context.schedule(
-                min(since for since, _ in self._paused.values()) + PATIENCE, self._resume_overdue
-            )
+        at = min((since + _patience(readers) for since, readers in self._paused.values()), default=math.inf)
+        if at < self._check_at:
+            self._check_at = at
+            self.core.context.schedule(at, partial(self._check_overdue, at))
+
+    def _check_overdue(self, at: float) -> None:
+        if at == self._check_at:  # else another check was scheduled instead, or has done this one's work
+            self._resume_overdue()
 
     def _resume_readers(self, sink: KernelConnection, *, at_once: bool = True) -> None:
         """Resume the readers that wait for a connection. Args: at_once: those of routes that are not ready, too."""
@@ -276,3 +281,8 @@ class Driver:
 
     def _timer_changed(self) -> None:
         self._alarm_is_stale = True
+
+
+def _patience(readers: list[tuple[PausedReader, FastRoute | None]]) -> float:
+    """Return for how many seconds readers of the same output wait at most."""
+    return PATIENCE if any(route is None for _, route in readers) else LONGEST

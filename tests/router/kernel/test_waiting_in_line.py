@@ -75,6 +75,22 @@ def test_one_of_an_anonymous_sender_waits_for_credit_and_one_of_a_sender_with_an
     assert is_relayed(router)
 
 
+def test_a_large_one_waits_for_room_in_the_receivers_output_longer_than_others_wait_for_an_output() -> None:
+    router = one_way_router()
+    frame = transfer(NEXT, b"large", BODY, more=True)
+    router.sink.out += bytes(router.sink.backlog)
+    router.sink.sending = 1
+    assert relay_frames(router.source, frame, 0, len(frame)) == 0
+    assert (router.source.waits_for, router.source.waits_on) == (router.sink, router.fast_route)
+    router.flow.now += 2 * PATIENCE
+    assert relay_frames(router.source, frame, 0, len(frame)) == 0
+    assert router.source.waits_for is router.sink
+    router.sink.out.clear()
+    router.sink.sending = 0
+    router.source.waits_for = None
+    assert relay_frames(router.source, frame, 0, len(frame)) == len(frame)
+
+
 def test_it_waits_behind_deliveries_that_wait_in_the_router() -> None:
     router = one_way_router()
     router.fast_route.generation = 0

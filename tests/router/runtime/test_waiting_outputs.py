@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Transfer
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel import IMPATIENCE, ONE_WAY, PATIENCE, FastRoute, KernelConnection
+from amqpmesh.router.kernel import IMPATIENCE, LONGEST, ONE_WAY, PATIENCE, FastRoute, KernelConnection
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.driver import Driver, PausedReader
@@ -77,6 +77,27 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
     await trio.sleep(PATIENCE)
     assert (first.times, second.times) == (1, 1)
     assert not driver.has_paused_readers
+    nursery.cancel_scope.cancel()
+
+
+async def test_readers_that_wait_for_a_route_wait_longer_than_others(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    core = Core(RouterConfig(), trio.current_time())
+    driver = Driver(core)
+    nursery.start_soon(driver.run_timers)
+    sink, other = connected(core, driver), connected(core, driver)
+    patient, waiting, route = Waiting(), Waiting(), FastRoute()
+    route.queue = sink.engine.flow_state
+    driver.wait(patient, sink.engine.flow_state, route)
+    driver.wait(waiting, other.engine.flow_state)
+    await trio.sleep(1.1 * PATIENCE)
+    assert (patient.times, waiting.times) == (0, 1)
+    await trio.sleep(LONGEST - 0.2 * PATIENCE - PATIENCE)
+    assert patient.times == 0
+    await trio.sleep(0.2 * PATIENCE)
+    assert patient.times == 1
+    assert sink.engine.flow_state.slow_until > trio.current_time()
     nursery.cancel_scope.cancel()
 
 
@@ -177,7 +198,7 @@ async def test_unread_octets_come_whole_and_in_order(
         more = True
         if ends == "late":
             came = sum(each.deliveries for each in router.statistics().links)
-            mock_clock.jump(1.5 * PATIENCE)
+            mock_clock.jump(1.5 * LONGEST)
             for _ in range(1000):
                 await trio.lowlevel.checkpoint()
             more = sum(each.deliveries for each in router.statistics().links) > came
