@@ -405,8 +405,8 @@ class UsageTable:
             usage.budget = Budget(octets, whole)
 
     def unsettled_of(self, usage: Usage) -> int | None:
-        """Return the deliveries that receivers may have unsettled at this worker; None: there is no limit."""
-        unsettled = usage.allowance.unsettled
+        """Return the deliveries that receivers may have unsettled at this worker; None: no limit, as of a host."""
+        unsettled = usage.allowance.unsettled if usage.owner.host is None else None
         return None if unsettled is None else max(1, unsettled // self._workers)
 
     def part_of(self, usage: Usage, freed: int = 0) -> int:

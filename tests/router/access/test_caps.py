@@ -410,6 +410,19 @@ def test_a_receiver_for_which_nothing_is_left_is_refused() -> None:
     world.leave()
 
 
+def test_a_tenants_limit_is_shown_as_its_own_and_not_as_one_of_each_host() -> None:
+    world = network("unsettled = 40, receivers = 4, waiting = 1000, connections_per_host = 3")
+    client = world.client(user="u", hostname="a")
+    client.receiver("q")
+    rows = {(each.limit, each.host): each.used for each in snapshot(world.core).limits}
+    assert rows == {
+        ("receivers", None): 1,
+        ("unsettled", None): 10,
+        ("waiting", None): 0,
+        ("connections_per_host", "127.0.0.1"): 1,
+    }
+
+
 def stopped(world: Network, address: str, **peer: str) -> Client:
     """Attach a receiver that gives much credit, and reads nothing any more."""
     client = world.client(max_frame_size=32 * 2**10, **peer)  # type: ignore[arg-type]  # the names are those of peers
