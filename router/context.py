@@ -61,7 +61,7 @@ class Errand:
 
 
 class Foreseen(NamedTuple):
-    """The node of a message that the kernel has asked about, and that the router is about to decide about."""
+    """The node of a message that the kernel has asked about, and that the router may decide about next."""
 
     incoming: IncomingLink
     to: str
@@ -142,7 +142,7 @@ class Context:
         #: for a copy that the router sends itself. Raises: RefusedError (the first only).
         self.resolve: Callable[[IncomingLink, str], tuple[Node | None, str]] = _unset
         self.resolve_copy: Callable[[str, str], tuple[Node | None, str]] = _unset
-        #: The node of the message that the kernel has last asked about; None once the batch ends, or it is used.
+        #: The node of the message that the kernel has last asked about; None after the next event.
         self.foreseen: Foreseen | None = None
         #: The users of a listener now; None: it has none.
         self.users_of: Callable[[ListenerConfig], Users | None] = lambda _: None

@@ -265,6 +265,7 @@ class Core:
         unfinished = record.unfinished
         if unfinished is None:
             if engine.relay(data, now):
+                context.foreseen = None
                 if kernel.needs_update or context.touched:
                     finish_batch(context)
                 return True
@@ -282,6 +283,7 @@ class Core:
                 receive_before(context, event)
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             self._handle(record, event)
+            context.foreseen = None  # it was for this event: what follows may be judged otherwise
             if context.legs_seen:
                 flow_state.work -= context.legs_seen
                 if isinstance(event, events.DispositionReceived) and event.deliveries:

@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -471,6 +472,24 @@ def test_addresses_of_an_anonymous_sender_are_judged_by_the_new_token() -> None:
     outcome = client.send(anonymous, message(to="x1")).outcome
     assert isinstance(outcome, Rejected)
     assert not target.take()
+
+
+def test_a_message_behind_a_new_token_is_judged_by_it_though_one_to_its_address_came_just_before() -> None:
+    world = TokenNetwork(POLICY)
+    client = world.client_with(team="billing", scope="write:billing/x*")
+    target = world.client_with(team="billing", scope="read:billing/x*")
+    for each in ("x1", "x2"):
+        target.receiver(each)
+    anonymous, putting = client.sender(None), Putting(client)
+    client.send(anonymous, message(to="x1"))
+    sent = []
+    with patch.object(world, "run"):  # the router gets all of it at once
+        sent.append(client.send(anonymous, message(to="x2")))
+        client.send(putting.requests, request(bearer(world.wall(), team="billing", scope="write:billing/y")))
+        sent.append(client.send(anonymous, message(to="x2")))
+    world.run()
+    assert len(target.take()) == 2, "that to x1, and the one before the token"
+    assert isinstance(sent[1].outcome, Rejected)
 
 
 def test_the_tenant_and_the_user_of_a_connection_stay() -> None:
