@@ -39,14 +39,18 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.listener import ListenerConfig
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel import Pool
+    from amqpmesh.router.kernel import Budget, Pool
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.refusal import RefusedError
+    from amqpmesh.router.model.usage import Usage
     from amqpmesh.router.telemetry.recording import Recording
     from amqpmesh.router.tokens.judge import Tokens
     from amqpmesh.topology.vouching import Vouching
 
 Link: TypeAlias = IncomingLink | OutgoingLink
+
+PORTIONS_TIME: Final = 0.1
+"""Seconds between two looks at the portions of limits that a worker has: what it does not need others may take."""
 
 _DETACHED: Final = LinkEndpointState.DETACHED
 
@@ -95,10 +99,16 @@ class Context:
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
         self.kernel = KernelRouter()
         self.kernel.on_timer = self._set_pool_timer
-        self.memory = Memory(config.memory)
+        workers = 1 if config.worker is None else config.worker.count
+        shared: dict[Budget, Usage] = {}
+        self.memory = Memory(config.memory, workers, shared)
+        self.memory.on_portion = self._note_portion
         self.budget = self.memory.budget
         #: The counts of what tenants, users and hosts have, for connections that the policy rules.
-        self.usages = UsageTable(self.budget, 1 if config.worker is None else config.worker.count)
+        self.usages = UsageTable(self.budget, workers, shared)
+        #: Counts of which this worker has portions of octets. They are looked at while there are some.
+        self.portions: dict[Usage, None] = {}
+        self._portions_look: Errand | None = None
         self.nodes = NodeTable(config.address_table(), self.usages.memory_of)
         #: The routes to other routers; of a router in a mesh, `MeshRoutes`.
         self.routes = LocalRoutes()
@@ -154,6 +164,7 @@ class Context:
         self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
         #: Have the links granted credit that have waited for a rate.
         self.give_turns: Callable[[], None] = lambda: None
+        self.look_at_portions: Callable[[], None] = lambda: None
         #: Handle an event again that could not be handled when it came.
         self.handle: Callable[[ConnectionRecord, Event], None] = _unset
 
@@ -210,6 +221,17 @@ class Context:
     def cancel(self, errand: Errand) -> None:
         """Drop an action that was scheduled; do nothing if it is done."""
         self.timers.cancel(errand)
+
+    def _note_portion(self, usage: Usage) -> None:
+        if not self.portions:
+            self.wake_portions()
+        self.portions[usage] = None
+
+    def wake_portions(self) -> None:
+        """Have the portions of this worker looked at soon."""
+        if self._portions_look is not None:
+            self.cancel(self._portions_look)
+        self._portions_look = self.schedule(self.now + PORTIONS_TIME, self.look_at_portions)
 
     def _wake_rates(self, at: float) -> None:
         if self._turns is not None:

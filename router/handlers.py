@@ -29,6 +29,7 @@ from amqpmesh.router.delivery.link_loss import (
     fail_links,
     suspend,
 )
+from amqpmesh.router.delivery.memory_pressure import look_at_portions
 from amqpmesh.router.delivery.settlement import disposition_received, resumed
 from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, remember, size_of_open
 from amqpmesh.router.mesh.neighbour import Neighbour
@@ -56,6 +57,7 @@ class Handlers:
     def __init__(self, context: Context, attaching: Attaching, containers: Containers, logins: Logins) -> None:
         self._context = context
         context.give_turns = partial(give_turns, context)
+        context.look_at_portions = partial(look_at_portions, context)
         self.attaching = attaching
         self.containers = containers
         self.logins = logins

@@ -63,6 +63,27 @@ def _look_at_all(context: Context) -> Steps[None]:
         yield
 
 
+def look_at_portions(context: Context) -> None:
+    """Take what is needed of limits that workers share, give back the rest, and let nodes have credit that wait."""
+    context.chores.put_off(_fit_portions(context))
+
+
+def _fit_portions(context: Context) -> Steps[None]:
+    grew = False
+    for usage in tuple(context.portions):
+        if usage.octets is not None:
+            grew = usage.fit() or grew
+        if usage.octets is None or not usage.octets.taken:
+            context.portions.pop(usage, None)
+            if usage.owner.user is not None:
+                context.usages.forget_idle(usage)
+        yield
+    if context.portions:
+        context.wake_portions()
+    if grew and context.memory.withheld:
+        yield from _look_at_all(context)
+
+
 def nodes(context: Context) -> Iterator[Node]:
     """Yield all nodes of the router: addresses, ingresses, and nodes of lanes."""
     for node in context.nodes.values():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStatistics]:
-    """Yield the limits of one owner. Args: unsettled: the deliveries that its receivers may have unsettled here."""
+    """Yield the limits of one owner. Args: unsettled: the deliveries that its receivers may have unsettled."""
     owner = usage.owner
     user = None if owner.is_anonymous else owner.user
     host = owner.user if owner.is_anonymous else owner.host
@@ -39,11 +39,11 @@ def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStati
             limit="unsettled",
             user=user,
             host=host,
-            used=usage.leased,
+            used=usage.leased + (0 if usage.unsettled is None else usage.unsettled.others()),
             allowed=unsettled,
             refused=usage.starved,
         )
-    budget = usage.budget
+    budget, portion = usage.budget, usage.octets
     for name in ("waiting", "memory"):
         if budget is not None and getattr(usage.allowance, name) is not None:
             yield LimitStatistics(
@@ -51,8 +51,8 @@ def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStati
                 limit=name,
                 user=user,
                 host=host,
-                used=budget.used,
-                allowed=budget.limit,
+                used=budget.used + (0 if portion is None else portion.others()),
+                allowed=budget.limit if portion is None else portion.limit,
                 refused=0,
             )
 

@@ -35,9 +35,12 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import OwnNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Node
+    from amqpmesh.router.model.usage import Usage
 
 #: A holder's share is 1 / n of the memory, with this n or the number of holders, whichever is larger.
 SHARES: Final = 16
@@ -49,15 +52,22 @@ RESERVE: Final = 16
 class Memory:
     """The budget of a router, and the state of being used up."""
 
-    __slots__ = ("budget", "reserve", "used_up", "withheld")
+    __slots__ = ("_shared", "_workers", "budget", "on_portion", "reserve", "used_up", "withheld")
 
-    def __init__(self, limit: int) -> None:
-        """Args: limit: octets. While more are in use, only holders below their share get more."""
+    def __init__(self, limit: int, workers: int = 1, shared: dict[Budget, Usage] | None = None) -> None:
+        """Args: limit: octets. While more are in use, only holders below their share get more.
+
+        workers: of the router. shared: parts of the memory that they share, with the counts of their owners.
+        """
         self.budget = Budget(limit)
         #: For the router's own answers and requests.
         self.reserve = Budget(limit // RESERVE, self.budget)
         #: The limit was exceeded, and less than a tenth of it is free since.
         self.used_up = False
+        self._workers = workers
+        self._shared = {} if shared is None else shared
+        #: Called when this worker has taken a portion of a part that the workers share.
+        self.on_portion: Callable[[Usage], object] = lambda usage: None
         #: Nodes that give their senders no credit because they are above their share.
         self.withheld: dict[Node, None] = {}
 
@@ -85,13 +95,25 @@ class Memory:
 
         The part itself is a holder in the memory that it is of.
         """
-        if account.used <= share_of(part):
+        if part.used > part.limit:
+            usage = self._shared.get(part)
+            if usage is not None and usage.octets is not None and part.used > usage.octets.taken:
+                usage.fit()
+                self.on_portion(usage)
+        if account.used <= self._share_of_part(part):
             return False
         return part.used > part.limit or self.is_over(part)
 
     def room(self, account: Budget) -> int:
         """Return the octets that a holder may have when the memory, or the part that it is in, is used up."""
-        return self.share if account.whole is None else min(self.share, share_of(account.whole))
+        return self.share if account.whole is None else min(self.share, self._share_of_part(account.whole))
+
+    def _share_of_part(self, part: Budget) -> int:
+        usage = self._shared.get(part) if self._shared else None
+        if usage is None or usage.octets is None:
+            return share_of(part)
+        # As many holders may be at each of the other workers: the shares of all are at most the limit.
+        return usage.octets.limit // max(SHARES, part.holders * self._workers)
 
 
 def share_of(budget: Budget) -> int:

@@ -2,18 +2,20 @@
 
 A count is kept for each tenant of the policy, and for each user and each host while it has something. So connections
 bound the counts of users and hosts. If a router has several workers, each of them counts what it serves itself; of what
-is limited, it takes a place among those that the workers share (`Places`).
+is limited, it takes a place among those that the workers share (`Places`), or a portion of them (`Portion`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from enum import IntEnum
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.limits import UNLIMITED, tightest
 from amqpmesh.router.kernel import Budget
+from amqpmesh.router.model.places import Shared
+from amqpmesh.router.model.portions import Portion, portion_of
 from amqpmesh.router.small_set import SmallSet, with_item, without_item
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.model.links import OutgoingLink
+    from amqpmesh.router.model.places import Places
 
 
 class Kind(IntEnum):
@@ -72,28 +75,6 @@ class Owner(NamedTuple):
 LEASE: Final = 8
 
 
-class Places(Protocol):
-    """The places of one count, which the workers of a router share."""
-
-    def take(self, most: int, *, forced: bool) -> bool:
-        """Take a place. Args: most: places that there are. forced: take one beyond them, if there is none.
-
-        Returns: False: none is free.
-        """
-
-    def take_many(self, number: int, most: int) -> None:
-        """Take places, also beyond the limit, for what is there already. Args: most: see `take`."""
-
-    def release(self) -> None:
-        """Give back one of the places that this worker has taken."""
-
-    def release_all(self) -> None:
-        """Give back all places that this worker has taken."""
-
-    def others(self) -> int:
-        """Return the number of places that other workers have taken."""
-
-
 class Usage:
     """The counts of one owner, and its limits."""
 
@@ -105,13 +86,16 @@ class Usage:
         "counts",
         "given",
         "leased",
+        "octets",
         "owner",
         "refused",
+        "reserved",
         "share",
         "starved",
+        "unsettled",
     )
 
-    def __init__(self, owner: Owner, share: Callable[[Owner, Kind], Places | None] | None) -> None:
+    def __init__(self, owner: Owner, share: Callable[[Owner, Kind | Shared], Places | None] | None) -> None:
         """Args: share: returns the shared places of a count, if it has some; None: there is one worker."""
         self.owner = owner
         self.share = share
@@ -124,6 +108,11 @@ class Usage:
         #: The deliveries that its receivers may have unsettled, all together, and the refusals for want of them.
         self.leased = 0
         self.starved = 0
+        #: What this worker has of the deliveries, and of the octets that may wait, if workers share these limits.
+        #: `reserved`: deliveries for a receiver that attaches now.
+        self.unsettled: Portion | None = None
+        self.octets: Portion | None = None
+        self.reserved = 0
         self.counts = [0] * len(Kind)
         #: The number of refusals because of each limit.
         self.refused = [0] * len(Kind)
@@ -132,7 +121,8 @@ class Usage:
     @property
     def is_idle(self) -> bool:
         """True if the owner has nothing."""
-        return not any(self.counts)
+        portions = (self.unsettled, self.octets)
+        return not any(self.counts) and not any(each.taken for each in portions if each is not None)
 
     def allow(self, allowance: Allowance, caps: Caps) -> None:
         """Set the limits. What is there already stays, even if it is more than they allow."""
@@ -170,6 +160,34 @@ class Usage:
         places = self._places.get(kind)
         if places is not None:
             places.release()
+
+    def reserve(self, number: int, freed: int) -> int:
+        """Take deliveries for a receiver that attaches now. Args: freed: see `Member.lease`. Returns: how many."""
+        self.keep_reserved(0)
+        self.reserved = number if self.unsettled is None else self.unsettled.take(number, freed)
+        return self.reserved
+
+    def keep_reserved(self, number: int) -> None:
+        """Give back all that is reserved but so much."""
+        if self.unsettled is not None:
+            self.unsettled.give_back(self.reserved - number)
+        self.reserved = number
+
+    def lease(self, number: int) -> None:
+        """Count the deliveries that a receiver may have unsettled, which were reserved; negative: it is gone."""
+        self.leased += number
+        if number > 0:
+            self.reserved = 0
+        elif self.unsettled is not None:
+            self.unsettled.give_back(-number)
+
+    def fit(self) -> bool:
+        """Take what the octets that wait need, and give back the rest. Returns: whether more may wait now."""
+        assert self.octets is not None
+        assert self.budget is not None
+        grew = self.octets.fit(self.budget.used)
+        self.budget.limit = max(1, self.octets.size)
+        return grew
 
     def used(self, kind: Kind) -> int:
         """Return how many there are, at all workers if the number is limited."""
@@ -271,22 +289,26 @@ class Member:
         usages = [each for each in (self.tenant, self.user) if each.allowance.unsettled is not None]
         for usage in usages:
             most = min(most, self._table.part_of(usage, freed))
+            if most > 0:
+                most = usage.reserve(most, freed)
             if most <= 0:
                 usage.starved += 1
-                return 0
+                break
+        for usage in usages:
+            usage.keep_reserved(min(usage.reserved, most))
         return most if usages else None
 
     def begin_lease(self, link: OutgoingLink, most: int) -> None:
         """Count the deliveries that a receiver may have unsettled."""
         self.leases[link] = most
-        self.tenant.leased += most
-        self.user.leased += most
+        self.tenant.lease(most)
+        self.user.lease(most)
 
     def end_lease(self, link: OutgoingLink) -> None:
         """Count them no more, if they were counted."""
         most = self.leases.pop(link, 0)
-        self.tenant.leased -= most
-        self.user.leased -= most
+        self.tenant.lease(-most)
+        self.user.lease(-most)
 
     def release_late(self, *kinds: Kind) -> None:
         """Count one less of some kinds that outlive a connection: it may be the last thing that the user had."""
@@ -321,13 +343,15 @@ class Member:
 class UsageTable:
     """The counts of a router, by their owners."""
 
-    def __init__(self, memory: Budget, workers: int) -> None:
-        """Args: memory: of the router. workers: of the router, which divide the limits of octets."""
+    def __init__(self, memory: Budget, workers: int, shared: dict[Budget, Usage] | None = None) -> None:
+        """Args: memory: of the router. workers: of the router. shared: where to note parts that they share."""
         self._memory = memory
         self._workers = workers
         #: Returns the shared places of a count, if the router has several workers.
-        self.share: Callable[[Owner, Kind], Places | None] | None = None
+        self.share: Callable[[Owner, Kind | Shared], Places | None] | None = None
         self._usages: dict[Owner, Usage] = {}
+        #: By their memory: the counts of which this worker may have a portion of the octets.
+        self.shared: dict[Budget, Usage] = {} if shared is None else shared
 
     def __len__(self) -> int:
         return len(self._usages)
@@ -351,6 +375,8 @@ class UsageTable:
         """Forget the counts of an owner that has nothing."""
         if usage.is_idle and self._usages.get(usage.owner) is usage:
             del self._usages[usage.owner]
+            if usage.budget is not None and self.shared.pop(usage.budget, None) is not None:
+                usage.budget.limit = self._memory.limit  # what is left of its connections ends
 
     def join(
         self, tenant: str, user: str, host: str, *, is_anonymous: bool, of_tenant: Allowance, of_user: Allowance
@@ -397,17 +423,35 @@ class UsageTable:
             usage.allow(allowance, (allowance.connections_per_host, *NO_CAPS[1:]))
             return
         usage.allow(allowance, caps_of(allowance))
-        octets = self.octets_of(allowance)
+        self._share(usage, allowance)
+        octets = self.octets_of(usage, allowance)
         whole = self._memory if usage.owner.user is None else self.memory_of(usage.owner.tenant)
         if usage.budget is not None:
             usage.budget.limit = whole.limit if octets is None else octets
         elif octets is not None:
             usage.budget = Budget(octets, whole)
+        if usage.budget is not None:
+            if usage.octets is not None:
+                self.shared[usage.budget] = usage
+            else:
+                self.shared.pop(usage.budget, None)
+
+    def _share(self, usage: Usage, allowance: Allowance) -> None:
+        """Have an owner share the limits that are divided into portions with other workers."""
+        if self.share is not None:
+            used = 0 if usage.budget is None else usage.budget.used
+            places = partial(self.share, usage.owner)
+            most = allowance.unsettled
+            usage.unsettled = portion_of(usage.unsettled, partial(places, Shared.UNSETTLED), most, usage.leased)
+            most = self._most_octets(allowance)
+            usage.octets = portion_of(usage.octets, partial(places, Shared.OCTETS), most, used, of_octets=True)
 
     def unsettled_of(self, usage: Usage) -> int | None:
-        """Return the deliveries that receivers may have unsettled at this worker; None: no limit, as of a host."""
+        """Return the deliveries that receivers may have unsettled, at all workers if they share the limit."""
         unsettled = usage.allowance.unsettled if usage.owner.host is None else None
-        return None if unsettled is None else max(1, unsettled // self._workers)
+        if unsettled is None or usage.unsettled is not None:
+            return unsettled
+        return max(1, unsettled // self._workers)
 
     def part_of(self, usage: Usage, freed: int = 0) -> int:
         """Return the part of these that one more receiver may have. Args: freed: see `Member.lease`.
@@ -416,16 +460,23 @@ class UsageTable:
         """
         most, receivers = self.unsettled_of(usage), usage.caps[Kind.RECEIVERS]
         assert most is not None
-        left = most - usage.leased + freed
-        part = most * self._workers // receivers if receivers else left // LEASE
-        return min(left, max(1, part))
+        portion = usage.unsettled
+        left = freed + (most - usage.leased if portion is None else portion.free())
+        whole = most * self._workers if portion is None else most
+        return min(left, max(1, whole // receivers if receivers else left // LEASE))
 
-    def octets_of(self, allowance: Allowance) -> int | None:
+    def octets_of(self, usage: Usage, allowance: Allowance) -> int | None:
         """Return the octets that may wait at this worker; None: there is no limit."""
-        limits = [] if allowance.waiting is None else [allowance.waiting // self._workers]
+        if usage.octets is not None:
+            return max(1, usage.octets.size)
+        most = self._most_octets(allowance)
+        return None if most is None else max(1, most // self._workers)
+
+    def _most_octets(self, allowance: Allowance) -> int | None:
+        """Return the octets that may wait at all workers together; None: there is no limit."""
+        limits = [] if allowance.waiting is None else [allowance.waiting]
         if allowance.memory is not None:
-            workers = self._workers if allowance.memory.share is None else 1  # a worker's memory is divided already
-            limits.append(allowance.memory.of(self._memory.limit) // workers)
+            limits.append(allowance.memory.of(self._memory.limit * self._workers))  # a worker's memory is divided
         return max(1, min(limits)) if limits else None
 
     def enter(self, member: Member, *, forced: bool = False) -> Full | None:

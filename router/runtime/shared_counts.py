@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amqpmesh.router.config.mesh import WorkerConfig
+    from amqpmesh.router.model.places import Shared
     from amqpmesh.router.model.usage import Kind, Owner
 
 log = event_log.EventLog("amqpmesh.io")
@@ -53,7 +54,7 @@ class SharedCounts:
         self._part = (worker.number - 1) / worker.count
         self._files: dict[int, int] = {}
 
-    def places(self, owner: Owner, kind: Kind) -> SharedPlaces | None:
+    def places(self, owner: Owner, kind: Kind | Shared) -> SharedPlaces | None:
         """Return the places of a count; None: the system refuses the file, and this worker counts by itself."""
         key = blake2b(repr((*owner, kind.limit)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
         number = int.from_bytes(key, "big")
@@ -123,6 +124,23 @@ class SharedPlaces:
             insort(self._own, (at, at + number))
             return
 
+    def take_some(self, number: int, most: int) -> int:
+        """See `Places`."""
+        most = min(most, MOST)
+        first = min(most, self._own[-1][1] if self._own else int(most * self._part))
+        taken = self._lock_some(first, most, number)
+        return taken + self._lock_some(0, first, number - taken)
+
+    def give_back(self, number: int) -> None:
+        """See `Places`."""
+        while number > 0 and self._own:
+            start, end = self._own.pop()
+            first = max(start, end - number)
+            self._set(fcntl.F_UNLCK, first, end - first)
+            if start < first:
+                self._own.append((start, first))
+            number -= end - first
+
     def release_all(self) -> None:
         """See `Places`."""
         for start, end in self._own:
@@ -159,9 +177,37 @@ class SharedPlaces:
             except OSError as error:  # the system has no more locks
                 log.warning("shared count unavailable", reason=error.strerror or str(error))
                 return None
-            self._add(at)
+            self._add(at, at + 1)
             return at
         return None
+
+    def _lock_some(self, at: int, end: int, number: int) -> int:
+        """Lock free places of a range, the first ones. Returns: how many."""
+        taken = 0
+        while at < end and taken < number:
+            own = next((behind for first, behind in self._own if first <= at < behind), None)
+            if own is not None:
+                at = own
+                continue
+            behind = min([end, at + number - taken, *(first for first, _ in self._own if first > at)])
+            holder = self._holder(at, behind)
+            while holder is not None and holder[0] > at:
+                behind = holder[0]
+                holder = self._holder(at, behind)
+            if holder is not None:
+                at = holder[1]
+                continue
+            try:
+                self._set(fcntl.F_WRLCK, at, behind - at)
+            except _IS_HELD:
+                continue  # another worker was faster
+            except OSError as error:
+                log.warning("shared count unavailable", reason=error.strerror or str(error))
+                break
+            self._add(at, behind)
+            taken += behind - at
+            at = behind
+        return taken
 
     def _unlock(self, place: int) -> None:
         self._set(fcntl.F_UNLCK, place)
@@ -171,9 +217,8 @@ class SharedPlaces:
             if part[0] < part[1]:
                 insort(self._own, part)
 
-    def _add(self, place: int) -> None:
-        start, end = place, place + 1
-        for each in [each for each in self._own if each[1] == place or each[0] == place + 1]:
+    def _add(self, start: int, end: int) -> None:
+        for each in [each for each in self._own if each[1] == start or each[0] == end]:
             self._own.remove(each)
             start, end = min(start, each[0]), max(end, each[1])
         insort(self._own, (start, end))
