@@ -108,7 +108,12 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
     if len(body) > max_values and is_overfull(body, max_values):  # each value has at least one octet
         abridged, payload_at = decode_abridged(body, max_values)
         return _receive_overfull(connection, channel, abridged, body[payload_at:])
-    is_known = 3 < len(body) <= SHORT and body[1] == 0x53 and body[2] in OFTEN_SHORT
+    is_known = (
+        3 < len(body) <= SHORT
+        and body[1] == 0x53
+        and body[2] in OFTEN_SHORT
+        and not (0xC1 in body or 0xD1 in body)  # a map, perhaps, which its owner may change
+    )
     performative, payload_at = decode_short(body) if is_known else decode_performative(body)
     if isinstance(performative, Open):
         # Our own `open` names all fields, too; our endpoints read any frame.

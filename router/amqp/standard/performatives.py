@@ -180,8 +180,8 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
 def decode_short(body: bytes) -> tuple[Performative, int]:
     """Decode as `decode_performative`, and remember the result: it is frozen.
 
-    Args: body: of `SHORT` octets at most, so that what is remembered is small. Peers end their links, sessions and
-        connections with the same few bodies.
+    Args: body: of `SHORT` octets at most, so that what is remembered is small; without a map, which is not frozen.
+        Peers end their links, sessions and connections with the same few bodies.
     """
     return decode_performative(body)
 

@@ -634,3 +634,14 @@ def test_byte_by_byte_the_same_happens() -> None:
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30))
 def test_however_the_stream_is_cut_the_same_happens(sizes: list[int]) -> None:
     assert story(sizes) == WHOLE
+
+
+def test_maps_of_short_frames_belong_to_one_connection_each() -> None:
+    error = Error(condition=AmqpCondition.NOT_FOUND, info={Symbol("n"): True})
+    for _ in range(2):
+        scripted = opened()
+        scripted.peer.write(Close(error=error))
+        seen = scripted.end.take_one(events.ConnectionClosed).error
+        assert seen == error
+        assert isinstance(seen.info, dict)
+        seen.info[Symbol("own")] = 1
