@@ -137,6 +137,8 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
                 limited[record] = rights
         yield
     for record, rights in limited.items():
+        if context.policy is not policy:
+            return
         yield from _limit(context, record, rights)
 
 

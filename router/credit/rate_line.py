@@ -1,9 +1,10 @@
 """The lines of links that wait for a rate, and their turns: each gets an equal part of what a bucket has meanwhile.
 
 A link waits if a bucket of its meter has not enough for one delivery, or if others wait for the same bucket. It gets no
-credit while it waits. All links of a user stand in one line: what a bucket of its tenant has is divided among the lines
-that wait for it, and then among the links of each. From time to time a line is looked at from its beginning: a link
-whose buckets all have something has its turn. One timer serves all lines, while links wait.
+credit while it waits. All links of a user stand in one line. From time to time the lines of a tenant are looked at, one
+link of each in turn: a link whose buckets all have something has its turn. So users get equal parts of what their
+tenant may have, and the links of a user equal parts of that. No bucket limits links of two tenants. One timer serves
+all lines, while links wait.
 """
 
 from __future__ import annotations
@@ -26,17 +27,11 @@ INTERVAL: Final = 0.02
 the rate allows in this time: each piece costs a turn of the router."""
 
 EACH: Final = 20e-6
-"""Seconds by which the interval is longer for each link in a long line, times the number of lines: looks take a small
-part of the time, and a long line does not make a short one wait."""
+"""Seconds by which the interval is longer for each link that is looked at, times the number of tenants: looks take a
+small part of the time."""
 
 AT_ONCE: Final = 500
-"""Links that are looked at in one turn, and lines."""
-
-PAUSE: Final = 0.001
-"""Seconds after which a look goes on that was too long for one turn: others are served meanwhile."""
-
-SEARCH: Final = 2e-6
-"""Seconds for each line in which links wait, from one turn to the next at least: each turn searches them all."""
+"""Links that are looked at in one turn; in a longer line the others are looked at the next time."""
 
 HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""
@@ -95,18 +90,18 @@ class RateLines:
         #: The buckets of names, and those of them that limit no link: at most `NAMES`.
         self._by_name: set[TokenBucket] = set()
         self._unused_names: dict[TokenBucket, None] = {}
-        #: By tenants and users, while links of theirs have rates; and those in which links wait.
+        #: By tenants and users, while links of theirs have rates.
         self._lines: WeakValueDictionary[tuple[str, str], RateLine] = WeakValueDictionary()
-        self._active: dict[RateLine, None] = {}
-        #: The lines that wait for a bucket: how many they are.
-        self._waiting: Counter[TokenBucket] = Counter()
+        #: By tenants that have had a rate; and those of which links wait.
+        self._tenants: dict[str, TenantLines] = {}
+        self._active: dict[TenantLines, None] = {}
         self._due: float | None = None
         #: Buckets that links wait for, and all tokens of which other links hold.
         self._used_up: dict[TokenBucket, None] = {}
 
     def __len__(self) -> int:
         """Return how many links wait."""
-        return sum(len(line) for line in self._active)
+        return sum(len(lines) for lines in self._active)
 
     @property
     def buckets(self) -> Iterable[TokenBucket]:
@@ -117,7 +112,10 @@ class RateLines:
         """Return the line of a user. Args: tenant: the key of its tenant."""
         line = self._lines.get((tenant, user))
         if line is None:
-            line = self._lines[tenant, user] = RateLine(self, self._waiting)
+            lines = self._tenants.get(tenant)
+            if lines is None:
+                lines = self._tenants[tenant] = TenantLines(self)
+            line = self._lines[tenant, user] = RateLine(self, lines)
         return line
 
     def turns(self, now: float) -> list[RateMeter]:
@@ -125,17 +123,15 @@ class RateLines:
         if self._due is None or now < self._due:
             return []
         self._due = None
-        due = list(islice((line for line in self._active if line.due <= now), AT_ONCE))
+        due = [lines for lines in self._active if lines.due <= now]
         called: list[RateMeter] = []
-        tokens: dict[TokenBucket, float] = {}
-        for line in due:
-            called += line.look(AT_ONCE // len(due), now, tokens, self._used_up)
-            del self._active[line]
-            if line:
-                self._active[line] = None  # another one comes first the next time
+        for lines in due:
+            called += lines.look(max(1, AT_ONCE // len(due)), now, self._used_up)
+            del self._active[lines]
+            if lines:
+                self._active[lines] = None  # another one comes first the next time
         if self._active:
-            soonest = now + SEARCH * len(self._active)
-            self._set(max(soonest, min(line.due for line in self._active)))
+            self._set(min(lines.due for lines in self._active))
         return called
 
     def holders(self) -> list[RateMeter]:
@@ -152,14 +148,14 @@ class RateLines:
         self._used_up.clear()
         return found
 
-    def enter(self, line: RateLine) -> None:
-        """Have a line looked at when it is due."""
-        self._active[line] = None
-        self._set(line.due)
+    def enter(self, lines: TenantLines) -> None:
+        """Have lines looked at when they are due."""
+        self._active[lines] = None
+        self._set(lines.due)
 
     @property
     def each(self) -> float:
-        """The seconds by which the interval of a line is longer for each of its links."""
+        """The seconds by which the interval of a tenant's lines is longer for each link that is looked at."""
         return EACH * len(self._active)
 
     def _set(self, at: float) -> None:
@@ -239,33 +235,23 @@ class RateLines:
 class RateLine:
     """The links of one user that wait for a rate."""
 
-    def __init__(self, lines: RateLines, all_waiting: Counter[TokenBucket]) -> None:
-        """Args: all_waiting: how many lines wait for a bucket."""
-        self._lines = lines
-        self._all_waiting = all_waiting
-        #: How many links of the line wait for a bucket.
-        self._wanted: Counter[TokenBucket] = Counter()
+    def __init__(self, rates: RateLines, lines: TenantLines) -> None:
+        """Args: lines: of its tenant."""
+        self._rates = rates
+        self.lines = lines
         #: The buckets that each link waits for, in the order of the line.
-        self._waiting: dict[RateMeter, list[TokenBucket]] = {}
-        #: Links that this look at the line has not come to; and those that had their turn in it.
-        self._left: deque[RateMeter] = deque()
-        self._called: list[RateMeter] = []
-        self.due = inf
-        """The time of the next look, seconds."""
-        self._soonest = inf  # when the first link of those that this look has come to can have its turn
-
-    def __len__(self) -> int:
-        """Return how many links wait."""
-        return len(self._waiting)
+        self.waiting: dict[RateMeter, list[TokenBucket]] = {}
+        #: How many links of the line wait for a bucket.
+        self.wanted: Counter[TokenBucket] = Counter()
 
     def limit(self, meter: RateMeter, rates: Iterable[Rate], credit: int, now: float) -> None:
         """Have a link limited by some rates, and by no other ones any more. Args: credit: that it has."""
         self.leave(meter)
-        self._lines.limit(meter, rates, credit, now)
+        self._rates.limit(meter, rates, credit, now)
 
     def short(self, meter: RateMeter) -> list[TokenBucket]:
         """Return the buckets that a link waits for; none: it does not wait."""
-        return self._waiting.get(meter, [])
+        return self.waiting.get(meter, [])
 
     def join(self, meter: RateMeter, wanted: int, now: float) -> None:
         """Have a link wait that wants more credit than its buckets have tokens for. Args: wanted: deliveries."""
@@ -275,66 +261,117 @@ class RateLine:
         if short:
             meter.waits = True
             meter.quota = -1
-            self._waiting[meter] = short
+            self.waiting[meter] = short
             for each in short:
-                self._want(each)
-            self._expect(meter, short, now)
-            if not self._left:
-                self.due = min(self.due, max(now + self._interval, self._soonest))
-            self._lines.enter(self)
+                self.want(each)
+            self.lines.enter(self, meter, short, now)
+
+    def want(self, bucket: TokenBucket) -> None:
+        """Count one more link that waits for a bucket."""
+        bucket.waiting += 1
+        self.wanted[bucket] += 1
+        if self.wanted[bucket] == 1:
+            self.lines.wanted[bucket] += 1
 
     def leave(self, meter: RateMeter) -> None:
         """Take a link out of the line, if it waits."""
-        short = self._waiting.pop(meter, None)
+        short = self.waiting.pop(meter, None)
         meter.waits = False
-        for each in short or ():
+        if short is None:
+            return
+        for each in short:
             each.waiting -= 1
-            _decrease(self._wanted, each)
-            if each not in self._wanted:
-                _decrease(self._all_waiting, each)
+            _decrease(self.wanted, each)
+            if each not in self.wanted:
+                _decrease(self.lines.wanted, each)
+        self.lines.leave(self)
 
-    def _want(self, bucket: TokenBucket) -> None:
-        bucket.waiting += 1
-        if bucket not in self._wanted:
-            self._all_waiting[bucket] += 1
-        self._wanted[bucket] += 1
 
-    def look(
-        self, most: int, now: float, tokens: dict[TokenBucket, float], used_up: dict[TokenBucket, None]
-    ) -> list[RateMeter]:
-        """Go on with a look at the line, or begin one. Returns: the links whose turn it is.
+class TenantLines:
+    """The lines of the users of one tenant."""
 
-        Args: most: links to look at now. tokens: what is left of buckets in this turn. used_up: buckets are added that
-            links wait for, and others hold.
+    def __init__(self, rates: RateLines) -> None:
+        self._rates = rates
+        #: The lines in which links wait, in the order in which they are looked at, and the number of these links.
+        self._lines: dict[RateLine, None] = {}
+        self._waiting = 0
+        #: How many lines wait for a bucket.
+        self.wanted: Counter[TokenBucket] = Counter()
+        #: The links that had their turn in the last look.
+        self._called: list[RateMeter] = []
+        self.due = inf
+        """The time of the next look, seconds."""
+        self._soonest = inf  # when the first link of those that this look has come to can have its turn
+
+    def __len__(self) -> int:
+        """Return how many links wait."""
+        return self._waiting
+
+    def enter(self, line: RateLine, meter: RateMeter, short: list[TokenBucket], now: float) -> None:
+        """Have a link looked at that waits in a line from now on. Args: short: the buckets that it waits for."""
+        self._waiting += 1
+        self._lines[line] = None
+        self._expect(meter, short, now)
+        self.due = min(self.due, max(now + self._interval(), self._soonest))
+        self._rates.enter(self)
+
+    def leave(self, line: RateLine) -> None:
+        """Count a link no more that has left a line."""
+        self._waiting -= 1
+        if not line.waiting:
+            del self._lines[line]
+
+    def look(self, most: int, now: float, used_up: dict[TokenBucket, None]) -> list[RateMeter]:
+        """Look at links that wait, one of each line in turn. Returns: the links whose turn it is.
+
+        Args: most: links to look at now. used_up: buckets are added that links wait for, and others hold.
         """
         for meter in self._called:
             meter.quota = -1
         self._called = []
-        if not self._left:
-            self._left.extend(self._waiting)
-            self._soonest = inf
-        shares: dict[TokenBucket, float] = {}  # of this line, unless there is less than one for each
-        for _ in range(min(most, len(self._left))):
-            meter = self._left.popleft()
-            if meter.waits and self._call(meter, tokens, shares, now, used_up):
+        self._soonest = inf
+        left = min(most, self._waiting)
+        is_whole = left == self._waiting
+        #: What is left of each bucket in this turn.
+        tokens: dict[TokenBucket, float] = {}
+        order = deque(islice(self._lines, left))
+        links: dict[RateLine, deque[RateMeter]] = {}
+        served: dict[RateLine, None] = {}
+        while left:
+            line = order.popleft()
+            if line not in links:
+                links[line] = deque(islice(line.waiting, left))
+            meter = links[line].popleft()
+            left -= 1
+            if self._call(line, meter, tokens, now, used_up):
                 self._called.append(meter)
-        self.due = now + PAUSE if self._left else max(now + self._interval, self._soonest)
+                served[line] = None
+            else:
+                line.waiting[meter] = line.waiting.pop(meter)  # others are looked at the next time
+            if links[line]:
+                order.append(line)
+        # The next look begins with lines that this one has not come to, then those that got nothing.
+        for line in (*(each for each in links if each not in served), *served):
+            if line in self._lines:
+                del self._lines[line]
+                self._lines[line] = None
+        at = now + self._interval()
+        self.due = max(at, self._soonest) if is_whole else at
         return self._called
 
-    @property
     def _interval(self) -> float:
-        return max(INTERVAL, self._lines.each * len(self._waiting))
+        return max(INTERVAL, self._rates.each * min(AT_ONCE, self._waiting))
 
     def _call(
         self,
+        line: RateLine,
         meter: RateMeter,
         tokens: dict[TokenBucket, float],
-        shares: dict[TokenBucket, float],
         now: float,
         used_up: dict[TokenBucket, None],
     ) -> bool:
         """Give a link its turn, if all its buckets have something. Returns: whether they have."""
-        short = self._waiting[meter]
+        short = line.waiting[meter]
         quota: int | None = None
         for bucket in meter.buckets:
             if bucket not in tokens:
@@ -342,23 +379,19 @@ class RateLine:
                 tokens[bucket] = bucket.tokens
             if bucket.waiting and bucket not in short:
                 short.append(bucket)
-                self._want(bucket)
+                line.want(bucket)
             most = meter.most(bucket, tokens[bucket])
             if bucket in short and most > 1:
-                share = shares.setdefault(bucket, tokens[bucket] / self._all_waiting[bucket])
-                most = max(1, min(most, meter.most(bucket, share)) // self._wanted[bucket])
+                most = max(1, most // self.wanted[bucket] // line.wanted[bucket])
             quota = most if quota is None else min(quota, most)
         if quota == 0:
             used_up.update((bucket, None) for bucket in short if bucket.burst - bucket.held < 1)
             self._expect(meter, short, now)
             return False
-        self.leave(meter)
+        line.leave(meter)
         meter.quota = quota or 1
         for bucket in meter.buckets:
-            spent = meter.quota * (meter.size if bucket.of_octets else 1)
-            tokens[bucket] -= spent
-            if bucket in shares:
-                shares[bucket] -= spent
+            tokens[bucket] -= meter.quota * (meter.size if bucket.of_octets else 1)
         return True
 
     def _expect(self, meter: RateMeter, short: list[TokenBucket], now: float) -> None:
