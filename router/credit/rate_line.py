@@ -33,6 +33,9 @@ small part of the time."""
 AT_ONCE: Final = 500
 """Links that are looked at in one turn; in a longer line the others are looked at the next time."""
 
+PAUSE: Final = 0.001
+"""Seconds after which the lines of further tenants are looked at: others are served meanwhile."""
+
 HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""
 
@@ -123,15 +126,16 @@ class RateLines:
         if self._due is None or now < self._due:
             return []
         self._due = None
-        due = [lines for lines in self._active if lines.due <= now]
+        due = list(islice((lines for lines in self._active if lines.due <= now), AT_ONCE))
         called: list[RateMeter] = []
         for lines in due:
-            called += lines.look(max(1, AT_ONCE // len(due)), now, self._used_up)
+            called += lines.look(AT_ONCE // len(due), now, self._used_up)
             del self._active[lines]
             if lines:
                 self._active[lines] = None  # another one comes first the next time
         if self._active:
-            self._set(min(lines.due for lines in self._active))
+            soonest = min(lines.due for lines in self._active)
+            self._set(soonest if soonest > now else now + PAUSE)
         return called
 
     def holders(self) -> list[RateMeter]:

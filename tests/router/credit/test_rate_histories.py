@@ -207,9 +207,11 @@ def test_users_have_equal_parts_of_a_slow_rate_however_many_links_they_have() ->
     assert max(parts.values()) - min(parts.values()) <= 5
 
 
-def test_thousands_of_lines_are_looked_at_in_turns() -> None:
+@pytest.mark.parametrize("are_tenants", [True, False])
+def test_thousands_of_lines_are_looked_at_in_turns(are_tenants: bool) -> None:
     lines = Lines()
-    made = [lines.add("t", 1, 1e6, 1e6, user=f"user-{number}") for number in range(2 * AT_ONCE + 1)]
+    names = [f"name-{number}" for number in range(2 * AT_ONCE + 1)]
+    made = [lines.add(each if are_tenants else "t", 1, 1e6, 1e6, user=each) for each in names]
     made[0][0].buckets[0].tokens = 1e5
     lines.now += 1.0
     counts: list[int] = []
