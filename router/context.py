@@ -55,6 +55,10 @@ PORTIONS_TIME: Final = 0.1
 _DETACHED: Final = LinkEndpointState.DETACHED
 
 
+#: The timers whose time has come that are handled before other tasks have their turn: thousands may be due at once.
+AT_ONCE: Final = 64
+
+
 class Errand:
     """An action that is due at a time. Each errand has an identity of its own among the timers."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.access.change import put_in_force
@@ -22,7 +22,7 @@ from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
-from amqpmesh.router.context import Context, Errand
+from amqpmesh.router.context import AT_ONCE, Context, Errand
 from amqpmesh.router.delivery.anonymous_routes import find_route
 from amqpmesh.router.delivery.arrival import receive_before, receive_held
 from amqpmesh.router.delivery.dispatch import resume_sending
@@ -370,12 +370,12 @@ class Core:
         return self.context.timers.next()
 
     def handle_timer(self, now: float) -> None:
-        """Do all that is due. Raises: the error of a failed action; the next call does the rest."""
+        """Do what is due, `AT_ONCE` at most. Raises: the error of a failed action; the next call does the rest."""
         self._begin(now)
         if self.context.touched:  # the kernel has relayed: pools learn what their consumers can take now
             finish_batch(self.context)
         try:
-            for due in self.context.timers.due(now):
+            for due in islice(self.context.timers.due(now), AT_ONCE):
                 try:
                     if isinstance(due, Errand):
                         due.action()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.context import AT_ONCE
 from tests.router.delivery.test_fast_routes import Events, decided, events, send
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Sent, message
@@ -136,4 +138,31 @@ def test_a_receiver_that_comes_or_goes_is_followed(events: Events) -> None:
     sent = spread.send(3)
     spread.answer(3, Accepted())
     assert [each.outcome for each in sent] == [Accepted()] * 3
+    spread.mesh.leave()
+
+
+def test_ingresses_that_are_forgotten_at_the_same_time_are_so_in_steps() -> None:
+    spread = Spread("AB", "AB")
+    names = [f"news/{number}" for number in range(100)]
+    for name in names:
+        spread.consumers[1].receiver(name)
+    spread.mesh.advance(0.2)
+    core = spread.mesh["A"].core
+    send(spread.producer, spread.link, *(message(to=name) for name in names), settled=True)  # no time passes
+    assert len(spread.consumers[1].take()) == 100
+    handle, steps = core.handle_timer, list[int]()
+
+    def ingresses() -> int:
+        return sum(node.ingress is not None for node in core.context.nodes.values())
+
+    def counted(now: float) -> None:
+        before = ingresses()
+        handle(now)
+        steps.append(before - ingresses())
+
+    with patch.object(core, "handle_timer", counted):
+        spread.mesh.advance(60.0)
+    assert ingresses() == 0
+    assert sum(steps) > 100
+    assert max(steps) <= AT_ONCE
     spread.mesh.leave()
