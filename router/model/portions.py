@@ -46,7 +46,8 @@ class Portion:
             self._places.release_all()
             self._within = self._beyond = 0
             self._set(limit, of_octets=self.unit != 1)
-            self._take_forced(-(-used // self.unit))
+            if used:
+                self._take_forced(-(-used // self.unit))
 
     @property
     def size(self) -> int:
