@@ -189,7 +189,7 @@ def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full |
             part = rate / workers
             burst = part * (BURST if allowance.burst is None else allowance.burst)
             usages[name, usage.owner] = usage
-            rates.append(Rate((name, usage.owner), part, burst, False, by_name=usage is member.user))
+            rates.append(Rate((name, usage.owner), part, burst, False, tenant=usage.owner.tenant))
     lacking = context.rates.spend(rates, context.now) if rates else None
     return None if lacking is None else Full(usages[lacking.key], kind, name)
 

@@ -113,25 +113,25 @@ def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rat
     tenant, user = record.peer.tenant, record.principal
     of_tenant = None if rights.tenant is None else rights.tenant.limits
     if of_tenant is not None:
-        yield from _of(of_tenant, ("tenant", tenant), workers)
+        yield from _of(of_tenant, ("tenant", tenant), tenant, workers)
     if node is not None:
         # An imported address is another tenant's. The router's own are shared by all, and each has its part of them.
         owner = tenant if is_reserved(node.name) else node.tenant
         of_owner = rights.policy.limits_of(owner)
         messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
-        yield from _pair(of_owner, messages, octets, ("address", owner, node.name), workers, by_name=True)
+        yield from _pair(of_owner, messages, octets, ("address", owner, node.name), tenant, workers, by_name=True)
     is_host = record.peer.user is None
     # All connections of a user share its rates, also if tokens of some have other limits: the tightest hold.
     of_user = rights.limits if record.usage is None else record.usage.user.allowance
-    yield from _of(of_user, ("user", tenant, user, is_host), workers)
+    yield from _of(of_user, ("user", tenant, user, is_host), tenant, workers)
     for whose, limits in (("tenant", of_tenant), ("user", of_user)):
         if limits is not None:
             key = ("link", whose, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
-            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, by_name=True)
+            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, tenant, by_name=True)
 
 
-def _of(limits: Allowance, key: Hashable, workers: int) -> Iterator[Rate]:
-    return _pair(limits, limits.messages, limits.octets, key, workers)
+def _of(limits: Allowance, key: Hashable, tenant: str, workers: int) -> Iterator[Rate]:
+    return _pair(limits, limits.messages, limits.octets, key, tenant, workers)
 
 
 def _pair(
@@ -139,6 +139,7 @@ def _pair(
     messages: float | None,
     octets: float | None,
     key: Hashable,
+    tenant: str,
     workers: int = 1,
     *,
     by_name: bool = False,
@@ -146,4 +147,4 @@ def _pair(
     burst = BURST if limits.burst is None else limits.burst
     for rate, of_octets in ((messages, False), (octets, True)):
         if rate is not None:
-            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets, by_name)
+            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets, by_name, tenant)

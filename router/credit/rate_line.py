@@ -40,11 +40,14 @@ HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""
 
 FORGOTTEN: Final = 4
-"""Buckets that are looked at whether they can be forgotten, when a link comes or goes."""
-
+"""Buckets of a tenant that are looked at whether they can be forgotten, when a link comes or goes: of its own, and of
+another one.
+"""
 
 NAMES: Final = 4096
-"""Buckets of names that limit no link and are kept: a client may attach and detach links of ever other names."""
+"""Buckets of names that limit no link and are kept, of all tenants together: a client may attach and detach links of
+ever other names.
+"""
 
 OWNERS: Final = 2**16
 """Other such buckets: users without a name are hosts, and one client may have ever other addresses of IPv6."""
@@ -78,6 +81,68 @@ class Rate(NamedTuple):
     of_octets: bool
     by_name: bool = False
     """True if its owner is one of any number: a link or an address, whose names clients choose, or a user or host."""
+    tenant: str = ""
+    """The key of the tenant whose clients have named it."""
+
+
+class _Room:
+    """The buckets of one tenant that limit no link, the one that has been looked at last at the end."""
+
+    __slots__ = ("buckets", "kind")
+
+    def __init__(self, kind: _Unused) -> None:
+        self.kind = kind
+        self.buckets: dict[TokenBucket, None] = {}
+
+
+class _Unused:
+    """Buckets of one kind that limit no link: some of all tenants together. Of more, one is forgotten of a tenant that
+    has more than an equal part of them: so no tenant makes the router forget what others have used up.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._rooms: dict[str, _Room] = {}
+        #: Those with buckets, the one that has been looked at last at the end.
+        self._filled: dict[_Room, None] = {}
+
+    def of(self, tenant: str) -> _Room:
+        """Return the room of a tenant."""
+        room = self._rooms.get(tenant)
+        if room is None:
+            room = self._rooms[tenant] = _Room(self)
+        return room
+
+    def add(self, room: _Room, bucket: TokenBucket) -> None:
+        """Add a bucket, if it is not there."""
+        if bucket not in room.buckets:
+            room.buckets[bucket] = None
+            self._filled[room] = None
+            self._size += 1
+
+    def discard(self, room: _Room, bucket: TokenBucket) -> None:
+        """Remove a bucket, if it is there."""
+        if bucket in room.buckets:
+            del room.buckets[bucket]
+            self._size -= 1
+            if not room.buckets:
+                del self._filled[room]
+
+    def another(self) -> _Room | None:
+        """Return the room with buckets that was returned longest ago; None: there are no buckets."""
+        room = next(iter(self._filled), None)
+        if room is not None:
+            self._filled[room] = self._filled.pop(room)
+        return room
+
+    def surplus(self, room: _Room) -> TokenBucket | None:
+        """Return the bucket to forget; None: there are not too many. Args: room: that one was added to."""
+        if self._size <= self._most:
+            return None
+        if len(room.buckets) * len(self._filled) < self._most:
+            room = max(self._filled, key=lambda each: len(each.buckets))
+        return next(iter(room.buckets))
 
 
 class RateLines:
@@ -87,12 +152,11 @@ class RateLines:
         """Args: wake: has `turns` called at a time, seconds, and no more at the time that was asked for before."""
         self._wake = wake
         #: By their keys. A bucket that limits no link any more is kept until it is idle: a link that is attached anew
-        #: gains nothing. `_unused`: these, the one that has been looked at last at the end; at most `OWNERS`.
+        #: gains nothing. `_unused`: these; `_unused_names`: those of names. `_rooms`: where each is put.
         self._buckets: dict[Hashable, TokenBucket] = {}
-        self._unused: dict[TokenBucket, None] = {}
-        #: The buckets of names, and those of them that limit no link: at most `NAMES`.
-        self._by_name: set[TokenBucket] = set()
-        self._unused_names: dict[TokenBucket, None] = {}
+        self._unused = _Unused(OWNERS)
+        self._unused_names = _Unused(NAMES)
+        self._rooms: dict[TokenBucket, _Room] = {}
         #: By tenants and users, while links of theirs have rates.
         self._lines: WeakValueDictionary[tuple[str, str], RateLine] = WeakValueDictionary()
         #: By tenants that have had a rate; and those of which links wait.
@@ -180,12 +244,12 @@ class RateLines:
         for bucket in meter.buckets:
             bucket.meters[meter] = None
             bucket.users += 1
-            self._unused_of(bucket).pop(bucket, None)
+            self._discard(bucket)
         for bucket in before:
             if not bucket.users:
-                self._unused_of(bucket)[bucket] = None
+                self._add(bucket)
         meter.settle(credit, now)
-        self._forget_full(now)
+        self._forget_full({self._rooms[bucket]: None for bucket in (*before, *meter.buckets)}, now)
 
     def spend(self, rates: Sequence[Rate], now: float) -> Rate | None:
         """Take one token of each of some rates, which limit no link. Returns: a rate that has none: all keep theirs."""
@@ -197,8 +261,8 @@ class RateLines:
             if lacking is None:
                 bucket.tokens -= 1
                 bucket.count(1, 0.0, now)
-            self._unused_of(bucket)[bucket] = None
-        self._forget_full(now)
+            self._add(bucket)
+        self._forget_full({self._rooms[bucket]: None for bucket in buckets}, now)
         return lacking
 
     def _bucket(self, rate: Rate, now: float) -> TokenBucket:
@@ -206,34 +270,45 @@ class RateLines:
         burst = max(1.0, rate.burst)
         if bucket is None:
             bucket = self._buckets[rate.key] = TokenBucket(rate.key, rate.rate, burst, rate.of_octets, now)
-            if rate.by_name:
-                self._by_name.add(bucket)
+            self._rooms[bucket] = (self._unused_names if rate.by_name else self._unused).of(rate.tenant)
         elif (bucket.rate, bucket.burst) != (rate.rate, burst):
             bucket.fill(now)
             bucket.rate, bucket.burst = rate.rate, burst
             bucket.tokens = min(bucket.tokens, burst)
         return bucket
 
-    def _unused_of(self, bucket: TokenBucket) -> dict[TokenBucket, None]:
-        return self._unused_names if bucket in self._by_name else self._unused
+    def _add(self, bucket: TokenBucket) -> None:
+        room = self._rooms[bucket]
+        room.kind.add(room, bucket)
 
-    def _forget_full(self, now: float) -> None:
-        """Forget some of the buckets that limit no link and are full, and those that are too many."""
-        for unused, most in ((self._unused, OWNERS), (self._unused_names, NAMES)):
-            for bucket in [bucket for bucket, _ in zip(unused, range(FORGOTTEN), strict=False)]:
-                del unused[bucket]
-                if is_idle(bucket, now):
-                    self._forget(bucket)
-                else:
-                    unused[bucket] = None
-            while len(unused) > most:
-                bucket = next(iter(unused))
-                del unused[bucket]
+    def _discard(self, bucket: TokenBucket) -> None:
+        room = self._rooms[bucket]
+        room.kind.discard(room, bucket)
+
+    def _forget_full(self, rooms: dict[_Room, None], now: float) -> None:
+        """Forget some of the buckets that limit no link and are full, and those that are too many.
+
+        Args: rooms: that buckets were added to, or taken from.
+        """
+        for kind in (self._unused, self._unused_names):
+            another = kind.another()
+            if another is not None:
+                self._forget_idle(another, now)
+        for room in rooms:
+            self._forget_idle(room, now)
+            while (surplus := room.kind.surplus(room)) is not None:
+                self._forget(surplus)
+
+    def _forget_idle(self, room: _Room, now: float) -> None:
+        for bucket in [bucket for bucket, _ in zip(room.buckets, range(FORGOTTEN), strict=False)]:
+            if is_idle(bucket, now):
                 self._forget(bucket)
+            else:
+                room.buckets[bucket] = room.buckets.pop(bucket)
 
     def _forget(self, bucket: TokenBucket) -> None:
-        del self._buckets[bucket.key]
-        self._by_name.discard(bucket)
+        self._discard(bucket)
+        del self._buckets[bucket.key], self._rooms[bucket]
 
 
 class RateLine:

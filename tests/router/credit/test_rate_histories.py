@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.router import kernel as bound
+from amqpmesh.router.credit import rate_line
 from amqpmesh.router.credit.rate_line import AT_ONCE, EACH, INTERVAL, Rate, RateLines, TenantLines
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
@@ -232,3 +233,26 @@ def test_a_link_that_comes_again_and_again_does_not_make_a_long_line_be_looked_a
         line.join(last, 1, lines.now)
         line.leave(last)
     assert line.lines.due == due
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_names_of_one_tenant_do_not_make_the_router_forget_those_of_another(
+    by_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_line, "NAMES", 20)
+    monkeypatch.setattr(rate_line, "OWNERS", 20)
+    rates = RateLines(lambda _: None)
+
+    def spend(tenant: str, number: int) -> bool:
+        return rates.spend([Rate((tenant, number), 0.001, 1.0, False, by_name, tenant)], 1.0) is None
+
+    assert all(spend("a", number) for number in range(10))
+    for number in range(100):
+        assert spend("b", number)
+        assert len(list(rates.buckets)) <= 20
+    assert not any(spend("a", number) for number in range(10)), "what was used up is remembered"
+    assert not spend("b", 99)
+    assert spend("b", 50), "those of the tenant with most were forgotten"
+    for number in range(10):
+        assert spend("c", number)
+        assert not spend("c", number), "a tenant that comes later has room, too"
