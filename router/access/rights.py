@@ -175,11 +175,13 @@ def may_change(context: Context, record: ConnectionRecord, kind: str | None = No
 
 def check_user_ids(incoming: IncomingLink, rights: Rights | None) -> None:
     """Have the user-ids of a link's messages checked. Args: rights: of its peer; None: it may use all."""
-    rule = None
+    rule, before = None, incoming.endpoint.flow_state.user_ids
     if rights is not None and rights.user_ids != ALL:
         user = incoming.connection.peer.user
         own = user.encode() if user is not None and UserIds.OWN in rights.user_ids else None
         rule = UserIdRule(own, UserIds.ABSENT in rights.user_ids)
+        if before is not None:
+            rule.walk, rule.skip = before.walk, before.skip  # a message may come at present
     incoming.endpoint.flow_state.user_ids = rule
 
 

@@ -18,12 +18,12 @@ from amqpmesh.router.delivery.anonymous_routes import annotations_alone, open_ro
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
-from amqpmesh.router.delivery.foreign_user_ids import foreign_user_id
+from amqpmesh.router.delivery.foreign_user_ids import foreign_user_id, hidden_user_id
 from amqpmesh.router.delivery.lifetime import close_if_done, drop_kept
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
 from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
-from amqpmesh.router.delivery.refusal import fail_sender, refuse, refuse_and_tell
+from amqpmesh.router.delivery.refusal import fail_and_tell, fail_sender, refuse, refuse_and_tell
 from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
 from amqpmesh.router.delivery.settlement import end_unsent, undelivered
 from amqpmesh.router.delivery.vouches import is_vouched
@@ -101,6 +101,14 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
         incoming.current = None
         session.release(1)
         abort(context, relay)
+        return
+    if (
+        relay.node is not None
+        and not (event.first or relay.dropped)
+        and (hidden := hidden_user_id(context, incoming, event.payload, complete=delivery.complete)) is not None
+    ):
+        session.release(1)
+        fail_and_tell(context, relay, relay.to or name_of(incoming), hidden)
         return
     if delivery.complete:
         relay.complete = True

@@ -54,6 +54,17 @@ def refuse(context: Context, relay: Relay, error: Error, node: Node | None = Non
 
 def refuse_and_tell(context: Context, relay: Relay, named: str | None, refusal: RefusedError) -> None:
     """Refuse an unsent message as `refuse` does, and tell the operator why. Args: named: its address."""
+    _tell(context, relay, named, refusal)
+    refuse(context, relay, refusal.error, by_policy=True)
+
+
+def fail_and_tell(context: Context, relay: Relay, named: str | None, refusal: RefusedError) -> None:
+    """Drop a message that may be sent in part, detach its link, and tell the operator why. Args: as above."""
+    _tell(context, relay, named, refusal)
+    fail_sender(context, relay, refusal.error)
+
+
+def _tell(context: Context, relay: Relay, named: str | None, refusal: RefusedError) -> None:
     incoming = relay.source
     assert isinstance(incoming, IncomingLink)
     link, address, condition = incoming.endpoint.name, without_secret(named or ""), refusal.error.condition
@@ -69,7 +80,6 @@ def refuse_and_tell(context: Context, relay: Relay, named: str | None, refusal: 
     if context.audit is not None:
         rule = {"address": address, "condition": condition, **refusal.rule}
         context.audit.of("message refused", incoming.connection, reason=refusal.reason, rule=rule, link=link)
-    refuse(context, relay, refusal.error, by_policy=True)
 
 
 def fail_sender(context: Context, relay: Relay, error: Error) -> None:

@@ -86,6 +86,7 @@ from amqpmesh.router.kernel.outcome_steps import (
 from amqpmesh.router.kernel.rate_meter import RateMeter, TokenBucket
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
+from amqpmesh.router.kernel.section_walk import SectionWalk
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
 from amqpmesh.router.kernel.small_sets import SmallSet, first, shared, with_item, with_item_first, without_item
@@ -184,6 +185,7 @@ __all__ = [
     "ReceivedBatch",
     "Recorder",
     "Relay",
+    "SectionWalk",
     "SettledRoute",
     "SmallSet",
     "Sweep",

@@ -47,6 +47,7 @@ ORDER: Final = (
     "frame_writing",
     "head_sections",
     "user_ids",
+    "section_walk",
     "ledger",
     "delivery_keys",
     "tree_history",

@@ -37,6 +37,10 @@ _SECTIONS: Final = {
     b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
     b"amqp:properties:list": PROPERTIES,
     b"amqp:application-properties:map": 0x74,
+    b"amqp:data:binary": 0x75,
+    b"amqp:amqp-sequence:list": 0x76,
+    b"amqp:amqp-value:*": 0x77,
+    b"amqp:footer:map": 0x78,
 }
 
 

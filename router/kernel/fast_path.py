@@ -461,6 +461,7 @@ def _relay_next(
         or (not size and not last)
         or (out.max_message_size and sent.size + size > out.max_message_size)
         or out.session.channel == -1
+        or (link.user_ids is not None and size > link.user_ids.skip)
     ):
         return False
     target = out.session
@@ -473,6 +474,8 @@ def _relay_next(
         receive_transfer(link, frame, size)
     except Violation:
         return False  # as in _relay_transfer
+    if link.user_ids is not None:
+        link.user_ids.skip -= size
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)

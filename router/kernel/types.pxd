@@ -295,12 +295,16 @@ cdef class KernelSession:
 cdef class UserIdRule:
     cdef public bytes own
     cdef public bint may_be_absent
-@cython.locals(form=long)
-cdef Py_ssize_t _list_end(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+    cdef public object walk
+    cdef public Py_ssize_t skip
 @cython.locals(at=Py_ssize_t, item=Py_ssize_t, stop=Py_ssize_t, form=long, count=long, is_permitted=bint, own=bytes)
 cdef bint _may_be_from(KernelRouter router, UserIdRule rule, TransferFrame frame, bytes data, Py_ssize_t payload_at,
                        Py_ssize_t end) except -1
-cdef bint _is_in_order(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(code=long, last=long)
+cdef bint _is_regular(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(form=long, count=long, after=Py_ssize_t)
+cdef Py_ssize_t _exact_end(bytes data, Py_ssize_t at, Py_ssize_t end, long depth) except? -2
+cdef long _DATA, _SEQUENCE, _VALUE, _FOOTER, _DEEPEST
 
 @cython.final
 cdef class KernelLink:

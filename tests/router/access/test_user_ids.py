@@ -11,7 +11,7 @@ import pytest
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
-from amqpmesh.router.amqp.standard.messaging import AmqpValue, Header, Properties, Source
+from amqpmesh.router.amqp.standard.messaging import AmqpValue, Data, Header, Properties, Source
 from amqpmesh.router.config.policy_file import parse_policy
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network, Sent
@@ -159,16 +159,56 @@ def test_a_user_id_beyond_the_first_frame_is_found(cut: int) -> None:
         (bytes.fromhex("005374c10702a1016ba10176") + encode_composite(Properties(user_id=b"bob")) + BODY, 0),
         (bytes.fromhex("005373c0060240a103626f62") + BODY, 0),
         (bytes.fromhex("005373c0040240a005"), 0),
+        (message(b"alice") + encode_composite(Properties(user_id=b"bob")), 0),
+        (encode_composite(Data(value=b"x")) + encode_composite(Properties(user_id=b"bob")), 0),
+        (bytes.fromhex("005374c10e00") + encode_composite(Properties(user_id=b"bob")) + BODY, 0),
+        (bytes.fromhex("005373c0090140a003626f62") + BODY, 0),
+        (bytes.fromhex("005277") + encode_composite(Properties(user_id=b"bob")), 0),
     ],
 )
 def test_a_message_in_which_a_user_id_could_hide_is_refused(payload: bytes, message_format: int) -> None:
     world = network(MATCH)
     client, link = sender(world)
-    is_behind_body = payload == message(b"alice") + message(b"bob")
     sent = client.send(link, payload, message_format=message_format)
-    assert bool(world.clients[0].take()) is is_behind_body, "a body ends the properties"
-    if not is_behind_body:
-        assert is_refused(client, sent)
+    assert not world.clients[0].take()
+    assert is_refused(client, sent)
+
+
+@pytest.mark.parametrize("address", ["q", None])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_user_id_that_hides_in_a_later_frame_ends_the_link(address: str | None, settled: bool) -> None:
+    first = encode_composite(Properties(message_id="m", to="q"))
+    for cut in range(len(first), len(first) + len(BODY) + 2):
+        world = network(MATCH)
+        client, link = sender(world, address=address)
+        data = first + BODY + encode_composite(Properties(user_id=b"bob"))
+        sent = client.send(link, data[:cut], more=True, settled=settled)
+        client.resume(sent, data[cut:])
+        assert not world.clients[0].take(), "what was sent of it is aborted"
+        error = client.detached[link]
+        assert error is not None
+        assert error.condition == "amqp:unauthorized-access"
+        assert world.core.context.denied == 1
+        assert client.sender("q").is_attached
+
+
+def test_the_kernel_relays_the_parts_of_a_body_that_cannot_hide_anything() -> None:
+    world = network(MATCH)
+    client, link = sender(world)
+    body = encode_composite(Data(value=bytes(50_000)))
+    for user_id in (b"alice", None):
+        data = message(user_id)[: -len(BODY)] + body * 2
+        sent = client.send(link, data[:1000], more=True)
+        decided = world.core.context.legs_seen
+        for at in range(1000, len(data) - 1000, 1000):
+            client.resume(sent, data[at : at + 1000], more=True)
+        assert world.core.context.legs_seen == decided
+        client.resume(sent, data[at + 1000 :])
+        (arrival,) = world.clients[0].take()
+        assert bytes(arrival.payload).endswith(body * 2)
+        arrival.accept()
+        world.run()
+        assert not is_refused(client, sent)
 
 
 def test_a_changed_policy_holds_for_links_that_are_attached() -> None:

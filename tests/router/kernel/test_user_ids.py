@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     Properties,
     Section,
 )
-from amqpmesh.router.kernel import Incomplete, UserIdRule, Violation, read_head, read_user_id
+from amqpmesh.router.kernel import Incomplete, SectionWalk, UserIdRule, Violation, read_head, read_user_id
 from tests.support.data import encodings as wire
 from tests.support.data.messages import bodies, messages, properties
 from tests.support.worlds.kernel_router import Router
@@ -42,9 +43,21 @@ def decided(data: bytes, rule: tuple[bytes | None, bool]) -> bool:
     if head.irregular:
         return False
     try:
-        return UserIdRule(*rule).permits(read_user_id(data, head.bare_at))
+        return UserIdRule(*rule).permits(read_user_id(data, head.bare_at)) and is_regular([data])
     except (Violation, Incomplete):
         return False
+
+
+def is_regular(parts: list[bytes]) -> bool:
+    """Return whether a walk finds nothing wrong in a message."""
+    walk = SectionWalk()
+    try:
+        for part in parts:
+            walk.feed(part)
+        walk.finish()
+    except Violation:
+        return False
+    return True
 
 
 def alone(kernel: Any, data: bytes, rule: tuple[bytes | None, bool], *, message_format: int = 0) -> bool:
@@ -115,7 +128,7 @@ _SECTIONS: Registry[Section] = Registry(
 
 @settings(max_examples=300)
 @given(st.lists(SECTIONS, max_size=5).map(b"".join), st.sampled_from(RULES), st.data())
-def test_sections_in_any_order_hide_no_user_id_before_the_body(
+def test_sections_in_any_order_hide_no_user_id(
     kernels: Kernels, message: bytes, rule: tuple[bytes | None, bool], data: st.DataObject
 ) -> None:
     message = data.draw(st.just(message) | wire.mutated(message))
@@ -130,10 +143,40 @@ def test_sections_in_any_order_hide_no_user_id_before_the_body(
             found, at = decode_composite(_SECTIONS, message, at)
         except ProtocolError:
             return
-        if isinstance(found, Data | AmqpSequence | AmqpValue):
-            return
         if isinstance(found, Properties):
             assert permitted(found.user_id, rule)
+
+
+@given(st.lists(SECTIONS, max_size=4).map(b"".join), st.data())
+def test_a_walk_finds_the_same_in_any_parts(message: bytes, data: st.DataObject) -> None:
+    message = data.draw(st.just(message) | wire.mutated(message))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(message)), max_size=6)))
+    parts = [message[a:b] for a, b in pairwise([0, *cuts, len(message)])]
+    assert is_regular(parts) is is_regular([message]) is is_regular([bytes([each]) for each in message])
+
+
+def test_the_items_of_a_value_take_its_size() -> None:
+    for right in (
+        "005377d1000000050000000141",
+        "005377c103024041",
+        "005377e0050355010203",
+        "005377e00400004440",
+        "005377e006010044004440",
+        "005377f00000000900000002a101610162",
+        "005377005301c0030153ff",
+    ):
+        assert is_regular([bytes.fromhex(right)]), right
+    for wrong in (
+        "005377c103014041",
+        "005377c1020240",
+        "005377e0050455010203",
+        "005377e0050245",
+        "005377f0ffffffff",
+        "005373005301c0030153ff",
+    ):
+        assert not is_regular([bytes.fromhex(wrong)]), wrong
+    assert not is_regular([b"\0\x53\x77" + b"\0" * 3000])
+    assert not is_regular([b"\0\xb3" + b"\1" * 3000])
 
 
 def test_the_usual_messages_are_relayed_by_the_kernel_alone(kernels: Kernels) -> None:
