@@ -43,18 +43,18 @@ def is_judged(context: Context, record: ConnectionRecord) -> bool:
     return context.policy is not None and listener is not None and not (listener.is_mesh or record.inside)
 
 
-def tenant_of_login(context: Context, record: ConnectionRecord, user: str) -> str | None:
+def tenant_of_login(context: Context, record: ConnectionRecord, user: str, *, named: bool = True) -> str | None:
     """Return the key of the tenant of a user whose password is checked; None: there are no tenants.
 
     The connection is not open yet: the hostname of its SASL exchange (§5.3.3.2) stands for that of its `open`.
 
-    Args: user: as the client names it, proved or not.
+    Args: user: as the client names it, proved or not. named: the client may choose the tenant by a hostname.
     """
     policy = context.policy
     if policy is None or not policy.tenants or not is_judged(context, record):
         return None
     sasl = record.engine.negotiation.sasl
-    hostname = sasl.hostname if isinstance(sasl, SaslServer) else None
+    hostname = sasl.hostname if named and isinstance(sasl, SaslServer) else None
     peer = replace(record.peer, user=user, hostname=hostname, certificate_subject=record.certificate_subject)
     tenant = policy.tenant_of(peer)
     return NO_TENANT if tenant is None else tenant.key

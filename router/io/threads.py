@@ -35,15 +35,16 @@ async def do(work: Work) -> None:
         )
 
 
-async def apart(work: Callable[[T], R], given: T) -> R:
+async def apart(work: Callable[[T], R], given: T, limiter: trio.CapacityLimiter) -> R:
     """Do work of the program in a thread of its own, and return its result. Raises: its error.
 
-    If it is cancelled, the thread goes on, and its result is dropped. The caller limits the threads.
+    If it is cancelled, the thread goes on, and its result is dropped. Args: limiter: of the threads, also of those that
+        were left alone: the program and the router need the other ones.
     """
     if environment() is not REAL:  # as above
         await trio.lowlevel.checkpoint()
         return work(given)
-    return await trio.to_thread.run_sync(work, given, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(work, given, abandon_on_cancel=True, limiter=limiter)
 
 
 async def aside(work: Callable[[T], R], given: T) -> R:

@@ -11,6 +11,8 @@ from amqpmesh.router.config.user_checks import Login, UserIdentity
 from amqpmesh.router.io.threads import apart
 
 if TYPE_CHECKING:
+    import trio
+
     from amqpmesh.router.amqp.sasl.mechanisms import ScramKeys
     from amqpmesh.router.config.user_checks import UserCheck
 
@@ -44,12 +46,12 @@ class AskedUsers(Questioner):
         del user, mechanism
         return None
 
-    async def _ask(self, login: Login) -> UserIdentity | None:
+    async def _ask(self, login: Login, threads: trio.CapacityLimiter) -> UserIdentity | None:
         """Ask the program. Raises: TypeError: the answer is none. Any error of the program."""
         check = self._check
         is_async = iscoroutinefunction(check) or iscoroutinefunction(type(check).__call__)
         # In a tuple: Trio refuses a thread whose result can be awaited.
-        (found,) = (check(login),) if is_async else await apart(lambda given: (check(given),), login)
+        (found,) = (check(login),) if is_async else await apart(lambda given: (check(given),), login, threads)
         if isawaitable(found):
             found = await found
         if found is not None and not isinstance(found, UserIdentity):

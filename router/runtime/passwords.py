@@ -40,10 +40,16 @@ class _Place(NamedTuple):
     user: str
     tenant: str | None
     """Of the user, as far as the login shows it; None: there are no tenants."""
+    home: str | None
+    """The same, whatever hostname the client names: by another hostname, it guesses at the same password."""
 
     @property
     def pair(self) -> tuple[str, str]:
         return self.host, self.user
+
+    @property
+    def password(self) -> tuple[str, str, str | None]:
+        return self.host, self.user, self.home
 
 
 class Passwords:
@@ -66,18 +72,20 @@ class Passwords:
         # One check at a time for each host and user: simultaneous ones would all count as the first guess. And one for
         # each host: a host with many checks would keep other hosts from the threads. Where there are tenants, one for
         # each of them waits for its host's turn: many checks of one tenant delay those of another by one.
-        self._by_user: _Turns[_Place] = _Turns()
+        self._by_user: _Turns[tuple[str, str, str | None]] = _Turns()
         self._by_tenant: _Turns[tuple[str, str | None]] = _Turns()
         self._by_host: _Turns[str] = _Turns()
         # Delayed checks: one at a time for each host and user waits for its delay to pass; and for each network and
         # tenant, if the guesses at the tenant's users are the reason.
-        self._late: _Turns[_Place] = _Turns()
+        self._late: _Turns[tuple[str, str, str | None]] = _Turns()
         self._late_of_tenant: _Turns[tuple[str, str | None]] = _Turns()
         # Checks by the program: some at a time, of them a quarter for one host, and half for one tenant.
         places = config.login_checks
         self._questions_by_host: _Turns[str] = _Turns(max(1, places // 4))
         self._questions_by_tenant: _Turns[str | None] = _Turns(max(1, places // 2))
         self._questions: _Turns[None] = _Turns(places)
+        # Of functions that block. One whose check took too long has its thread until it returns.
+        self._threads = trio.CapacityLimiter(places)
         #: The time from which a hash may be computed at once, seconds.
         self._hashes_from = 0.0
 
@@ -86,7 +94,7 @@ class Passwords:
         if work.user is None:
             await do(work)
             return
-        place = _Place(record.host, work.user, tenant_of_login(self._context, record, work.user))
+        place = self._place(record, work.user)
         try:
             await self._check(record, work, place)
         except _TooManyError:
@@ -102,8 +110,8 @@ class Passwords:
             return False
         place: _Place | None = None
         if work.user is not None:
-            place = _Place(record.host, work.user, tenant_of_login(self._context, record, work.user))
-            is_free = self._by_user.is_free(place) and self._by_host.is_free(record.host)
+            place = self._place(record, work.user)
+            is_free = self._by_user.is_free(place.password) and self._by_host.is_free(record.host)
             if not is_free or self._wait(place, now) or self._wait_of_tenant(place, now):
                 return False
         work.do()
@@ -113,16 +121,21 @@ class Passwords:
             self._note(place, work)
         return True
 
+    def _place(self, record: ConnectionRecord, user: str) -> _Place:
+        tenant = tenant_of_login(self._context, record, user)
+        home = None if tenant is None else tenant_of_login(self._context, record, user, named=False)
+        return _Place(record.host, user, tenant, home)
+
     async def _check(self, record: ConnectionRecord, work: Work, place: _Place) -> None:
         """Check a password. Raises: _TooManyError: too many checks wait; this one was not done."""
-        async with self._by_user.of(place):
+        async with self._by_user.of(place.password):
             if not self._wait(place, trio.current_time()) and await self._judge(place, work):
                 return
         with self._delay(record, place):
-            async with self._late.of(place), self._turn_of_tenant(place):
+            async with self._late.of(place.password), self._turn_of_tenant(place):
                 now = trio.current_time()
                 await trio.sleep(max(self._wait(place, now), self._wait_of_tenant(place, now)))
-                async with self._by_user.of(place):
+                async with self._by_user.of(place.password):
                     await self._judge(place, work, is_late=True)
 
     async def _judge(self, place: _Place, work: Work, *, is_late: bool = False) -> bool:
@@ -150,12 +163,12 @@ class Passwords:
     async def _ask(self, question: Question) -> None:
         """Ask the program, for a limited time."""
         with trio.move_on_after(self._context.config.login_check_time) as patience:
-            await question.ask()
+            await question.ask(self._threads)
         if patience.cancelled_caught:
             question.refuse("the check of the password took too long")
 
     def _wait(self, place: _Place, now: float) -> float:
-        return self._guesses.wait(*place.pair, now, place.tenant)
+        return self._guesses.wait(*place.pair, now, place.home)
 
     def _wait_of_tenant(self, place: _Place, now: float) -> float:
         return 0.0 if place.tenant is None else self._of_tenants.wait(*place.pair, now, place.tenant)
@@ -171,11 +184,11 @@ class Passwords:
         if isinstance(work, Question) and not work.is_answered:
             return  # no guess was wrong
         if work.succeeded:
-            self._guesses.succeeded(*place.pair, place.tenant)
+            self._guesses.succeeded(*place.pair, place.home)
             if place.tenant is not None:
                 self._of_tenants.succeeded(*place.pair, place.tenant)
         else:
-            self._guesses.failed(*place.pair, now, place.tenant)
+            self._guesses.failed(*place.pair, now, place.home)
             if place.tenant is not None:
                 self._of_tenants.failed(place.host, now, place.tenant)
 

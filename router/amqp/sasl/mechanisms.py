@@ -182,8 +182,10 @@ class Question(Work):
 
     __slots__ = ("_ask",)
 
-    def __init__(self, ask: Callable[[], Awaitable[object]], user: str) -> None:
-        """Args: ask: returns the identity of the user; None: the user is unknown, or the password is wrong."""
+    def __init__(self, ask: Callable[[Any], Awaitable[object]], user: str) -> None:
+        """Args: ask: returns the identity of the user; None: the user is unknown, or the password is wrong. It gets
+        what `ask` gets.
+        """
         super().__init__(_asked_too_late, iterations=MAX_ITERATIONS, user=user)
         self._ask = ask
 
@@ -192,10 +194,10 @@ class Question(Work):
         """True if the password is right or wrong; False: nobody knows."""
         return self._error is None
 
-    async def ask(self) -> None:
-        """Ask. Exceptions are kept for `result`."""
+    async def ask(self, threads: object) -> None:
+        """Ask. Exceptions are kept for `result`. Args: threads: limits the threads of those who answer."""
         try:
-            self._value = await self._ask()
+            self._value = await self._ask(threads)
         except Exception as error:
             self._error = error
 

@@ -122,6 +122,24 @@ async def test_a_function_that_blocks_does_so_in_a_thread(nursery: trio.Nursery)
             goes_on.set()
 
 
+async def test_functions_that_never_return_take_no_more_threads(nursery: trio.Nursery) -> None:
+    goes_on, running = threading.Event(), []
+
+    def check(login: Login) -> UserIdentity | None:
+        running.append(login.user)
+        assert goes_on.wait(30)
+        return None
+
+    async with Router(login_checks=2, login_check_time=0.01) as router:
+        site = Site(router, asking(check), nursery)
+        others = trio.to_thread.current_default_thread_limiter()
+        for number in range(6):
+            assert (await site.log_in(f"u{number}", "x", host=f"198.51.100.{number}"))[0] == SaslCode.SYS_TEMP
+        assert len(running) <= 2, "a check that took too long has its thread until it returns"
+        assert not others.borrowed_tokens, "the program's own threads are free"
+        goes_on.set()
+
+
 async def test_few_checks_run_at_a_time_and_one_host_has_a_part_of_them(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

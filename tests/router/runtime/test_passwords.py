@@ -55,8 +55,9 @@ async def outcome(stream: trio.abc.Stream) -> SaslCode:
             return said.code
 
 
-async def say(stream: trio.abc.Stream, user: str, password: str) -> None:
-    init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=f"\0{user}\0{password}".encode())
+async def say(stream: trio.abc.Stream, user: str, password: str, hostname: str | None = None) -> None:
+    response = f"\0{user}\0{password}".encode()
+    init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=response, hostname=hostname)
     await stream.send_all(SASL + frame(encode_composite(init), type=1))
 
 
@@ -68,12 +69,14 @@ class Site:
         self._listener = listener
         self._nursery = nursery
 
-    async def log_in(self, user: str, password: str, *, host: str = "192.0.2.1") -> tuple[SaslCode, float]:
+    async def log_in(
+        self, user: str, password: str, *, host: str = "192.0.2.1", hostname: str | None = None
+    ) -> tuple[SaslCode, float]:
         """Log in. Returns: the router's answer, and the seconds until it came."""
         ours, theirs = memory_stream_pair()
         self._nursery.start_soon(lambda: self._router.serve_stream(theirs, self._listener, host=host))
         began = trio.current_time()
-        await say(ours, user, password)
+        await say(ours, user, password, hostname)
         code = await outcome(ours)
         await ours.aclose()
         return code, trio.current_time() - began

@@ -141,3 +141,24 @@ async def test_the_tenant_is_the_one_that_the_listener_chooses_if_it_does(
             await one.log_in(f"{number}", "wrong", host=HOST)
         assert (await two.log_in("a-ada", "right", host=HOST))[1] == 0
         assert (await one.log_in("a-ada", "right", host=HOST))[1] == 1
+
+
+async def test_guesses_at_one_user_by_ever_other_hostnames_are_guesses_at_one_password(
+    users: Path, tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    file = tmp_path / "by_hostname.toml"
+    file.write_text("".join(f'[[tenant]]\nname = "t{n}"\nmatch = [{{ hostname = "h{n}" }}]\n' for n in range(9)))
+    async with Router(policy=PolicyConfig(file=file), login_failures=2) as router:
+        site = Site(router, listener(users), nursery)
+        waits = [(await site.log_in("a-ada", "wrong", hostname=f"h{number}"))[1] for number in range(6)]
+        assert waits == [0, 0, 1, 2, 4, 8]
+        answers: list[float] = []
+
+        async def guess(number: int) -> None:
+            answers.append((await site.log_in("a-bob", "wrong", hostname=f"h{number}"))[1])
+
+        async with trio.open_nursery() as many:
+            for number in range(6):
+                many.start_soon(guess, number)
+        assert sorted(answers)[2:] != [0] * 4
+        assert max(answers) >= 15, "they were judged one after the other"
