@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: Characters of the longest address that has a route: peers choose them.
 LONGEST: Final = 255
 
+#: Deliveries that a lane counts as that is made for the first message to an address, in `KernelConnection.work`.
+LANE: Final = 50
+
 
 def resolve(context: Context, incoming: IncomingLink, to: str) -> tuple[Node | None, str]:
     """Return the node for a message, and its address after aliases, as `Context.resolve` does.
@@ -66,11 +69,12 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
         return
     if not to:
         return
-    node, address, refused = None, to, None
+    node, address, refused, made = None, to, None, context.links_made
     try:
         node, address = context.resolve(incoming, to)
     except RefusedError as refusal:
         refused = refusal
+    incoming.connection.engine.flow_state.work -= LANE * (context.links_made - made)
     context.foreseen = Foreseen(incoming, to, context.kernel.epoch, node, address, refused)
     if node is not None and node.has_consumers:
         open_route(context, incoming, node, to, None if incoming.lane is not None else address, name, settled=settled)

@@ -166,3 +166,21 @@ def test_ingresses_that_are_forgotten_at_the_same_time_are_so_in_steps() -> None
     assert sum(steps) > 100
     assert max(steps) <= AT_ONCE
     spread.mesh.leave()
+
+
+def test_the_first_messages_to_many_multicasts_take_several_turns() -> None:
+    spread = Spread("AB", "AB")
+    names = [f"news/{number}" for number in range(50)]
+    for name in names:
+        spread.consumers[1].receiver(name)
+    spread.mesh.advance(0.2)
+    node, producer = spread.mesh["A"], spread.producer
+    with patch.object(spread.mesh, "run"):  # the router gets all of them at once
+        send(producer, spread.link, *(message(to=name) for name in names), settled=True)
+    data, turns = producer.engine.data_to_send(node.now), 1
+    while not node.core.receive(producer.record, data, node.now):
+        data, turns = b"", turns + 1
+    assert turns == 3
+    spread.mesh.run()
+    assert len(spread.consumers[1].take()) == 50
+    spread.mesh.leave()
