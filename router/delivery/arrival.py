@@ -150,7 +150,7 @@ def receive_held(context: Context, *, closed: bool = False, wire: KernelConnecti
         context.catch_up()
     if not kernel.held_back:
         return
-    waiting = [(pool, held) for pool in kernel.held_back if not (closed and pool.is_open) for held in pool.held or ()]
+    waiting = [(pool, held) for pool in kernel.held_back if not (closed and _stays(pool)) for held in pool.held or ()]
     waiting.sort(key=_is_before_exit)  # those that are further on came before
     for pool, held in waiting:
         if wire is not None and held.link.session.wire is not wire:
@@ -159,6 +159,18 @@ def receive_held(context: Context, *, closed: bool = False, wire: KernelConnecti
         assert isinstance(incoming, IncomingLink)
         delivery = take_held(kernel, pool, held)
         transfer_received(context, TransferReceived(incoming.endpoint, delivery, held.payload, True), held.came_at)
+
+
+def _stays(pool: Pool) -> bool:
+    """Return whether the kernel divides the credit of a pool, and of the ingresses that what it holds back has come by:
+    else a later delivery, which waits there, would overtake.
+    """
+    return pool.is_open and all(_is_ingress_open(held) for held in pool.held or () if held.at_exit)
+
+
+def _is_ingress_open(held: HeldDelivery) -> bool:
+    sink = held.link.sink
+    return sink is not None and sink.pool is not None and sink.pool.is_open
 
 
 def _is_before_exit(waiting: tuple[Pool, HeldDelivery]) -> bool:

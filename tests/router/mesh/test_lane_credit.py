@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 from unittest.mock import patch
@@ -11,6 +12,7 @@ import pytest
 from amqpmesh.router import core
 from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.context import Context
+from amqpmesh.router.model.links import IncomingLink
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import message
 from tests.support.worlds.side_by_side import relaying
@@ -54,4 +56,39 @@ def test_a_round_over_lanes_takes_no_turn_of_any_router(credit: int, settled: bo
     for arrival in consumer.take():
         arrival.accept()
     mesh.run()
+    mesh.leave()
+
+
+def test_what_waits_at_an_exit_leaves_before_what_its_ingress_has_queued() -> None:
+    mesh = World("AB", [("A", "B")])
+    consumer = mesh["B"].client()
+    receiver = consumer.receiver("q", credit=10)
+    mesh.advance(0.5)
+    producer = mesh["A"].client()
+    link = producer.sender("q")
+    context = mesh["A"].core.context
+    got: list[int] = []
+    sent = 0
+    for number in range(30):
+        while link.credit > 0:
+            producer.send(link, message(f"number {sent}."))
+            sent += 1
+        mesh.run()
+        if number == 20:
+            held = [each for pool in context.kernel.held_back for each in pool.held or ()]
+            assert {each.at_exit for each in held} == {False, True}
+            incoming = held[0].link.record
+            assert isinstance(incoming, IncomingLink)
+            assert incoming.node is not None
+            context.touch(incoming.node)  # the exit stays as it is
+            finish_batch(context)
+        for arrival in consumer.take():
+            found = re.search(rb"number (\d+)", bytes(arrival.payload))
+            assert found is not None
+            got.append(int(found[1]))
+            arrival.accept()
+        receiver.flow(10)
+        mesh.run()
+    assert got == list(range(len(got)))
+    assert len(got) > 250
     mesh.leave()
