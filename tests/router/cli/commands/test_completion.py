@@ -39,7 +39,7 @@ def completed(script: Path, *words: str) -> list[str]:
         (["s"], ["send", "status"]),
         (["send", "--co"], ["--count"]),
         (["receive", "hello", "--outcome", "re"], ["reject", "release"]),
-        (["user", ""], ["add", "list", "remove", "disable", "enable"]),
+        (["user", ""], ["add", "list", "remove", "disable", "enable", "groups"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["check", "--p"], ["--print"]),
     ],

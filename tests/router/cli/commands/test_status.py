@@ -199,7 +199,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "policy", "router", "routes"),
+        *("own_connection", "policy", "rates", "router", "routes"),
     ]
     assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"
