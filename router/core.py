@@ -280,7 +280,7 @@ class Core:
             if kernel.has_news():
                 context.catch_up()
             if kernel.held_back:
-                receive_before(context, event)
+                receive_before(context, event, flow_state)
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             self._handle(record, event)
             context.foreseen = None  # it was for this event: what follows may be judged otherwise

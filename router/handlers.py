@@ -362,8 +362,10 @@ class Handlers:
         if record.token is not None:
             token_links.window_opened(record, session)
 
-    def _relayed(self, _record: ConnectionRecord, _event: events.Relayed) -> None:
-        """Do nothing: the event only ends a long run of relayed deliveries, so that other connections get a turn."""
+    def _relayed(self, _record: ConnectionRecord, _event: events.Relayed | events.HeldBack) -> None:
+        """Do nothing: the event only ends a run of relayed deliveries, so that other connections get a turn, or what
+        the kernel holds back is received before the next frame (`receive_before`).
+        """
 
 
 #: The handler of each kind of event.
@@ -385,4 +387,5 @@ HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.DrainRequested: Handlers._drain_requested,
     events.WindowOpened: Handlers._window_opened,
     events.Relayed: Handlers._relayed,
+    events.HeldBack: Handlers._relayed,
 }

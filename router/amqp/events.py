@@ -167,6 +167,15 @@ class Relayed:
 
 RELAYED = Relayed()
 
+
+@dataclass(slots=True)
+class HeldBack:
+    """The kernel holds deliveries of the connection back, and the next frame may be about them: receive them first."""
+
+
+HELD_BACK = HeldBack()
+
+
 Event = (
     TlsRequested
     | Authenticated
@@ -177,6 +186,7 @@ Event = (
     | SessionEnded
     | LinkAttached
     | LinkDetached
+    | HeldBack
     | TransferReceived
     | DeliveriesGathered
     | DeliveryIgnored

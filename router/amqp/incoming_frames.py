@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error, framing_error, invalid_field
-from amqpmesh.router.amqp.events import RELAYED, DeliveriesGathered, Event, TransferReceived
+from amqpmesh.router.amqp.events import HELD_BACK, RELAYED, DeliveriesGathered, Event
 from amqpmesh.router.amqp.frames import MIN_MAX_FRAME_SIZE
 from amqpmesh.router.amqp.hot_frames import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.link import Receiver
@@ -63,12 +63,10 @@ def kernel_events(flow_state: kernel.KernelConnection) -> Iterator[Event]:
         batch.deliveries, batch.payloads = [], []
         yield gathered
     router = flow_state.router
-    if router is not None and router.held_back:  # the next frame may be about such a delivery
-        for pool, held in [(each, held) for each in router.held_back for held in each.held or ()]:
-            if held.link.session.wire is not flow_state or held not in (pool.held or ()):
-                continue  # other connections had a turn meanwhile, and before theirs the router received it
-            endpoint = held.link.record.endpoint  # type: ignore[attr-defined]
-            yield TransferReceived(endpoint, kernel.take_held(router, pool, held), held.payload, True)
+    if router is not None and any(
+        held.link.session.wire is flow_state for pool in router.held_back for held in pool.held or ()
+    ):
+        yield HELD_BACK
     pending, flow_state.pending_disposition = flow_state.pending_disposition, None
     if pending is not None:
         session = pending.session.owner

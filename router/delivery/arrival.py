@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.expiry import seconds_left
-from amqpmesh.router.amqp.events import CreditChanged, DispositionReceived, Event, TransferReceived
+from amqpmesh.router.amqp.events import HELD_BACK, CreditChanged, DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import decisions, message_head
@@ -122,13 +122,15 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
         open_input(context, incoming)
 
 
-def receive_before(context: Context, event: Event) -> None:
-    """Receive what the kernel holds back before an event is handled, unless the event concerns none of it.
+def receive_before(context: Context, event: Event, wire: KernelConnection) -> None:
+    """Receive what the kernel holds back before an event of a connection is handled, unless it concerns none of that.
 
     Credit and accepted deliveries concern a node whose pool they close: what is held back there is received at the end
     of the batch.
     """
-    if context.kernel.held_back and not (
+    if event is HELD_BACK:
+        receive_held(context, wire=wire)
+    elif context.kernel.held_back and not (
         (isinstance(event, CreditChanged) and isinstance(event.link.context, OutgoingLink))
         or (isinstance(event, DispositionReceived) and _is_accepted(event))
     ):
