@@ -115,6 +115,10 @@ class Row:
     program: str = ""
     """`receive` or `reply`, by the program that embeds the router; empty: the router is a process of its own."""
     workers: int = 0
+    least: int = 0
+    """Messages of a round at least, after as many that are not counted."""
+    first: int = 0
+    """Messages of a round whose clients are new, where the first messages are what counts."""
     sample: float | None = None
     """The share of deliveries that is recorded."""
     policy: str = ""
@@ -154,11 +158,19 @@ def _one_router() -> Iterator[Row]:
             f"multicast to 200, one of them slow, {kind}", sending,
             f"{receiving} connections=199 + {receiving} {SLOW}", beside, 200, 200, lossy=bool(settled),
         )  # fmt: skip
+    yield Row(
+        "multicast to 4, credit 10", f"send A address={FAN}", f"receive A address={FAN} connections=4 credit=10",
+        "connections=4 credit=10", 4, 4,
+    )  # fmt: skip
     for count, links in ((1, ""), (100, " links=100"), (10_000, " connections=10 links=1000")):
         yield Row(
             f"anonymous sender to {count:,} address{'es' if count > 1 else ''}", f"send A address=any-% to={count}",
-            f"receive A address=any-%{links}",
+            f"receive A address=any-%{links}", least=10 * count if count > 1_000 else 0,
         )  # fmt: skip
+    yield Row(
+        "first message to each of 10,000 addresses", "send A address=any-% to=10000",
+        "receive A address=any-% connections=10 links=1000", first=10_000,
+    )  # fmt: skip
     yield Row(
         "anonymous sender, credit 10", "send A address=any-% to=1", "receive A address=any-% credit=10", "credit=10"
     )
@@ -217,6 +229,15 @@ def _meshes() -> Iterator[Row]:
             " + ".join(f"receive {router} address={FAN}{settled}" for router in "ABC"), f"connections=3{settled}", 3, 3,
             routers="ABC", hops=2, lossy=bool(settled),
         )  # fmt: skip
+    yield Row(
+        "anonymous sender to a multicast over two routers", "send A address=multicast/x-% to=1",
+        "receive A address=multicast/x-% + receive B address=multicast/x-%", "connections=2", 2, 2, routers="AB",
+        hops=2,
+    )  # fmt: skip
+    yield Row(
+        "anonymous sender to the next router, pre-settled", "send A address=any-% to=1 settled=1",
+        "receive B address=any-%", "settled=1", routers="AB", hops=2, lossy=True,
+    )  # fmt: skip
     yield Row(
         "multicast to 4 at one of two routers", f"send A address={FAN}", f"receive A address={FAN} connections=4",
         "connections=4", 4, 4, routers="AB",

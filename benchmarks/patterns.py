@@ -80,6 +80,8 @@ class Running:
         """Return the messages of a round that takes so long. A first look decides."""
         if self.row.rate:
             return int(self.row.rate * LONGER * seconds)
+        if self.row.first and self.target.name != "forwarder":
+            return self.row.first
         if not self._count:
             count = least = FIRST_BESIDE if self.target.name == "forwarder" else FIRST
             while True:
@@ -89,6 +91,9 @@ class Running:
                 if count / speed > min(ENOUGH, seconds) or count >= MOST:
                     break
                 count *= 4
+            if self.row.least and self.target.name != "forwarder":
+                least = self.row.least
+                self.round(least)
             self._count = min(MOST, max(int(speed * seconds), least))
         return self._count
 
@@ -157,10 +162,19 @@ def measure(bench: Bench, row: Row, others: list[Target]) -> dict[str, Figures]:
         port = Port()
         stack.callback(port.close)
         measured = [stack.enter_context(ours(row, port.number)), *others]
+        if row.first:
+            return bench.take_turns(measured, lambda target: first_round(row, target, port.number, seconds))
         runs = [stack.enter_context(running(row, target, port.number)) for target in measured]
         by_name = {run.target.name: run for run in runs}
         counts = {name: run.count(seconds) for name, run in by_name.items()}
         return bench.take_turns(measured, lambda target: by_name[target.name].round(counts[target.name]))
+
+
+def first_round(row: Row, target: Target, port: int, seconds: float) -> Figures:
+    """Measure the first messages of new clients at a target."""
+    with running(row, target, port) as run:
+        time.sleep(SPREAD)  # the credit of all receivers has come
+        return run.round(run.count(seconds))
 
 
 def keep(bench: Bench, name: str, found: dict[str, Figures]) -> list[str]:
