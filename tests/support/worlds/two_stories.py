@@ -148,8 +148,10 @@ class Story:
             part = run_to_end(views.of(OBSERVED))
             for kind in TYPES.values():
                 names = [each for each in kind.attributes if each not in NUMBERS | SHARED]
-                if kind.kind == "lane":
-                    names.remove("credit")  # lanes share it in the order in which they come
+                if kind.kind in ("lane", "link"):
+                    names.remove("credit")  # lanes share it in the order in which they come, links as flows gather
+                elif kind.kind == "rate":  # credit is given some milliseconds sooner or later, and spends it
+                    names = [each for each in names if each not in ("used", "left")]
                 read = kind.reader(names)
                 rows = [dict(zip(names, read(each), strict=True)) for each in part.get(kind.kind, ())]
                 found = [repr({name: _slot(value) for name, value in each.items()}) for each in rows]
