@@ -61,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in commands:
         env = environment(folder / "bin")
         subprocess.run(command, cwd=configured, env=env, input="correct horse\n", text=True, check=True)
-    for file in configured.iterdir():
+    for file in (each for each in configured.iterdir() if each.is_file()):
         shutil.copy(file, checkout)
     return folder
 
