@@ -29,18 +29,25 @@ _HEADER: Final = HEADER
 _DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
 _MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
 _PROPERTIES: Final = PROPERTIES
+_DATA: Final = 0x75
+_SEQUENCE: Final = 0x76
+_VALUE: Final = 0x77
+_FOOTER: Final = 0x78
+
+#: Values of a message within one another at most, where all of them are looked at.
+_NESTED: Final = 32
 
 #: Descriptor codes of sections by symbolic descriptor.
 _SECTIONS: Final = {
     b"amqp:header:list": _HEADER,
     b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
     b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
-    b"amqp:properties:list": PROPERTIES,
+    b"amqp:properties:list": _PROPERTIES,
     b"amqp:application-properties:map": 0x74,
-    b"amqp:data:binary": 0x75,
-    b"amqp:amqp-sequence:list": 0x76,
-    b"amqp:amqp-value:*": 0x77,
-    b"amqp:footer:map": 0x78,
+    b"amqp:data:binary": _DATA,
+    b"amqp:amqp-sequence:list": _SEQUENCE,
+    b"amqp:amqp-value:*": _VALUE,
+    b"amqp:footer:map": _FOOTER,
 }
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqpmesh.router.kernel.encoded_values import _HEADER, _WIDTH, descriptor_code, skip
+from amqpmesh.router.kernel.encoded_values import (
+    _DATA,
+    _FOOTER,
+    _HEADER,
+    _NESTED,
+    _SEQUENCE,
+    _VALUE,
+    _WIDTH,
+    descriptor_code,
+    skip,
+)
 from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
-
-#: Nested values of a message at most.
-NESTED: Final = 32
 
 #: Octets that are kept of what is not complete: a descriptor, or the sizes of a value.
 _MOST_KEPT: Final = 512
-
-#: Descriptor codes of sections (§3.2): the body may consist of several of the first two, and the next one may have any
-#: value.
-_DATA_SECTION: Final = 0x75
-_SEQUENCE_SECTION: Final = 0x76
-_VALUE_SECTION: Final = 0x77
-_FOOTER_SECTION: Final = 0x78
 
 
 class _Values:
@@ -96,7 +96,7 @@ class SectionWalk:
             return self._section(data, at, end)
         values = self._open[-1]
         if values.code < 0 and data[at] == 0:
-            if values.stop == -1 and self._next != _VALUE_SECTION + 1:
+            if values.stop == -1 and self._next != _VALUE + 1:
                 raise Violation(LINK, "amqp:decode-error", "the value of a section is described")
             values.count += 1  # a descriptor, and a value
             return at + 1
@@ -113,9 +113,9 @@ class SectionWalk:
 
     def _section(self, data: bytes, at: int, end: int) -> int:
         code, value_at = descriptor_code(data, at, end)
-        if code < self._next or code > _FOOTER_SECTION:
+        if code < self._next or code > _FOOTER:
             raise Violation(LINK, "amqp:decode-error", "the sections of the message are out of order")
-        self._next = code if code in (_DATA_SECTION, _SEQUENCE_SECTION) else code + 1
+        self._next = code if code in (_DATA, _SEQUENCE) else code + 1  # the body may consist of several of these
         self._open.append(_Values(1, -1))
         return value_at
 
@@ -144,7 +144,7 @@ class SectionWalk:
                 count, items = 0, items + count * _WIDTH[code]
             elif _WIDTH[code] < -4:
                 raise Violation(LINK, "amqp:decode-error", f"no such format code in an array: 0x{code:02x}")
-        if len(self._open) > NESTED or items + count > stop or (not count and items != stop):
+        if len(self._open) > _NESTED or items + count > stop or (not count and items != stop):
             raise Violation(LINK, "amqp:decode-error", "the items of a value do not take its size")
         if count:
             self._open.append(_Values(count, self._base + stop, code))

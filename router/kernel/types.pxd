@@ -42,10 +42,8 @@ cdef long _PASS_THEIRS
 cdef long _PASS_NONE
 cdef long _PASS_ALL
 cdef long _MESSAGE_ANNOTATIONS
-cdef long _PROPERTIES
-cdef long _APPLICATION_PROPERTIES
-cdef long _FIRST_OF_BODY
-cdef long _LAST_OF_BODY
+cdef long _PROPERTIES, _DATA, _SEQUENCE, _VALUE, _FOOTER
+cdef long _NESTED
 cdef long _MOST_ROUTES
 cdef long _MOST_OCTETS
 cdef long _ENTRY
@@ -304,7 +302,6 @@ cdef bint _may_be_from(KernelRouter router, UserIdRule rule, TransferFrame frame
 cdef bint _is_regular(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(form=long, count=long, after=Py_ssize_t)
 cdef Py_ssize_t _exact_end(bytes data, Py_ssize_t at, Py_ssize_t end, long depth) except? -2
-cdef long _DATA, _SEQUENCE, _VALUE, _FOOTER, _DEEPEST
 
 @cython.final
 cdef class KernelLink:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.encoded_values import _HEADER, _PROPERTIES, uint32
+from amqpmesh.router.kernel.encoded_values import (
+    _DATA,
+    _FOOTER,
+    _HEADER,
+    _NESTED,
+    _PROPERTIES,
+    _SEQUENCE,
+    _VALUE,
+    uint32,
+)
 from amqpmesh.router.kernel.head_sections import _PASS_ALL, _after_any, _bare_message_at, _property
 from amqpmesh.router.kernel.violations import LINK, Violation
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.frame_fields import TransferFrame
     from amqpmesh.router.kernel.router_state import KernelRouter
-
-# Descriptor codes of sections behind the properties (§3.2).
-_DATA: Final = 0x75
-_SEQUENCE: Final = 0x76
-_VALUE: Final = 0x77
-_FOOTER: Final = 0x78
-
-#: Nested values of a message at most.
-_DEEPEST: Final = 32
 
 
 class UserIdRule:
@@ -134,7 +134,7 @@ def _exact_end(data: bytes, at: int, end: int, depth: int) -> int:
     """Return the end of a value that lies before `end`, the items of which take its size; -1: otherwise, or it has an
     array.
     """
-    if at >= end or depth > _DEEPEST:
+    if at >= end or depth > _NESTED:
         return -1
     form = data[at]
     if form == 0:  # described
