@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -209,9 +210,9 @@ def _asked_too_late() -> object:
 class Questioner(Authenticator):
     """Users that somebody else knows. PLAIN alone can be offered for them."""
 
+    @abstractmethod
     def question(self, user: str, password: str) -> Question:
         """Return the check of a password, which is not begun yet."""
-        raise NotImplementedError
 
 
 class Turn(NamedTuple):
