@@ -18,11 +18,14 @@ from tests.support.peers.scripted_stream import AMQP, attached, begun, connected
 
 PAGE = "operate/management.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-ENTITIES = (ROOT / "docs" / "operate" / "entities.md").read_text(encoding="utf-8")
+ENTITIES = [
+    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8") for name in ("entities.md", "mesh-entities.md")
+]
 
 
 def test_every_type_is_there_with_its_attributes_in_order_and_their_types() -> None:
-    sections = ENTITIES.split("\n## Types and attributes\n")[1].split("\n## ")[0].split("\n### ")[1:]
+    tables = [page.split("\n## Types and attributes\n")[1].split("\n## ")[0] for page in ENTITIES]
+    sections = [section for table in tables for section in table.split("\n### ")[1:]]
     documented = {
         section.split("`")[1]: re.findall(r"^\| `(\w+)` \| (\w+) \| \S.* \|$", section, re.MULTILINE)
         for section in sections
