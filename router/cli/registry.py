@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
 from amqpmesh import __version__
@@ -23,11 +24,12 @@ COMMANDS: Final[Mapping[str, str]] = {
     "ca": "manage the certificates of a mesh",
     "pipeline": "analyse recorded telemetry with Spark",
     "routes": "apply link costs that `pipeline plan` proposed",
+    "import": "translate a configuration of Qpid Dispatch or Skupper Router",
     "demo": "run a mesh of five routers, and kill one of them",
     "completion": "print a completion script for the shell",
 }
 """The commands with their help. Each is a module in `commands` whose `declare` adds its arguments; only the called one
-is imported.
+is imported. A module whose name would be a word of Python ends with an underscore.
 """
 
 
@@ -84,7 +86,8 @@ def parser() -> Parser:
 
 def _declaration(name: str) -> Callable[[argparse.ArgumentParser], None]:
     def declare(command: argparse.ArgumentParser) -> None:
-        import_module(f"amqpmesh.router.cli.commands.{name}").declare(command)
+        module = f"{name}_" if iskeyword(name) else name
+        import_module(f"amqpmesh.router.cli.commands.{module}").declare(command)
 
     return declare
 

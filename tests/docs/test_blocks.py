@@ -44,6 +44,7 @@ RUN: Final = {
     ("develop/simulation.md", "python"): "test_blocks",
     ("operate/addresses.md", "toml"): "test_blocks",
     ("operate/audit.md", "toml"): "test_blocks",
+    ("operate/coming-from-dispatch.md", "sh"): "test_coming_from_dispatch",
     ("operate/configuration.md", "toml"): "test_blocks",
     ("operate/exports.md", "console"): "test_policy",
     ("operate/exports.md", "toml"): "test_policy",

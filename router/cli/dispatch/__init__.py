@@ -1,0 +1,1 @@
+"""The translation of the configurations of Qpid Dispatch and Skupper Router."""
