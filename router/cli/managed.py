@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
-from amqpmesh.router.cli.commands.status import MAX_ANSWER, look_for_path
 from amqpmesh.router.cli.exit_status import RefusedError
+from amqpmesh.router.cli.router_state import MAX_ANSWER, look_for_path
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.management.apply_plan import Ask

@@ -12,12 +12,12 @@ import trio
 from amqpmesh.policies.policy_version import MAX_NUMBER, PolicyVersion, with_number
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConfigError
 from amqpmesh.router.cli import arguments, client_peer
-from amqpmesh.router.cli.commands.status import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.folder import add_authority_options, authority_of, write_public
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
+from amqpmesh.router.cli.router_state import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.policy_file import PolicyText, octets_of, policy_of

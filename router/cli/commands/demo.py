@@ -11,12 +11,12 @@ import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments
-from amqpmesh.router.cli.commands.status import entities_of
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.demo_screen import DemoScreen, MiddleRouter, View
 from amqpmesh.router.cli.output.summary import duration
 from amqpmesh.router.cli.process.daemons import CLIENTS, NEIGHBOURS, Daemon, Daemons, daemons
 from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
+from amqpmesh.router.cli.router_state import entities_of
 from amqpmesh.router.cli.traffic import IN_DOUBT, NOT_ACCEPTED, Traffic
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.management.entities import PREFIX

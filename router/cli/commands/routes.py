@@ -12,13 +12,13 @@ import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments, client_peer
-from amqpmesh.router.cli.commands.status import TIME_OUT, width
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.managed import ManagementClients
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
 from amqpmesh.router.cli.process.stdio import lines
+from amqpmesh.router.cli.router_state import TIME_OUT, width
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.management.apply_plan import ChangeState, ReroutingError, UnwillingError, change_states, set_cost
 from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, from_json

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from amqpmesh.router.cli.commands.status import all_pages
 from amqpmesh.router.cli.exit_status import RefusedError
 from amqpmesh.router.cli.process.interruptible import PeerTimeout
+from amqpmesh.router.cli.router_state import all_pages
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig, PolicyConfig
 from amqpmesh.router.message.content import Message
@@ -272,7 +272,7 @@ def test_a_router_that_has_more_than_an_answer_is_asked_again(
 ) -> None:
     for index in range(5):
         served.receive(f"q{index}")
-    for name in ("router.management.service.PAGE", "router.cli.commands.status.PAGE"):
+    for name in ("router.management.service.PAGE", "router.cli.router_state.PAGE"):
         monkeypatch.setattr(f"amqpmesh.{name}", 2)
     heard = []
 
@@ -281,7 +281,7 @@ def test_a_router_that_has_more_than_an_answer_is_asked_again(
             heard.append(self)
             super().progress()
 
-    monkeypatch.setattr("amqpmesh.router.cli.commands.status.PeerTimeout", Watched)
+    monkeypatch.setattr("amqpmesh.router.cli.watching.PeerTimeout", Watched)
     told = json.loads(command("status", "--json").out)
     assert len(heard) > 2, "each answer is waited for anew"
     addresses = [link["address"] for link in told["links"]]

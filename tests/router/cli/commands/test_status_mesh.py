@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from amqpmesh.router.cli.commands.status import all_pages
 from amqpmesh.router.cli.output.listing import Entity
+from amqpmesh.router.cli.router_state import all_pages
 from amqpmesh.router.client.connect import connect
 from tests.docs.processes import Daemon
 
