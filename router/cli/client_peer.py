@@ -21,11 +21,11 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import WITHHELD
 
 
-def add_options(command: argparse.ArgumentParser, *, reconnect: str | None) -> None:
+def add_options(command: argparse.ArgumentParser, *, reconnect: str | None, login: str = "--user") -> None:
     """Declare the options.
 
     Args: reconnect: the help of `--reconnect`, beyond "reconnect after a lost connection"; None: the command cannot
-        continue over a new connection.
+        continue over a new connection. login: the option with the name of the user.
     """
     group = command.add_argument_group("the peer")
     group.add_argument(
@@ -47,7 +47,8 @@ def add_options(command: argparse.ArgumentParser, *, reconnect: str | None) -> N
         help="follow redirects to this host; may be repeated",
     )
     group.add_argument(
-        "--user",
+        login,
+        dest="user",
         metavar="NAME",
         type=arguments.name,
         help="the user's name; without --password-file, the command asks for the password on the terminal",
@@ -62,7 +63,7 @@ def add_options(command: argparse.ArgumentParser, *, reconnect: str | None) -> N
         "--certificate",
         metavar="PEM",
         type=Path,
-        help="the client's certificate; without --user, SASL EXTERNAL authenticates with it",
+        help=f"the client's certificate; without {login}, SASL EXTERNAL authenticates with it",
     )
     group.add_argument("--key", metavar="PEM", type=Path, help="the key of the certificate")
     group.add_argument("--insecure", action="store_true", help="send the password without TLS, even to a remote peer")
@@ -72,7 +73,7 @@ def add_options(command: argparse.ArgumentParser, *, reconnect: str | None) -> N
             action="store_true",
             help=f"retry until connected, and reconnect after a lost connection; {reconnect}",
         )
-    command.set_defaults(reconnect=False, password=None)
+    command.set_defaults(reconnect=False, password=None, login=login)
 
 
 def connection(given: argparse.Namespace, command: str) -> Connection:
@@ -116,7 +117,7 @@ def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
     if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):
         return ""
     if given.user is None:
-        return "; log in with --user, or with --certificate over TLS"
+        return f"; log in with {given.login}, or with --certificate over TLS"
     endpoint = Endpoint.parse(_url(given))
     if endpoint.secure or endpoint.loopback or given.insecure:
         return ""
@@ -130,12 +131,12 @@ def _url(given: argparse.Namespace) -> str:
 def _password(given: argparse.Namespace) -> str | None:
     if given.user is None:
         if given.password_file is not None:
-            raise CommandError("--password-file needs --user")
+            raise CommandError(f"--password-file needs {given.login}")
         return None
     if given.password_file is not None:
         return passwords.from_file(given.password_file)
     if not sys.stdin.isatty():
-        raise CommandError("--user needs --password-file, because there is no terminal to ask")
+        raise CommandError(f"{given.login} needs --password-file, because there is no terminal to ask")
     if given.password is None:
         given.password = passwords.from_person()  # once, for all connections of a command
     password: str = given.password

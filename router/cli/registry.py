@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "send": "send messages",
     "receive": "receive messages",
     "status": "show the state of a running router",
+    "why": "find out what stops messages to an address",
     "top": "show the busiest addresses and links of a router, live",
     "user": "manage password users",
     "policy": "check a policy, ask what it permits, and give it to a mesh",

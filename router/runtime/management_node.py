@@ -6,11 +6,13 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
 from amqpmesh.router.access.vouched import VouchedPeer, may_answer_unknown, vouched_peer
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError, LinkDetachedError, SessionEndedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.attach.explanation import explain
 from amqpmesh.router.audit.trail import shown
 from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
@@ -24,6 +26,7 @@ from amqpmesh.router.management import service, views
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.views import Numbers, TenantViews, View
+from amqpmesh.router.management.why import KIND, WHY, question_of
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
@@ -149,6 +152,9 @@ class ManagementNode(LinkFactory):
                 return
             if delivery.message.application_properties.get("operation") == PUSH:
                 response = await self._pushed(delivery.message, asking)
+            elif delivery.message.application_properties.get("operation") == WHY:
+                await self._take(SNAPSHOT_TIME)
+                response = self._explained(delivery.message, asking, await self._view(asking))
             else:
                 await self._take(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
                 view = await self._view(asking)
@@ -191,6 +197,36 @@ class ManagementNode(LinkFactory):
         if data is not None:
             self._snapshot = None
         return service.answer(request, service.OK, "OK", {"complete": data is not None})
+
+    def _explained(self, request: Message, asking: _Asker, view: View) -> Message:
+        """Answer the question what the router makes of an address, and whether a peer may use it.
+
+        The peer is the asking client, unless the question names one. For that, and to name a tenant, a client has to be
+        permitted to read the policy, which is the operator's.
+        """
+        assert self._driver is not None
+        core, tenant = self._driver.core, asking.tenant
+        rights = None if asking.connection is None else asking.connection.rights
+        admitted: bool | None = None
+        try:
+            asked = question_of(request)
+            names_other = asked.peer is not None or asked.tenant is not None
+            if not view.may_read(KIND) or (names_other and (tenant or not view.may_read("policy"))):
+                raise service.RequestError(service.FORBIDDEN, "not permitted")
+        except service.RequestError as refusal:
+            return service.refused(request, refusal)
+        if names_other:
+            rights, tenant = None, "" if asked.tenant in (None, OPERATOR) else str(asked.tenant)
+        if asked.peer is not None and core.context.policy is not None:
+            found = core.context.policy.admit(asked.peer)
+            admitted = found is not None
+            if found is not None:
+                tenant, rights = found.peer.tenant, found.rights
+        is_operator = not asking.tenant
+        facts = explain(
+            core.context, core.lookup, tenant, asked.address, sends=asked.sends, rights=rights, for_operator=is_operator
+        )
+        return service.answer(request, service.OK, "OK", {"tenant": tenant or OPERATOR, "admitted": admitted, **facts})
 
     def _may_push(self, asking: _Asker) -> bool:
         """Tell whether the sender of a request may change the policy, which is the operator's."""
