@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import trio
 
@@ -19,21 +19,18 @@ from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
-from amqpmesh.router.incremental import Steps
-from amqpmesh.router.io.environment import environment, stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
-from amqpmesh.router.management.views import Numbers, TenantViews, View
+from amqpmesh.router.management.views import TenantViews, View
 from amqpmesh.router.management.why import KIND, WHY, question_of
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable, Statistics
-
-T = TypeVar("T")
+from amqpmesh.router.runtime.snapshots import PAGES_TIME, SNAPSHOT_TIME, Snapshot, Snapshots
+from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -42,20 +39,6 @@ CREDIT = 4
 
 MAX_REQUEST_SIZE = 8 * 2**10
 """Octets of a request at most: requests are short, and one of at most `FEW_VALUES` values is decoded at once."""
-
-SNAPSHOT_TIME = 0.2
-"""Seconds for which one snapshot of the router answers all requests."""
-
-PAGES_TIME = 30.0
-"""Seconds for which a snapshot answers requests for further pages: all pages show one moment, and cost one snapshot."""
-
-TURN_TIME = 0.002
-"""Seconds of work before other tasks get a turn. A delivery needs several turns to pass the router, and before each of
-them it may wait as long as this.
-"""
-
-PAUSE = 3.0
-"""Seconds without work for each second of work: endless requests get a quarter of the thread's time at most."""
 
 REPLY_TIME = 5.0
 """Seconds to send an answer. A client that accepts no answer must not stop the requests of others."""
@@ -82,24 +65,20 @@ class ManagementNode(LinkFactory):
     def __init__(
         self,
         listener: ListenerConfig,
-        survey: Callable[[], Steps[Statistics]],
+        snapshots: Snapshots,
         take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
     ) -> None:
-        """Args: listener: the limits of the node's connection. survey: takes a snapshot of the router.
+        """Args: listener: the limits of the node's connection. snapshots: of the router.
         take_policy: puts a policy in force, given its sender for the audit log; returns the
         reason why it is not.
         """
         self._take_policy = take_policy
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
-        self._take_snapshot = survey
-        self._snapshot: tuple[float, Statistics, TenantViews] | None = None
-        self._worked = 0.0
+        self._snapshots = snapshots
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
-        #: Cancels the task that drops an old snapshot; at the end the router would wait for that task.
-        self._forget_scope: trio.CancelScope | None = None
 
     @property
     def _link_manager(self) -> LinkManager:
@@ -110,14 +89,11 @@ class ManagementNode(LinkFactory):
         self._driver = driver
         self._start = start
         driver.core.context.nodes.make_own(service.ADDRESS)
-        self._numbers = Numbers(bytes.fromhex(environment().token(16)))
         self._inside.begin(driver, start)
 
     def end(self) -> None:
         """Stop; the router is about to end."""
         self._ended = True
-        if self._forget_scope is not None:
-            self._forget_scope.cancel()
         self._inside.end()
 
     async def serve(self) -> None:
@@ -153,12 +129,14 @@ class ManagementNode(LinkFactory):
             if delivery.message.application_properties.get("operation") == PUSH:
                 response = await self._pushed(delivery.message, asking)
             elif delivery.message.application_properties.get("operation") == WHY:
-                await self._take(SNAPSHOT_TIME)
-                response = self._explained(delivery.message, asking, await self._view(asking))
+                view = await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME))
+                response = self._explained(delivery.message, asking, view)
             else:
-                await self._take(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
-                view = await self._view(asking)
-                response = await self._in_turns(service.respond(delivery.message, view, self._changes(asking)))
+                age = PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME
+                seen = await self._snapshots.take(age)
+                view = await self._view(asking, seen)
+                changes = self._changes(asking, seen.parts)
+                response = await self._snapshots.in_turns(service.respond(delivery.message, view, changes))
             delivery.accept()
             if response.application_properties["statusCode"] == service.FORBIDDEN:
                 self._audit_refusal(delivery.message, asking, response.application_properties["statusDescription"])
@@ -195,7 +173,7 @@ class ManagementNode(LinkFactory):
         except service.RequestError as refusal:
             return service.refused(request, refusal)
         if data is not None:
-            self._snapshot = None
+            self._snapshots.drop()
         return service.answer(request, service.OK, "OK", {"complete": data is not None})
 
     def _explained(self, request: Message, asking: _Asker, view: View) -> Message:
@@ -271,14 +249,12 @@ class ManagementNode(LinkFactory):
             return False
         return True
 
-    async def _view(self, asking: _Asker) -> View:
+    async def _view(self, asking: _Asker, seen: Snapshot) -> View:
         """Return what the sender of a request may see of the snapshot.
 
         The router of a client elsewhere has checked its right to read, which is for entities of all types.
         """
         assert self._driver is not None
-        assert self._snapshot is not None
-        _, statistics, parts = self._snapshot
         context, record = self._driver.core.context, asking.connection
         rights: tuple[views.Permits, ...] = ()
         if asking.vouched is not None:
@@ -286,15 +262,13 @@ class ManagementNode(LinkFactory):
         elif record is not None:
             rights = (lambda kind: may_read(context, record, kind)), (lambda kind: may_change(context, record, kind))
         if not asking.tenant:
-            return views.whole(statistics, *rights)
-        return views.of_tenant(await self._in_turns(parts.of(asking.tenant)), *rights)
+            return views.whole(seen.statistics, *rights)
+        return views.of_tenant(await self._snapshots.in_turns(seen.parts.of(asking.tenant)), *rights)
 
-    def _changes(self, asking: _Asker) -> service.Changes | None:
+    def _changes(self, asking: _Asker, parts: TenantViews) -> service.Changes | None:
         """Return functions that make changes for the sender of a request; None: the sender may make none."""
         driver, record = self._driver, asking.connection
         assert driver is not None
-        assert self._snapshot is not None
-        _, _, parts = self._snapshot
         who: dict[str, object]
         if asking.vouched is not None:
             if not asking.vouched.may_change:
@@ -322,7 +296,7 @@ class ManagementNode(LinkFactory):
 
         def note(event: str, **fields: object) -> None:
             driver.settle()
-            self._snapshot = None
+            self._snapshots.drop()
             audit = driver.core.context.audit
             if audit is not None:
                 audit.change(event, **fields, **self._named(asking))
@@ -351,40 +325,3 @@ class ManagementNode(LinkFactory):
         fields |= {"operation": properties.get("operation"), "type": properties.get("type")}
         host, user = (str(fields.get(name) or "") for name in ("peer", "user"))
         audit.of_host("request refused", host, user=user or None, reason=str(reason), rule=fields)
-
-    async def _take(self, age: float) -> None:
-        """Take a snapshot of the router, unless there is one that is at most `age` seconds old."""
-        if self._snapshot is None or trio.current_time() - self._snapshot[0] >= age:
-            found = await self._in_turns(self._take_snapshot())
-            if self._forget_scope is None and not self._ended:
-                assert self._start is not None
-                self._forget_scope = trio.CancelScope()
-                self._start(self._forget)
-            self._snapshot = trio.current_time(), found, TenantViews(found, self._numbers)
-
-    async def _forget(self) -> None:
-        """Drop the snapshot once no answer needs it: it holds names of links that are gone."""
-        assert self._forget_scope is not None
-        with self._forget_scope:
-            while self._snapshot is not None:
-                until = self._snapshot[0] + PAGES_TIME
-                if trio.current_time() < until:
-                    await trio.sleep_until(until)
-                else:
-                    self._snapshot = None
-        self._forget_scope = None
-
-    async def _in_turns(self, steps: Steps[T]) -> T:
-        """Do all steps and return the result, with pauses for other tasks in between and before the next work."""
-        began = stopwatch_seconds() - self._worked
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._worked = stopwatch_seconds() - began
-                result: T = end.value
-                return result
-            worked = stopwatch_seconds() - began
-            if worked > TURN_TIME:
-                await trio.sleep(worked * PAUSE)
-                began = stopwatch_seconds()

@@ -47,6 +47,7 @@ from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
+from amqpmesh.router.runtime.snapshots import Snapshots
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
@@ -128,7 +129,8 @@ class Router(LinkFactory):
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = InProcess(self._stream_listener)
         self._policies = PolicyStore(config)
-        self._management = ManagementNode(self._stream_listener, self._take_snapshot, self._policies.take)
+        self._snapshots = Snapshots(self._take_snapshot)
+        self._management = ManagementNode(self._stream_listener, self._snapshots, self._policies.take)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
@@ -203,6 +205,7 @@ class Router(LinkFactory):
             self._policies.begin(self._driver, self._nursery.start_soon, policy)
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)
+        self._snapshots.begin(self._start_inside)
         self._management.begin(self._driver, self._start_inside)
         self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.run_timers)
@@ -460,6 +463,7 @@ class Router(LinkFactory):
         self._admission.stop()
         self._inside.end()
         self._management.end()
+        self._snapshots.end()
         for listener in self.listeners:
             listener.close()
         for connector in self.connectors:

@@ -24,8 +24,9 @@ from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.management import service
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import ModifiedError, RejectedError
-from amqpmesh.router.runtime.management_node import CREDIT, FAULT_PAUSE, PAGES_TIME, PAUSE, REPLY_TIME, SNAPSHOT_TIME
+from amqpmesh.router.runtime.management_node import CREDIT, FAULT_PAUSE, REPLY_TIME
 from amqpmesh.router.runtime.router import Router
+from amqpmesh.router.runtime.snapshots import PAGES_TIME, PAUSE, SNAPSHOT_TIME
 from amqpmesh.router.statistics.router_statistics import LinkStatistics, Statistics
 from tests.support.peers.bad_requests import send_all, send_other_formats
 from tests.support.peers.library_client import joined

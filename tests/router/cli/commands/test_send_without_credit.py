@@ -10,8 +10,8 @@ from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role
 from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.cli.commands.send import ANSWER_TIME, UNKNOWN, why_no_credit
-from amqpmesh.router.runtime.management_node import SNAPSHOT_TIME
 from amqpmesh.router.runtime.router import Router
+from amqpmesh.router.runtime.snapshots import SNAPSHOT_TIME
 from tests.support.peers.library_client import joined
 from tests.support.peers.scripted_server import Counterpart
 
