@@ -71,6 +71,24 @@ class Logins:
                 reason=reason,
             )
 
+    def accepted_at(self, listener: str, host: str, user: str | None, mechanism: str) -> None:
+        """Log that a client of HTTP has logged in: it has no connection of AMQP. Args: listener: its name."""
+        if self._context.audit is not None:
+            self._context.audit.of_host("logged in", host, user=user, mechanism=mechanism, listener=listener)
+        if self._has_line(host, user):
+            self._log.info("logged in", peer=host, user=user, mechanism=mechanism, listener=listener)
+
+    def refused_at(self, listener: str, host: str, user: str | None, mechanism: str | None, reason: str) -> None:
+        """Log that a client of HTTP was refused. Args: as of `accepted_at`, and of `refused`."""
+        if self._context.audit is not None:
+            self._context.audit.of_host(
+                "authentication failed", host, user=user, reason=reason, mechanism=mechanism, listener=listener
+            )
+        if self._has_line(host, user, refused=True):
+            self._log.warning(
+                "authentication failed", peer=host, user=user, mechanism=mechanism, listener=listener, reason=reason
+            )
+
     def not_secured(self, host: str, reason: str) -> None:
         """Log that a TLS handshake failed, before there was a connection or a user."""
         if self._context.audit is not None:

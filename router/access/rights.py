@@ -23,6 +23,7 @@ from amqpmesh.router.model.refusal import RefusedError
 if TYPE_CHECKING:
     from amqpmesh.policies.groups import May
     from amqpmesh.policies.rights import Rights
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
@@ -56,7 +57,11 @@ def tenant_of_login(context: Context, record: ConnectionRecord, user: str, *, na
     sasl = record.engine.negotiation.sasl
     hostname = sasl.hostname if named and isinstance(sasl, SaslServer) else None
     peer = replace(record.peer, user=user, hostname=hostname, certificate_subject=record.certificate_subject)
-    tenant = policy.tenant_of(peer)
+    return key_of(policy.tenant_of(peer))
+
+
+def key_of(tenant: Tenant | None) -> str:
+    """Return the key of the tenant of a user whose password is checked. Args: tenant: None: the user is in none."""
     return NO_TENANT if tenant is None else tenant.key
 
 

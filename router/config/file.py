@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.address import AddressConfig, Overflow
 from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
 from amqpmesh.router.config.consistency import disagreements, free_name, unbound
+from amqpmesh.router.config.http import HttpConfig
 from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
@@ -36,6 +37,7 @@ __all__ = [
     "ConnectorConfig",
     "ConnectorTlsConfig",
     "ElsewhereConfig",
+    "HttpConfig",
     "Limits",
     "LinkConfig",
     "ListenerConfig",

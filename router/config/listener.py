@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.router.config.connector import PasswordConfig
+from amqpmesh.router.config.http import HTTP_MECHANISMS, HttpConfig, host_refusal, origin_refusal
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
 from amqpmesh.router.config.redirect import PlaceConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
@@ -29,7 +30,7 @@ TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2", "MSSBCBS")
 _TOKENS_UNDER_TLS = "tokens are taken under TLS, or on loopback: set tls, or say insecure = true"
 
 ClientCertificate = Literal["none", "optional", "required"]
-ListenerRole = Literal["normal", "mesh"]
+ListenerRole = Literal["normal", "mesh", "http"]
 
 
 def _url_refusal(url: str) -> str | None:
@@ -96,6 +97,9 @@ class ListenerConfig(Limits):
     manage: bool = setting(default=False)
     cbs: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
+    hosts: tuple[str, ...] = setting(default=(), check=host_refusal)
+    origins: tuple[str, ...] = setting(default=(), check=origin_refusal)
+    http: HttpConfig | None = setting(default=None)
 
     @property
     def users_files(self) -> tuple[Path, ...]:
@@ -118,6 +122,16 @@ class ListenerConfig(Limits):
     def is_mesh(self) -> bool:
         """True if other routers of the mesh connect here."""
         return self.role == "mesh"
+
+    @property
+    def is_http(self) -> bool:
+        """True if it speaks HTTP."""
+        return self.role == "http"
+
+    @property
+    def http_limits(self) -> HttpConfig:
+        """The limits of its connections, if it speaks HTTP."""
+        return HttpConfig() if self.http is None else self.http
 
     @property
     def sasl_demanded(self) -> bool:
@@ -171,6 +185,30 @@ class ListenerConfig(Limits):
         return self.sasl_demanded or by_certificate or self.cbs
 
     RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("role", 'must be "http" with this url, and with no other', lambda c: c.endpoint.is_http is not c.is_http),
+        *(
+            Rule(key, 'does nothing with role = "http"', broken)
+            for key, broken in (
+                ("cbs", lambda c: c.is_http and c.cbs),
+                ("redirect", lambda c: c.is_http and c.redirect is not None),
+                ("strict_annotations", lambda c: c.is_http and c.strict_annotations),
+                ("trace_frames", lambda c: c.is_http and c.trace_frames),
+            )
+        ),
+        *(
+            Rule(key, 'does nothing without role = "http"', broken)
+            for key, broken in (
+                ("hosts", lambda c: not c.is_http and c.hosts),
+                ("origins", lambda c: not c.is_http and c.origins),
+                ("http", lambda c: not c.is_http and c.http is not None),
+            )
+        ),
+        Rule(
+            "sasl",
+            f"HTTP has a counterpart of {', '.join(HTTP_MECHANISMS)} only",
+            lambda c: c.is_http and not set(c.sasl).issubset(HTTP_MECHANISMS),
+        ),
+        Rule("tls", "does nothing with http: begin url with https", lambda c: c.endpoint.scheme == "http" and c.tls),
         *(
             Rule(key, 'does nothing with role = "mesh": [mesh] sets how neighbours authenticate', broken)
             for key, broken in (
@@ -190,7 +228,7 @@ class ListenerConfig(Limits):
         ),
         Rule(
             "tls",
-            "is required for amqps: a certificate and its key",
+            "is required for amqps and https: a certificate and its key",
             lambda c: c.endpoint.secure and not (c.tls or c.is_mesh),
         ),
         Rule(

@@ -1,12 +1,15 @@
 """URLs of listeners and connectors. The standard names the ports (part 2, §2.1; IANA) and leaves URLs to us."""
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
+
+LISTENING_PORTS = {**DEFAULT_PORTS, "http": 80, "https": 443}
+"""The default ports of listeners."""
 
 UNIX = "amqp+unix"
 """The scheme of Unix sockets, by which the workers of one router, and no others, connect to each other."""
@@ -25,17 +28,18 @@ class Endpoint:
     port: int
 
     @classmethod
-    def parse(cls, url: str) -> "Endpoint":
+    def parse(cls, url: str, ports: Mapping[str, int] = DEFAULT_PORTS) -> "Endpoint":
         """Parse `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets.
 
+        Args: ports: the schemes, with their default ports.
         Raises: ValueError, with a reason for people: another scheme, no host, a port outside 0..65535, or anything
             besides host and port (credentials do not belong in URLs, which end up in logs).
         """
-        parts, port = _parts(url, DEFAULT_PORTS)
+        parts, port = _parts(url, ports)
         if parts.path not in ("", "/"):
             raise ValueError("takes a host and a port, nothing more")
         assert parts.hostname is not None
-        return cls(parts.scheme, parts.hostname, DEFAULT_PORTS[parts.scheme] if port is None else port)
+        return cls(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port)
 
     @property
     def is_unix(self) -> bool:
@@ -44,8 +48,13 @@ class Endpoint:
 
     @property
     def secure(self) -> bool:
-        """True if TLS comes first, before any AMQP (§5.2.1: a pure TLS port)."""
-        return self.scheme == "amqps"
+        """True if TLS comes first, before any AMQP (§5.2.1: a pure TLS port) or HTTP."""
+        return self.scheme in ("amqps", "https")
+
+    @property
+    def is_http(self) -> bool:
+        """True if it speaks HTTP."""
+        return self.scheme in ("http", "https")
 
     @property
     def loopback(self) -> bool:
@@ -110,9 +119,11 @@ class Service:
 
 @lru_cache(maxsize=256)
 def endpoint(url: str) -> Endpoint:
-    """Parse the URL of a listener: as `Endpoint.parse`, or a Unix socket, `amqp+unix:///PATH`. Raises: ValueError."""
+    """Parse the URL of a listener: as `Endpoint.parse`, `http://` and `https://` too, or a Unix socket,
+    `amqp+unix:///PATH`. Raises: ValueError.
+    """
     path = url.removeprefix(f"{UNIX}://")
-    return Endpoint(UNIX, path, 0) if path != url and path.startswith("/") else Endpoint.parse(url)
+    return Endpoint(UNIX, path, 0) if path != url and path.startswith("/") else Endpoint.parse(url, LISTENING_PORTS)
 
 
 def place(url: str) -> Endpoint | Service:

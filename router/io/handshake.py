@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ssl import CERT_NONE, SSLCertVerificationError, SSLContext
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.io.streams import PrefixedStream, TcpStream
 from amqpmesh.router.io.tls import certificate_user, untrusted_reason
-from amqpmesh.router.logins import Logins
 
 HANDSHAKE_TIME_OUT = 10.0
 """Seconds for a TLS handshake; the engine has its own time-out for what follows."""
@@ -20,6 +19,14 @@ REMEMBERED: Final = 128
 
 LONGEST: Final = 4096
 """Octets of the longest certificate that is remembered."""
+
+
+class Failures(Protocol):
+    """A log of failed handshakes."""
+
+    def not_secured(self, host: str, reason: str) -> None:
+        """Log that the handshake of a client has failed. Args: host: its address."""
+
 
 SecuredStream = TlsStream | trio.SSLStream[trio.abc.Stream]
 """A stream inside TLS: `TlsStream` over a socket, `trio.SSLStream` over any other stream."""
@@ -50,7 +57,8 @@ class Identity:
             if len(certificate) <= LONGEST:
                 _read[certificate, name] = known
                 if len(_read) > REMEMBERED:
-                    del _read[next(iter(_read))]
+                    # Other threads may remember certificates, too: those of HTTP's clients.
+                    _read.pop(list(_read)[0], None)  # noqa: RUF015 - an iterator fails if another thread adds one
         return known
 
 
@@ -65,7 +73,7 @@ async def secure(
     stream: trio.abc.Stream,
     context: SSLContext,
     host: str,
-    logins: Logins,
+    logins: Failures,
     *,
     mesh: bool = False,
     read: bytes = b"",

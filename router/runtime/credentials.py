@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
+
+HTTP_PACKAGE: Final = "h11"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Credentials:
         if listener.is_mesh:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[0], None)
+        if listener.is_http and find_spec(HTTP_PACKAGE) is None:
+            reason = f"HTTP needs the package {HTTP_PACKAGE}: pip install 'amqpmesh[http]'"
+            raise ConfigError("configuration", f"{where or listener.name}.role", reason)
         users = Users.load(*listener.users_files) if listener.users_files else None
         asked = None if listener.user_check is None else AskedUsers(listener.user_check, where or listener.name)
         tls = listener.tls

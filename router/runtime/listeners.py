@@ -53,7 +53,7 @@ class Listener:
     """A configured listener, bound.
 
     Attributes: `config`. `url`: with the actual port. `connections`: accepted by it and still open. `most`: the highest
-        number of them since `most` was last lowered. `refused`: connections beyond the limit.
+        number of them since `most` was last lowered. `refused`: connections beyond the limit. `sockets`: as bound.
     """
 
     def __init__(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
@@ -63,7 +63,7 @@ class Listener:
         self.connections = 0
         self.most = 0
         self.refused = 0
-        self._sockets = sockets
+        self.sockets = sockets
         self._poller: Poller | None = None
 
     @property
@@ -108,12 +108,12 @@ class Listener:
         if poller is not None and self._is_polled_by(poller, admit):
             return
         async with trio.open_nursery() as nursery:
-            for listening in self._sockets:
+            for listening in self.sockets:
                 nursery.start_soon(self._accept, listening, admit)
 
     def close(self) -> None:
         """Accept no more connections."""
-        for listening in self._sockets:
+        for listening in self.sockets:
             if listening.fileno() != -1:
                 if self._poller is not None:
                     self._poller.remove(listening.fileno())
@@ -122,7 +122,7 @@ class Listener:
 
     def _is_polled_by(self, poller: Poller, admit: Admit) -> bool:
         """Return False if the system has no resources for polling."""
-        sockets = [each for each in self._sockets if each.fileno() != -1]
+        sockets = [each for each in self.sockets if each.fileno() != -1]
         added = []
         try:
             for listening in sockets:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
 from amqpmesh.policies.guesses import Guesses, TenantGuesses, network_of
-from amqpmesh.router.access.rights import tenant_of_login
+from amqpmesh.router.access.rights import key_of, tenant_of_login
 from amqpmesh.router.amqp.sasl.mechanisms import Question
 from amqpmesh.router.io.threads import LIGHT, do
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Iterator
 
+    from amqpmesh.policies.access import Peer
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -36,6 +38,8 @@ K = TypeVar("K", bound="Hashable")
 class _Place(NamedTuple):
     """The place of a check among others."""
 
+    listener: str
+    """The name of the listener that the client has connected to."""
     host: str
     user: str
     tenant: str | None
@@ -94,9 +98,23 @@ class Passwords:
         if work.user is None:
             await do(work)
             return
-        place = self._place(record, work.user)
+        await self._do_in_turn(work, self._place(record, work.user))
+
+    async def check(self, peer: Peer, work: Work) -> None:
+        """Check the password of a peer without a connection of AMQP, in its turn. Raises: nothing.
+
+        Args: peer: as far as it is known before its login.
+        """
+        assert work.user is not None, "a client shows its user with its password"
+        policy, tenant, home = self._context.policy, None, None
+        if policy is not None and policy.tenants:
+            named = replace(peer, user=work.user)
+            tenant, home = (key_of(policy.tenant_of(each)) for each in (named, replace(named, hostname=None)))
+        await self._do_in_turn(work, _Place(peer.listener, peer.host, work.user, tenant, home))
+
+    async def _do_in_turn(self, work: Work, place: _Place) -> None:
         try:
-            await self._check(record, work, place)
+            await self._check(work, place)
         except _TooManyError:
             work.refuse("too many wait for an answer")
 
@@ -124,14 +142,14 @@ class Passwords:
     def _place(self, record: ConnectionRecord, user: str) -> _Place:
         tenant = tenant_of_login(self._context, record, user)
         home = None if tenant is None else tenant_of_login(self._context, record, user, named=False)
-        return _Place(record.host, user, tenant, home)
+        return _Place(record.peer.listener, record.host, user, tenant, home)
 
-    async def _check(self, record: ConnectionRecord, work: Work, place: _Place) -> None:
+    async def _check(self, work: Work, place: _Place) -> None:
         """Check a password. Raises: _TooManyError: too many checks wait; this one was not done."""
         async with self._by_user.of(place.password):
             if not self._wait(place, trio.current_time()) and await self._judge(place, work):
                 return
-        with self._delay(record, place):
+        with self._delay(place):
             async with self._late.of(place.password), self._turn_of_tenant(place):
                 now = trio.current_time()
                 await trio.sleep(max(self._wait(place, now), self._wait_of_tenant(place, now)))
@@ -193,7 +211,7 @@ class Passwords:
                 self._of_tenants.failed(place.host, now, place.tenant)
 
     @contextmanager
-    def _delay(self, record: ConnectionRecord, place: _Place) -> Iterator[None]:
+    def _delay(self, place: _Place) -> Iterator[None]:
         """Count a delayed connection.
 
         Raises: _TooManyError: the maximum is delayed already; or of a tenant, as many as places are free. So one tenant
@@ -202,7 +220,7 @@ class Passwords:
         free = self._most_delayed - self.delayed.total()
         if free <= 0 or (place.tenant is not None and self._delayed_of[place.tenant] >= free):
             raise _TooManyError
-        name = record.peer.listener
+        name = place.listener
         self.delayed[name] += 1
         self._delayed_of[place.tenant] += 1
         try:

@@ -39,6 +39,7 @@ from amqpmesh.router.runtime.connectors import Connector, Network, explained, op
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.heap import RouterMemory
+from amqpmesh.router.runtime.http_listeners import begin_http, by_protocol
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.observers import Observers
@@ -191,12 +192,13 @@ class Router(LinkFactory):
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
+        amqp, http = by_protocol(bound)
         self._admission = Admission(
             core,
             self._driver,
             self._poller,
             self._nursery.start_soon,
-            bound,
+            amqp,
             lambda listener: self._credentials[listener],
             self._serve_accepted,
             self._served,
@@ -213,7 +215,8 @@ class Router(LinkFactory):
         observers.start(self._nursery.start_soon)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
-        for each in bound:
+        self._http = await begin_http(http, core, self._driver, self._snapshots, self._credentials, self._start_inside)
+        for each in amqp:
             self._nursery.start_soon(
                 each.accept, self._admission.admit, None if each.config.endpoint.secure else self._poller
             )
@@ -236,6 +239,7 @@ class Router(LinkFactory):
             with trio.CancelScope(shield=True):  # this does not wait for peers
                 await self._drop_all()
                 await self._observers.end()
+                await self._http.end()
             self._admission.close()
             if self._poller is not None:
                 self._poller.end()
@@ -335,6 +339,8 @@ class Router(LinkFactory):
         if not self._accepting:
             raise CommandError("the router has ended, or is about to")
         listener = listener or self._stream_listener
+        if listener.is_http:
+            raise CommandError("streams of a program carry AMQP, no HTTP")
         if listener not in self._credentials:
             self._credentials[listener] = Credentials.load(listener, self.config.mesh)
         await self._serve(stream, listener, host, shield=False)
@@ -464,7 +470,7 @@ class Router(LinkFactory):
         self._inside.end()
         self._management.end()
         self._snapshots.end()
-        for listener in self.listeners:
+        for listener in by_protocol(self.listeners)[0]:
             listener.close()
         for connector in self.connectors:
             connector.stop()

@@ -48,6 +48,8 @@ RUN: Final = {
     ("operate/configuration.md", "toml"): "test_blocks",
     ("operate/exports.md", "console"): "test_policy",
     ("operate/exports.md", "toml"): "test_policy",
+    ("operate/http.md", "sh"): "test_http",
+    ("operate/http.md", "toml"): "test_blocks",
     ("operate/install.md", "sh"): "test_installed",
     ("operate/management.md", "python"): "test_blocks",
     ("operate/management.md", "sh"): "test_blocks",

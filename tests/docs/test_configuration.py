@@ -17,6 +17,7 @@ from amqpmesh.router.config.file import (
     ConnectorConfig,
     ConnectorTlsConfig,
     ElsewhereConfig,
+    HttpConfig,
     Limits,
     LinkConfig,
     ListenerConfig,
@@ -41,13 +42,14 @@ from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("configuration", "addresses", "policy", "exports", "tenant-limits", "tokens", "audit")
+    for name in ("configuration", "addresses", "policy", "exports", "tenant-limits", "tokens", "audit", "http")
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
     "`[router]`": (RouterConfig, Limits),
     "Limits, in `[router]`, `[[listener]]` or `[[connector]]`": (Limits, None),
     "`[[listener]]`": (ListenerConfig, Limits),
+    "`http` of a listener": (HttpConfig, None),
     "`tls` of a listener": (TlsConfig, None),
     "`[mesh]`": (MeshConfig, None),
     "`[[connector]]`": (ConnectorConfig, Limits),

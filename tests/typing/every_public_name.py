@@ -50,6 +50,7 @@ from amqpmesh import (
     ElsewhereConfig,
     Error,
     Float,
+    HttpConfig,
     InDoubtError,
     Int,
     LaneStatistics,
@@ -280,6 +281,7 @@ def configuration(folder: Path) -> RouterConfig:
         password=PasswordConfig(env="BROKER_PASSWORD"),
     )
     asking = ListenerConfig(url="amqps://0.0.0.0:0", sasl=("PLAIN",), users=known, tls=tls)
+    watched = ListenerConfig(url="http://127.0.0.1:0", role="http", http=HttpConfig(connections=10))
     moved = ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(hostname="b.example"))
     elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
     followed = AddressConfig(pattern="far", redirect=RedirectConfig(hostname="b.example", follow="router"))
@@ -296,7 +298,7 @@ def configuration(folder: Path) -> RouterConfig:
         token_keys=(
             TokenKeyConfig(name="senders", keys=(PasswordConfig(env="KEY"),), audience=("amqps://mesh.example",)),
         ),
-        listeners=(public, asking, moved),
+        listeners=(public, asking, watched, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),
         addresses=(news, elsewhere, followed),

@@ -105,9 +105,10 @@ class Programs:
         """Start a program in Python."""
         return self(sys.executable, *command)
 
-    def router(self) -> str:
-        """Start a router, at a free port. Returns: its URL."""
-        return self.python("-m", "amqpmesh", "run", "--listen", "amqp://127.0.0.1:0").found(r"amqp://127\.0\.0\.1:\d+")
+    def router(self, *configuration: str | Path, scheme: str = "amqp") -> str:
+        """Start a router, at a free port. Args: configuration: a file. Returns: the URL of its listener of `scheme`."""
+        command = ("-m", "amqpmesh", "run", *(configuration or ("--listen", "amqp://127.0.0.1:0")))
+        return self.python(*command).found(rf"{scheme}://127\.0\.0\.1:\d+")
 
 
 @contextmanager

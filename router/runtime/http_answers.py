@@ -1,0 +1,116 @@
+"""Answers to HTTP's requests, made in the router's loop from its snapshots."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from amqpmesh.router.http import entities
+from amqpmesh.router.http.requests import OK, Answer, as_json, refusal
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.management import service, views
+from amqpmesh.router.management.requested_changes import remove, set_cost
+from amqpmesh.router.statistics.router_statistics import ConnectionStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.http.requests import Request
+    from amqpmesh.router.management.views import View
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.http_calls import RouterCalls
+    from amqpmesh.router.runtime.http_logins import Visitor
+    from amqpmesh.router.runtime.snapshots import Snapshot, Snapshots
+    from amqpmesh.router.statistics.router_statistics import Costly, Removable
+
+log = event_log.EventLog("amqpmesh.io")
+
+
+class Seen(NamedTuple):
+    """The part of a snapshot that a client may see, and the snapshot."""
+
+    view: View
+    snapshot: Snapshot
+
+
+class EntityPages:
+    """The entities of a router as pages of JSON, and the changes of them."""
+
+    def __init__(self, core: Core, driver: Driver, snapshots: Snapshots) -> None:
+        self._core = core
+        self._driver = driver
+        self._snapshots = snapshots
+
+    async def view(self, visitor: Visitor) -> Seen:
+        """Return what a client may see now."""
+        taken = await self._snapshots.take()
+        rights = visitor.may_read, visitor.may_change
+        if not visitor.tenant:
+            return Seen(views.whole(taken.statistics, *rights), taken)
+        part = await self._snapshots.in_turns(taken.parts.of(visitor.tenant))
+        return Seen(views.of_tenant(part, *rights), taken)
+
+    async def answer(self, request: Request, visitor: Visitor, calls: RouterCalls) -> Answer:
+        """Answer a request for entities, or for a change. Raises: HttpError.
+
+        Args: calls: with which the thread that sends the answer asks for its further parts.
+        """
+        place = entities.Place(request.path)
+        seen = await self.view(visitor)
+        if request.is_change:
+            message = entities.change(request, place)
+            return await self._change(message, visitor, seen)
+        if place.identity is not None:
+            body = await self._snapshots.in_turns(entities.found(place, seen.view))
+            return Answer(OK, body, "application/json")
+        pieces = entities.listed(place.kinds(seen.view), seen.view)
+        return Answer(OK, kind="application/json", parts=self._parts(pieces, calls))
+
+    async def _parts(self, pieces: Iterator[bytes], calls: RouterCalls) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of an answer, in the thread that sends it; each is made in the router's loop."""
+        while part := await calls.do(lambda: self._snapshots.in_turns(entities.next_part(pieces))):
+            yield part
+
+    async def _change(self, message: Any, visitor: Visitor, seen: Seen) -> Answer:
+        """Make a change as the management node does, by the same rights."""
+        changes = service.Changes(partial(self._set_cost, visitor), partial(self._remove, visitor, seen.snapshot))
+        told = await self._snapshots.in_turns(service.respond(message, seen.view, changes))
+        status = int(told.application_properties["statusCode"])
+        if status == service.FORBIDDEN:
+            self._refuse(visitor, str(message.application_properties["operation"]))
+        if status >= 400:
+            reason = str(told.application_properties["statusDescription"])
+            return refusal(status, "not permitted" if status == service.FORBIDDEN else reason)
+        return Answer(status) if status == service.NO_CONTENT else as_json(told.body)
+
+    def _set_cost(self, visitor: Visitor, identity: str, told: Costly, cost: int) -> None:
+        set_cost(self._core, told, cost, trio.current_time())
+        log.info("cost changed", of=identity, cost=cost, host=visitor.peer.host, user=visitor.peer.user)
+        self._note("cost changed", visitor, of=identity, **{"from": told.cost, "to": cost})
+
+    def _remove(self, visitor: Visitor, snapshot: Snapshot, told: Removable) -> None:
+        is_connection = isinstance(told, ConnectionStatistics)
+        kind = "connection" if is_connection else "link"
+        if visitor.tenant:
+            told = snapshot.parts.unmasked(kind, told)
+        remove(self._core, told, trio.current_time())
+        event = "connection removed" if is_connection else "link removed"
+        log.info(event, of=f"{kind}/{told.number}", host=visitor.peer.host, user=visitor.peer.user)
+        self._note(event, visitor, of=f"{kind}/{told.number}")
+
+    def _note(self, event: str, visitor: Visitor, **fields: object) -> None:
+        self._driver.settle()
+        self._snapshots.drop()
+        audit = self._core.context.audit
+        if audit is not None:
+            audit.change(event, **fields, source="http", **visitor.fields)
+
+    def _refuse(self, visitor: Visitor, operation: str) -> None:
+        audit = self._core.context.audit
+        if audit is not None:
+            rule = {**visitor.fields, "source": "http", "operation": operation}
+            named = visitor.peer.host, visitor.peer.user
+            audit.of_host("request refused", named[0], user=named[1], reason="not permitted", rule=rule)

@@ -1,0 +1,166 @@
+"""Connections of HTTP: each request is read, answered and written in its time, one after the other."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from amqpmesh.router.http.connection import HttpConnection
+from amqpmesh.router.http.requests import FAULT, TIME_OUT, HttpError, refusal
+from amqpmesh.router.io.handshake import UNKNOWN, Identity
+from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
+from amqpmesh.router.logs import event_log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
+
+    from amqpmesh.router.config.http import HttpConfig
+    from amqpmesh.router.http.requests import Answer, Request
+
+    Respond: TypeAlias = Callable[["Client", Request], Awaitable[Answer]]
+
+log = event_log.EventLog("amqpmesh.io")
+
+READ_SIZE: Final = 8 * 2**10
+"""Octets of one read at most."""
+
+
+class Client(NamedTuple):
+    """The client of a connection."""
+
+    host: str
+    """Its address."""
+    identity: Identity = UNKNOWN
+    """The identity in its certificate, if it has shown one."""
+    secured: bool = False
+    """It came by TLS."""
+
+
+class OpenConnections:
+    """The open connections of a listener, at most as many as its limit.
+
+    A new one takes the place of the one that has waited longest for a request, so idle clients keep nobody out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[trio.CancelScope] = set()
+        #: Those that wait for a request, the oldest first.
+        self._idle: dict[trio.CancelScope, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, scope: trio.CancelScope) -> bool:
+        """Add a connection. Returns: False: there is no room, and none is idle."""
+        if len(self._open) >= self._most:
+            if not self._idle:
+                return False
+            oldest = next(iter(self._idle))
+            self.leave(oldest)
+            oldest.cancel()
+        self._open.add(scope)
+        return True
+
+    def leave(self, scope: trio.CancelScope) -> None:
+        """Remove a connection."""
+        self._open.discard(scope)
+        self._idle.pop(scope, None)
+
+    def rest(self, scope: trio.CancelScope) -> None:
+        """Note that a connection waits for a request."""
+        if scope in self._open:
+            self._idle[scope] = None
+
+    def work(self, scope: trio.CancelScope) -> None:
+        """Note that a request of a connection has begun."""
+        self._idle.pop(scope, None)
+
+
+async def serve(
+    stream: trio.abc.Stream,
+    client: Client,
+    limits: HttpConfig,
+    respond: Respond,
+    *,
+    rest: Callable[[], object] = lambda: None,
+    work: Callable[[], object] = lambda: None,
+) -> None:
+    """Serve one connection to its end. The caller closes the stream. Raises: nothing but cancellation.
+
+    Args: respond: answers a request. Raises: HttpError. rest, work: are called when the connection waits for a request,
+        and when one has begun.
+    """
+    connection = HttpConnection(limits)
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the client is gone
+        closes = False
+        while not closes:
+            try:
+                rest()
+                request = await _read(stream, connection, limits, work)
+                if request is None:
+                    return
+                answer = await respond(client, request)
+            except HttpError as error:
+                answer = error.answer
+                # What follows a request that was not read to its end cannot be told from it.
+                closes = not connection.is_whole
+            except Exception as error:
+                log.error("internal error", exception=error, peer=client.host)
+                answer = refusal(FAULT, "an internal error; the log has more")
+            is_read = False
+            with trio.move_on_after(limits.answer_time):
+                await _write(stream, connection, answer, closes=closes)
+                is_read = True
+            if not is_read:
+                return
+            closes = closes or not connection.begin_next()
+        # Octets that nobody has read would reset the connection, and the answer with it.
+        with trio.move_on_after(LINGER):
+            await close_gracefully(stream)
+
+
+async def _read(
+    stream: trio.abc.Stream, connection: HttpConnection, limits: HttpConfig, work: Callable[[], object]
+) -> Request | None:
+    """Read a request. Returns: None: the client has gone, or has sent none for too long. Raises: HttpError."""
+    until = limits.request_time if connection.is_begun else limits.idle_time
+    with trio.CancelScope(deadline=trio.current_time() + until) as scope:
+        try:
+            while True:
+                request = connection.next_request()
+                if request is not None:
+                    work()
+                    return request
+                if connection.wants_continue:
+                    await stream.send_all(connection.go_on())
+                data = bytes(await stream.receive_some(READ_SIZE))
+                if not connection.is_begun and data:
+                    work()
+                    scope.deadline = trio.current_time() + limits.request_time
+                connection.receive(data)
+        except EOFError:
+            return None
+    if connection.is_begun:
+        raise HttpError(TIME_OUT, "the request took too long")
+    return None
+
+
+async def _write(stream: trio.abc.Stream, connection: HttpConnection, answer: Answer, *, closes: bool) -> None:
+    head = connection.head(answer, closes=closes)
+    if answer.parts is None:
+        await stream.send_all(head + connection.part(answer.body) + connection.end())
+        return
+    await stream.send_all(head)
+    try:
+        async with aclosing(answer.parts):
+            if not connection.wants_head_only:
+                async for part in answer.parts:
+                    await stream.send_all(connection.part(part))
+    except HttpError:
+        # The router is about to end: without its end, the client sees that the content is cut off.
+        raise trio.BrokenResourceError from None
+    await stream.send_all(connection.end())

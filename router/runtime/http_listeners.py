@@ -1,0 +1,55 @@
+"""Listeners for HTTP of a router that starts: most routers have none, and need no package for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from amqpmesh.router.config.listener import ListenerConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.credentials import Credentials
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.runtime.snapshots import Snapshots
+
+
+class Server(Protocol):
+    """A server of some listeners."""
+
+    async def end(self) -> None:
+        """End all connections, and unbind the listeners."""
+
+
+class NoServer:
+    """The server of no listeners."""
+
+    async def end(self) -> None:
+        """End."""
+
+
+def by_protocol(listeners: Iterable[Listener]) -> tuple[list[Listener], list[Listener]]:
+    """Return the listeners for AMQP, and those for HTTP."""
+    found: tuple[list[Listener], list[Listener]] = [], []
+    for each in listeners:
+        found[each.config.is_http].append(each)
+    return found
+
+
+async def begin_http(
+    listeners: Sequence[Listener],
+    core: Core,
+    driver: Driver,
+    snapshots: Snapshots,
+    credentials: Mapping[ListenerConfig, Credentials],
+    start: Callable[[Callable[[], Awaitable[None]]], object],
+) -> Server:
+    """Serve the listeners for HTTP of a router. Args: as of `HttpServer`."""
+    if not listeners:
+        return NoServer()
+    from amqpmesh.router.runtime.http_server import HttpServer  # here: h11 is an extra
+
+    server = HttpServer(core, driver, snapshots, credentials, start)
+    await server.begin(listeners)
+    return server

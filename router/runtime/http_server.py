@@ -1,0 +1,215 @@
+"""The server of a router's listeners for HTTP, in a thread of its own.
+
+The thread reads, writes, and answers whether the router's loop goes round; all else is done in that loop. So a client
+that floods the thread takes its part of the time alone (`Share`), and a router that stands still is noticed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.http.checks import Site
+from amqpmesh.router.http.requests import NOT_ALLOWED, NOT_FOUND, OK, READING, UNAVAILABLE, Answer, HttpError
+from amqpmesh.router.io.handshake import secure
+from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.http_answers import EntityPages
+from amqpmesh.router.runtime.http_calls import RouterCalls, Share
+from amqpmesh.router.runtime.http_connections import Client, OpenConnections, serve
+from amqpmesh.router.runtime.http_logins import HttpLogins
+from amqpmesh.router.runtime.listeners import PAUSE
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from amqpmesh.router.config.listener import ListenerConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.http.requests import Request
+    from amqpmesh.router.io.handshake import Identity, SecuredStream
+    from amqpmesh.router.runtime.credentials import Credentials
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.http_logins import Visitor
+    from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.runtime.snapshots import Snapshots
+
+log = event_log.EventLog("amqpmesh.io")
+
+HEALTH: Final = "/healthz"
+READINESS: Final = "/readyz"
+
+
+class HttpServer:
+    """The server of all listeners for HTTP of one router."""
+
+    def __init__(
+        self,
+        core: Core,
+        driver: Driver,
+        snapshots: Snapshots,
+        credentials: Mapping[ListenerConfig, Credentials],
+        start: Callable[[Callable[[], Awaitable[None]]], object],
+    ) -> None:
+        """Args: credentials: of the listeners, always the current ones. start: runs a task of the router's."""
+        self._core = core
+        self._credentials = credentials
+        self._logins = HttpLogins(core, driver.passwords)
+        self._entities = EntityPages(core, driver, snapshots)
+        self._calls = RouterCalls(start, self._why_not_ready)
+        self._scope = trio.CancelScope()
+        self._is_over = trio.Event()
+        self._begun = trio.Event()
+        self._busy: dict[ListenerConfig, trio.CapacityLimiter] = {}
+
+    async def begin(self, listeners: Sequence[Listener]) -> None:
+        """Serve listeners from now on. Args: listeners: of role `http`, bound."""
+        for each in listeners:
+            self._busy[each.config] = trio.CapacityLimiter(each.config.http_limits.requests)
+        # A daemon: a program that ends without ending its routers does not wait for it.
+        threading.Thread(target=trio.run, args=(self._run, listeners), name="amqpmesh http", daemon=True).start()
+        await self._begun.wait()
+
+    async def end(self) -> None:
+        """End all connections, and the thread."""
+        self._calls.end()
+        self._calls.back(self._scope.cancel)
+        with trio.CancelScope(shield=True):
+            await self._is_over.wait()
+
+    def _why_not_ready(self) -> str | None:
+        return "the router drains" if self._core.context.draining else None
+
+    # ----------------------------------------------------------------------------------------------------- its thread
+
+    async def _run(self, listeners: Sequence[Listener]) -> None:
+        self._calls.begin()
+        self._calls.soon(self._begun.set)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for listener in listeners:
+                        nursery.start_soon(_Site(self, listener, nursery).accept)
+        finally:
+            for listener in listeners:
+                listener.close()
+            self._calls.soon(self._is_over.set)
+
+    async def respond(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Answer:
+        """Answer a request, in the thread. Raises: HttpError."""
+        if request.method == "OPTIONS":
+            return site.preflight(request)
+        site.check(request)
+        if not (request.is_change or request.method in READING):
+            raise HttpError(NOT_ALLOWED, "there is no such method", ("Allow", "GET, HEAD, PATCH, DELETE"))
+        if request.path in (HEALTH, READINESS):
+            return await self._health(request)
+        answer = await self._calls.do(partial(self._answer, site, config, client, request))
+        permits = site.permits(request)
+        return replace(answer, headers=(*answer.headers, *permits)) if permits else answer
+
+    async def _health(self, request: Request) -> Answer:
+        if request.method not in READING:
+            raise HttpError(NOT_ALLOWED, "the method is not allowed here", ("Allow", "GET, HEAD"))
+        if request.path == HEALTH:
+            reason = None if await self._calls.is_alive() else "the router's loop stands still"
+        else:
+            reason = await self._calls.why_not_ready()
+        return Answer(OK, b"ok\n") if reason is None else Answer(UNAVAILABLE, f"{reason}\n".encode())
+
+    # ------------------------------------------------------------------------------------------------ the router's loop
+
+    async def _answer(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Answer:
+        """Answer a request that needs the router. Raises: HttpError."""
+        host = site.host_of(request)
+        shown = request.headers.get("authorization")
+        visitor = await self._logins.judge(config, self._credentials[config], client, host, shown)
+        async with self._busy[config]:
+            return await self._page(request, visitor)
+
+    async def _page(self, request: Request, visitor: Visitor) -> Answer:
+        if request.path == "/api" or request.path.startswith("/api/"):
+            return await self._entities.answer(request, visitor, self._calls)
+        raise HttpError(NOT_FOUND, "there is no such page")
+
+    def credentials_of(self, config: ListenerConfig) -> Credentials:
+        """Return the credentials of a listener now."""
+        return self._credentials[config]
+
+    def not_secured(self, host: str, reason: str) -> None:
+        """Log a failed handshake, from the thread."""
+        self._calls.soon(self._core.logins.not_secured, host, reason)
+
+
+class _Site:
+    """One listener, in the thread."""
+
+    def __init__(self, server: HttpServer, listener: Listener, nursery: trio.Nursery) -> None:
+        self._server = server
+        self._listener = listener
+        self._nursery = nursery
+        self._config = listener.config
+        self._limits = listener.config.http_limits
+        self._open = OpenConnections(self._limits.connections)
+        self._share = Share(self._limits.share)
+        self._site = Site(listener.config)
+
+    async def accept(self) -> None:
+        """Accept connections until it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            for each in self._listener.sockets:
+                nursery.start_soon(self._accept, each)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            await self._share.turn()
+            try:
+                connected, address = listening.accept()
+            except (BlockingIOError, ConnectionError):
+                continue  # another process has taken it, or the client is gone already
+            except OSError as error:
+                log.warning("accept failed", peer=self._listener.url, reason=error.strerror or str(error))
+                await trio.sleep(PAUSE)
+                continue
+            scope = trio.CancelScope()
+            if self._open.enter(scope):
+                self._nursery.start_soon(self._serve, TcpStream(connected), address[0], scope)
+            else:
+                self._listener.refused += 1
+                connected.close()
+
+    async def _serve(self, stream: trio.abc.Stream, host: str, scope: trio.CancelScope) -> None:
+        self._listener.connections = len(self._open)
+        try:
+            with scope:
+                client = Client(host)
+                if self._config.endpoint.secure:
+                    secured = await self._secure(stream, host)
+                    if secured is None:
+                        return
+                    stream, identity = secured
+                    client = Client(host, identity, secured=True)
+                rest, work = partial(self._open.rest, scope), partial(self._open.work, scope)
+                await serve(stream, client, self._limits, self._respond, rest=rest, work=work)
+        except Exception as error:
+            log.error("internal error", exception=error, peer=host, listener=self._listener.name)
+        finally:
+            self._open.leave(scope)
+            self._listener.connections = len(self._open)
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    async def _secure(self, stream: trio.abc.Stream, host: str) -> tuple[SecuredStream, Identity] | None:
+        await self._share.turn()
+        credentials = self._server.credentials_of(self._config)
+        assert credentials.context is not None, "the configuration demands a certificate for https"
+        return await secure(stream, credentials.context, host, self._server, name=credentials.user_name)
+
+    async def _respond(self, client: Client, request: Request) -> Answer:
+        await self._share.turn()
+        return await self._server.respond(self._site, self._config, client, request)
