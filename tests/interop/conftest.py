@@ -21,8 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import trio
 import trustme
 
+from amqpmesh import connect
+from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS
+from amqpmesh.router.cli.main import main
+from amqpmesh.router.management.queries import entities_of, query
 from tests.support.tasks.bounded import bounded
 
 HERE = Path(__file__).parent
@@ -163,6 +168,10 @@ class RouterProcess:
     def url(self) -> str:
         return self.urls[0]
 
+    def wait_until_left(self) -> None:
+        """Wait until no client is connected, and no delivery of any is left."""
+        trio.run(_wait_until_left, self.url)
+
     @property
     def pid(self) -> int:
         return self.process.pid
@@ -181,6 +190,16 @@ class RouterProcess:
             print("\n".join(self.log.seen))
         assert status == 0
         assert not any("Traceback" in line or " ERROR " in line for line in self.log.seen)
+
+
+async def _wait_until_left(url: str) -> None:
+    with trio.fail_after(PATIENCE):
+        async with connect(url) as connection, connection.requester("$management") as management:
+            while True:
+                (router,) = entities_of(await management.request(query("router")))
+                if (router["connections"], router["relays"], router["buffered"]) == (1, 1, 0):  # this one's
+                    return
+                await trio.sleep(0.02)  # of another process nothing tells us
 
 
 PLAIN_LISTENER = """
@@ -228,10 +247,20 @@ def start_shared_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ro
         yield start
 
 
+@pytest.fixture(scope="session")
+def lasting_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
+    with routers(tmp_path_factory.mktemp("router")) as start:
+        yield start()
+
+
 @pytest.fixture
-def router(start_router: RouterFactory) -> RouterProcess:
-    """Start a router with one listener on loopback that admits every client."""
-    return start_router()
+def router(lasting_router: RouterProcess) -> Iterator[RouterProcess]:
+    """Yield the router of all tests, with one listener on loopback that admits every client, without clients.
+
+    A test that ends or changes its router starts one of its own.
+    """
+    yield lasting_router
+    lasting_router.wait_until_left()
 
 
 @pytest.fixture(scope="session")
@@ -306,14 +335,22 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
 
 
 @pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that `amqpmesh ca` makes for routers A to D."""
+    folder = tmp_path_factory.mktemp("authority")
+    for arguments in (["init", "--mesh", "trial"], *(["issue", router] for router in "ABCD")):
+        assert main(["ca", *arguments, "--directory", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a users file with alice, as `amqpmesh user add` writes it."""
     folder = tmp_path_factory.mktemp("users")
     password = folder / "password"
     password.write_text("correct horse\n")
-    command = [sys.executable, "-m", "amqpmesh", "user", "add", "alice"]
     files = ["--file", str(folder / "users.toml"), "--password-file", str(password)]
-    subprocess.run([*command, *files], cwd=ROOT, check=True, timeout=PATIENCE)
+    assert main(["user", "add", "alice", *files, "--iterations", str(MIN_ITERATIONS)]) == 0
     return folder / "users.toml"
 
 

@@ -21,21 +21,6 @@ pairs = pytest.mark.parametrize(
 both = pytest.mark.parametrize("family", ["proton", "rhea"])
 
 
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory):
-    """Return a folder with the files that `amqpmesh ca` makes for routers A, B and C."""
-    folder = tmp_path_factory.mktemp("authority")
-
-    def ca(*arguments):
-        command = [sys.executable, "-m", "amqpmesh", "ca", *arguments, "--directory", str(folder)]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=60, capture_output=True)
-
-    ca("init", "--mesh", "trial")
-    for router in "ABC":
-        ca("issue", router)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def line(start_shared_router, authority):
     """Start A, B and C in a line. B connects to neither; both connect to B."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 
 import pytest
 
 from benchmarks.meshes import await_that, mesh, port_of
-from benchmarks.processes import ROOT
 from tests.support.processes.faulty_path import Strait
 
 pytestmark = pytest.mark.interop
@@ -28,21 +25,6 @@ SOON = 10.0  # seconds for steps that take a tenth of a second on an idle machin
 HOLD = 1.0
 TABLE = f"hello = 0.25\nhold = {HOLD}\nlane_idle = 0.5\n"
 families = pytest.mark.parametrize("family", ["proton", "rhea"])
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory):
-    """Return a folder with the files that `amqpmesh ca` makes for routers A to J."""
-    folder = tmp_path_factory.mktemp("authority")
-
-    def ca(*arguments):
-        command = [sys.executable, "-m", "amqpmesh", "ca", *arguments, "--directory", str(folder)]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=60, capture_output=True)
-
-    ca("init", "--mesh", "trial")
-    for router in "ABCD":
-        ca("issue", router)
-    return folder
 
 
 @pytest.fixture

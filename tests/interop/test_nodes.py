@@ -32,6 +32,18 @@ def text(body, to=None):
     return {"sections": sections}
 
 
+@pytest.fixture(scope="module")
+def started(start_shared_router):
+    return start_shared_router(MULTICAST)
+
+
+@pytest.fixture
+def news(started):
+    """Yield a router that has multicast addresses, without clients."""
+    yield started
+    started.wait_until_left()
+
+
 @pairs
 def test_a_request_is_answered_to_a_dynamic_node(asking, answering, router, client):
     responder = client(f"{answering}_respond", router.url, "--address", "upper", "--count", "3")
@@ -106,14 +118,11 @@ def test_a_message_of_an_anonymous_sender_without_a_route_is_released_and_the_ne
 
 @both
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_multicast_message_reaches_every_receiver(family, count, start_router, client):
-    router = start_router(MULTICAST)
-    receivers = [
-        client(f"{family}_receive", router.url, "--address", "news/today", "--count", "5") for _ in range(count)
-    ]
+def test_a_multicast_message_reaches_every_receiver(family, count, news, client):
+    receivers = [client(f"{family}_receive", news.url, "--address", "news/today", "--count", "5") for _ in range(count)]
     for receiver in receivers:
         receiver.expect("attached")
-    sender = client(f"{family}_send", router.url, "--address", "news/today", messages=[text(str(i)) for i in range(5)])
+    sender = client(f"{family}_send", news.url, "--address", "news/today", messages=[text(str(i)) for i in range(5)])
     sender.finish()
     for receiver in receivers:
         receiver.finish()
@@ -131,15 +140,21 @@ def test_a_multicast_message_reaches_every_receiver(family, count, start_router,
         (["modified", "rejected", "accepted"], "rejected"),
     ],
 )
-def test_a_multicast_sender_hears_the_strongest_outcome(outcomes, merged, start_router, client):
-    router = start_router(MULTICAST)
+def test_a_multicast_sender_hears_the_strongest_outcome(outcomes, merged, news, client):
     receivers = [
-        client("proton_receive", router.url, "--address", "news/vote", "--outcomes", json.dumps([{"outcome": outcome}]))
+        client(
+            "proton_receive",
+            news.url,
+            "--address",
+            "news/vote",
+            "--outcomes",
+            json.dumps([{"outcome": outcome}]),
+        )
         for outcome in outcomes
     ]
     for receiver in receivers:
         receiver.expect("attached")
-    sender = client("proton_send", router.url, "--address", "news/vote", messages=[text("?")])
+    sender = client("proton_send", news.url, "--address", "news/vote", messages=[text("?")])
     sender.finish()
     for receiver in receivers:
         receiver.finish()

@@ -13,10 +13,10 @@ both = pytest.mark.parametrize("family", ["proton", "rhea"])
 SCRAM = ["SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
-@pytest.fixture
-def secure(start_router, credentials, users):
-    """Start a router that requires a login by password or certificate, and return its URL."""
-    router = start_router(f"""
+@pytest.fixture(scope="module")
+def secure(start_shared_router, credentials, users):
+    """Start a router for all tests that requires a login by password or certificate, and return its URL."""
+    router = start_shared_router(f"""
         [router]
         id = "A"
         drain = 0.2
