@@ -31,7 +31,6 @@ END_TIME = 10.0  # seconds for a router to end by itself
 # An installed router has bytecode, so these routers write theirs, too, even if the environment forbids it.
 INSTALLED = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-    "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode"),
 }
 
 Entities = Mapping[str, Sequence[Mapping[str, Any]]]
