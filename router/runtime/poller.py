@@ -18,6 +18,7 @@ import trio
 from amqpmesh.router.io.environment import IS_ALONE, environment, stopwatch_seconds
 from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.io.trio_run import wait_beside_trio
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.shares import SLICE, Share, Shares
@@ -44,11 +45,15 @@ again.
 ROUNDS: Final = 4
 """Times in a row that the system is asked for ready sockets before other tasks have their turn."""
 
-PAUSE: Final = 0.001
-"""Seconds that the poller itself waits for the next ready socket, if its last wait was no longer, and a connection or a
-link has come or gone since: peers that do that wait for each answer, and a pass through all tasks costs more than the
-answer. While there are only deliveries it does not wait: more of them share a turn after the pass. The system counts
-milliseconds.
+SPARSE: Final = 0.00025
+"""Seconds of the mean wait from which the poller waits itself, beside Trio, for the next ready socket: a pass through
+all tasks costs more than a message. If the waits are shorter, more messages share a turn after the pass. Peers that
+connect or attach are waited for in any case, since they wait for each answer.
+"""
+
+MEAN_OF: Final = 8
+"""The waits over which the mean goes, approximately. A wait counts as no longer than so many times `SPARSE`: some short
+ones then outweigh any long one.
 """
 
 HEAVY_PART: Final = 3
@@ -104,6 +109,8 @@ class Poller:
         self._polled: dict[int, Polled] = {}
         #: The connections and links that had come or gone at the last look.
         self._endpoints = 0
+        #: The mean of the last waits for the system, seconds.
+        self._mean_wait = 0.0
         #: The rounds so far. Those without a wait between them have consecutive numbers.
         self.rounds = 0
         #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
@@ -227,9 +234,7 @@ class Poller:
         polled, busy, ending, shares = self._polled, self._busy, self._ending, self._shares
         #: Output is left to write.
         left = False
-        may_pause = IS_ALONE.get()
-        #: The last wait was short, and so may be the next.
-        is_brisk = False
+        beside = wait_beside_trio(self._epoll.fileno()) if IS_ALONE.get() else None
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # keep no reference to the last served object while waiting
@@ -241,21 +246,25 @@ class Poller:
                     await trio.lowlevel.wait_readable(epoll)
                     self._sleeps = False
                     self.rounds += 1
-                    is_brisk = may_pause and stopwatch() - slept_at < PAUSE
+                    self._count_wait(stopwatch() - slept_at)
                 until = stopwatch() + BATCH_TIME
                 rounds = 0
                 while rounds < ROUNDS:
                     rounds += 1
                     ready = epoll.poll(0)
                     if not (ready or busy or left or ending or shares.have_work):
-                        if not (is_brisk and self._pauses()):
+                        if beside is None or not self._is_sparse():
                             break
-                        ready = epoll.poll(PAUSE)
-                        is_brisk = bool(ready)
-                        if not ready:
+                        each = None
+                        slept_at = stopwatch()
+                        if not beside.wait():
                             break
+                        woken_at = stopwatch()
+                        self._count_wait(woken_at - slept_at)
+                        until = woken_at + BATCH_TIME
                         self.rounds += 1
                         rounds = 0
+                        ready = epoll.poll(0)
                     self.rounds += 1
                     if shares:
                         left = self._serve_shares(ready, until)
@@ -296,10 +305,13 @@ class Poller:
                     if stopwatch() > until:
                         break
 
-    def _pauses(self) -> bool:
-        """Tell whether the next wait is short, and nothing else is due: see `PAUSE`."""
+    def _count_wait(self, seconds: float) -> None:
+        self._mean_wait += (min(seconds, MEAN_OF * SPARSE) - self._mean_wait) / MEAN_OF
+
+    def _is_sparse(self) -> bool:
+        """Tell whether to wait beside Trio: see `SPARSE`."""
         before, self._endpoints = self._endpoints, self._driver.endpoints
-        return self._endpoints != before and _is_nothing_due()
+        return self._mean_wait >= SPARSE or self._endpoints != before
 
     @contextmanager
     def _closing_wake_up(self) -> Iterator[None]:
@@ -402,9 +414,3 @@ class Poller:
                 self._ending.popleft().conclude()
             except Exception as error:  # as in `_serve`
                 log.error("internal error", exception=error)
-
-
-def _is_nothing_due() -> bool:
-    """Tell whether no other task of this run can go on, and no deadline comes within `PAUSE`."""
-    told = trio.lowlevel.current_statistics()
-    return not (told.tasks_runnable or told.run_sync_soon_queue_size) and told.seconds_to_next_deadline > PAUSE

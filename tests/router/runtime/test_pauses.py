@@ -1,8 +1,7 @@
-"""The poller's own short waits, in a process that has no other purpose than its router."""
+"""The poller's own waits, in a process that has no other purpose than its router."""
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, cast
 
@@ -11,8 +10,9 @@ import trio
 import trio.testing
 
 from amqpmesh.router.io.environment import IS_ALONE
+from amqpmesh.router.io.trio_run import WaitBesideTrio
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.poller import PAUSE, READABLE, ROUNDS
+from amqpmesh.router.runtime.poller import MEAN_OF, READABLE, ROUNDS, SPARSE
 from tests.support.tasks.stopwatches import measure
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ class Script:
     closed = False
 
     def __init__(self, *reports: bool) -> None:
-        """Args: reports: of each wait, whether the socket is ready then."""
+        """Args: reports: of each look, whether the socket is ready then."""
         self._reports = list(reports)
-        self.waits: list[float] = []
         self._bell = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.is_done = trio.Event()
 
@@ -43,9 +42,9 @@ class Script:
         pass
 
     def poll(self, seconds: float) -> list[tuple[int, int]]:
+        assert seconds == 0
         if not self._reports:
             return []
-        self.waits.append(seconds)
         is_ready = self._reports.pop(0)
         if not self._reports:
             os.eventfd_read(self._bell)
@@ -89,9 +88,29 @@ class Served:
         return False
 
 
-async def waits_of(script: Script, monkeypatch: pytest.MonkeyPatch, served: Served | None = None) -> list[float]:
-    """Let a poller use a script to its end. Returns: the seconds of its waits."""
+class Watched:
+    """A wait beside Trio that counts how often it was ready."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._real = WaitBesideTrio(descriptor)
+        self.ready = 0
+
+    def wait(self) -> bool:
+        is_ready = self._real.wait()
+        self.ready += is_ready
+        return is_ready
+
+
+async def own_waits(script: Script, monkeypatch: pytest.MonkeyPatch, served: Served | None = None) -> int:
+    """Let a poller use a script to its end. Returns: its own waits that ended with a ready socket."""
+    made: list[Watched] = []
+
+    def watched(descriptor: int) -> Watched:
+        made.append(Watched(descriptor))
+        return made[-1]
+
     monkeypatch.setattr(poller, "EPOLL", lambda: script)
+    monkeypatch.setattr(poller, "wait_beside_trio", watched)
     async with trio.open_nursery() as nursery:
         served = served or Served()
         polling = poller.Poller(cast("Driver", served.driver), nursery.start_soon)
@@ -99,7 +118,7 @@ async def waits_of(script: Script, monkeypatch: pytest.MonkeyPatch, served: Serv
         with trio.fail_after(60):
             await script.is_done.wait()
         polling.end()
-    return script.waits
+    return sum(each.ready for each in made)
 
 
 def begin(*, alone: bool = True) -> list[float]:
@@ -110,39 +129,37 @@ def begin(*, alone: bool = True) -> list[float]:
     return now
 
 
-async def test_it_waits_itself_while_peers_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_itself_while_links_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     begin()
     served = Served()
-    # Ready, nothing, ready within the pause, nothing, and nothing within the pause: then Trio waits.
-    waits = await waits_of(Script(True, False, True, False, False, True), monkeypatch, served)
-    assert waits == [0, 0, PAUSE, 0, PAUSE, 0]
+    assert await own_waits(Script(True, False, True, False, True), monkeypatch, served) == 2
     assert served.times == 3
 
 
-async def test_it_does_not_wait_itself_while_only_deliveries_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_in_trio_while_deliveries_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
     begin()
-    assert await waits_of(Script(True, False, True, False), monkeypatch, Served(links=0)) == [0] * 4
+    assert await own_waits(Script(True, False, True, False, True), monkeypatch, Served(links=0)) == 0
 
 
-async def test_it_does_not_wait_itself_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin(alone=False)
-    assert await waits_of(Script(True, False, True, False), monkeypatch) == [0] * 4
-
-
-async def test_it_does_not_wait_itself_after_a_longer_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_itself_while_deliveries_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = begin()
-    script = Script(True, False, True, False)
     wait_readable = trio.lowlevel.wait_readable
 
     async def longer(descriptor: object) -> None:
-        ticks[0] += 2 * PAUSE
+        ticks[0] += 2 * MEAN_OF * SPARSE  # of the first wait alone: those that follow have no length
         await wait_readable(descriptor)  # type: ignore[arg-type]  # the script, as an epoll
 
     monkeypatch.setattr(trio.lowlevel, "wait_readable", longer)
-    assert await waits_of(script, monkeypatch) == [0] * 4
+    # The mean is large enough after the first wait, and no longer after the second.
+    assert await own_waits(Script(True, False, True, False), monkeypatch, Served(links=0)) == 1
 
 
-async def test_it_does_not_wait_itself_while_another_task_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_in_trio_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(alone=False)
+    assert await own_waits(Script(True, False, True, False, True), monkeypatch) == 0
+
+
+async def test_it_waits_in_trio_while_another_task_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     begin()
     wakes = trio.Event()
 
@@ -154,33 +171,7 @@ async def test_it_does_not_wait_itself_while_another_task_can_go_on(monkeypatch:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wakes.wait)
         await trio.testing.wait_all_tasks_blocked()
-        assert await waits_of(Script(True, False, True), monkeypatch, Waking()) == [0] * 3
-
-
-@pytest.mark.parametrize(("seconds", "last"), [(PAUSE / 2, 0), (math.inf, PAUSE)], ids=["soon", "never"])
-async def test_it_does_not_wait_itself_across_a_deadline(
-    seconds: float, last: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin()
-
-    class Alarm(Served):
-        def serve(self, until: float) -> bool:
-            alarm.deadline = trio.current_time() + seconds
-            return super().serve(until)
-
-    alarm = trio.CancelScope()
-
-    async def wait_for_alarm() -> None:
-        with alarm:
-            await trio.sleep_forever()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait_for_alarm)
-        await trio.testing.wait_all_tasks_blocked()
-        # The last report is for the next turn if the poller did not pause.
-        waits = await waits_of(Script(True, False, False), monkeypatch, Alarm())
-        nursery.cancel_scope.cancel()
-    assert waits == [0, 0, last]
+        assert await own_waits(Script(True, False, True), monkeypatch, Waking()) == 0
 
 
 async def test_other_tasks_have_a_turn_after_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,5 +184,5 @@ async def test_other_tasks_have_a_turn_after_some_rounds(monkeypatch: pytest.Mon
             turns += "Poller" in task.name
 
     trio.lowlevel.add_instrument(Turns())
-    await waits_of(Script(*[True] * 3 * ROUNDS), monkeypatch)
+    await own_waits(Script(*[True] * 3 * ROUNDS), monkeypatch)
     assert 3 <= turns <= 3 + ROUNDS
