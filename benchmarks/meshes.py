@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from amqpmesh import AmqpMeshError, connect
-from amqpmesh.router.cli.commands.status import all_pages
+from amqpmesh.router.cli.router_state import all_pages
 from amqpmesh.router.management.service import ADDRESS
 from benchmarks.processes import ROOT, Failed
 
