@@ -29,9 +29,7 @@ PATIENCE = 30.0  # seconds for a mesh to reach an expected state
 END_TIME = 10.0  # seconds for a router to end by itself
 
 # An installed router has bytecode, so these routers write theirs, too, even if the environment forbids it.
-INSTALLED = {
-    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-}
+INSTALLED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 Entities = Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -67,7 +67,7 @@ def test_the_fish_uses_its_long_side_too() -> None:
 def test_what_can_carry_more_gets_more() -> None:
     edges = both(("A", "X", 1), ("X", "B", 1), ("A", "Y", 1), ("Y", "B", 1))
     known = {("A", "X"): 100.0, ("X", "B"): 100.0, ("A", "Y"): 1.0, ("Y", "B"): 1.0}
-    best = found(edges, [("A", "B", 10.0)], known=known)
+    best = found(edges, [("A", "B", 10.0)], QUICK, known)
     assert (best.before, best.after) == (5.0, 0.1)
 
 
@@ -80,17 +80,20 @@ def test_links_of_unknown_capacity_count_the_same() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 3, 8])  # graphs with better costs than those of the start
 def test_on_a_graph_so_small_that_all_costs_can_be_tried_none_are_better(seed: int) -> None:
     chance = random.Random(seed)
     links = [("A", "B"), ("B", "C"), ("C", "D"), ("A", "D"), ("B", "D")]
     edges = both(*((*link, chance.randint(1, 3)) for link in links))
     flows = [(*chance.sample("ABCD", 2), float(chance.randint(1, 9))) for _ in range(5)]
-    best = min(
-        float(Traffic(Network.of({**edges, **dict(zip(links, costs, strict=True))}), flows).load.max())
-        for costs in product(range(1, 6), repeat=len(links))
+    every = (zip(links, costs, strict=True) for costs in product(range(1, 5), repeat=len(links)))
+    start, *others = (
+        float(Traffic(Network.of(each), flows).load.max())
+        for each in (edges, *(both(*((*link, cost) for link, cost in costs)) for costs in every))
     )
-    assert found(edges, flows).after <= best + 1e-9
+    best = min(others)
+    assert best < start
+    assert found(edges, flows, Effort(evaluations=1_000, worth=0.0, gain=0.0)).after <= best + 1e-9
 
 
 def test_the_search_ends_where_nothing_better_is_possible() -> None:
@@ -110,7 +113,7 @@ def test_where_there_is_no_other_way_nothing_is_proposed() -> None:
 # ---------------------------------------------------------------------------------------------------- what always holds
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(seed=st.integers(0, 10**6), routers=st.integers(3, 14), more=st.integers(0, 14))
 def test_it_is_never_worse_and_is_what_networkx_finds(seed: int, routers: int, more: int) -> None:
     chance = random.Random(seed)
@@ -153,10 +156,10 @@ def test_few_changes_are_worth_more_than_many() -> None:
     chance = random.Random(9)
     edges = grid(chance, 14, 30)
     flows = flows_of(chance, 14, 60)
-    many, few = (found(edges, flows, Effort(evaluations=2_000, worth=worth)) for worth in (0.0, 0.05))
+    many, few = (found(edges, flows, Effort(evaluations=600, worth=worth)) for worth in (0.0, 0.05))
     assert len(few.changes) < len(many.changes)
     assert many.after <= few.after < few.before - 0.05 * few.before * len(few.changes)
-    assert found(edges, flows, Effort(evaluations=2_000, gain=0.99)).changes == {}, "for so little nothing is changed"
+    assert found(edges, flows, Effort(evaluations=600, gain=0.99)).changes == {}, "for so little nothing is changed"
 
 
 def test_the_same_is_found_each_time_with_no_more_than_was_allowed() -> None:
