@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, closing, suppress
-from typing import Final
+from typing import Final, TypedDict
 
 import trio
 
@@ -62,6 +62,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         type=arguments.name,
         help="set the `to` of each message; if ADDRESS is @ROUTER, this is the address at that router",
     )
+    command.add_argument("--user-id", metavar="NAME", type=arguments.name, help="set the `user-id` of each message")
     body = command.add_mutually_exclusive_group()
     body.add_argument("--body", metavar="TEXT", help="the body to send")
     body.add_argument("--size", metavar="N", type=arguments.size, help="send a binary body of N octets")
@@ -104,6 +105,13 @@ def send(given: argparse.Namespace) -> int:
         return trio.run(_Sending(given, source).run, connection)
 
 
+class _Properties(TypedDict, total=False):
+    """The properties that options give to each message."""
+
+    to: str
+    user_id: bytes
+
+
 class _Sending:
     """The work of one command."""
 
@@ -114,6 +122,11 @@ class _Sending:
         self._from_input = all(each is None for each in (given.body, given.size, given.count, source))
         total = None if self._from_input else given.count or 1
         self._is_one = total == 1
+        self._properties: _Properties = {}
+        if given.to is not None:
+            self._properties["to"] = given.to
+        if given.user_id is not None:
+            self._properties["user_id"] = given.user_id.encode()
         self._summary = Summary("sent")
         self._is_typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
         self._progress = Progress("sent", total, shown=not (given.json or self._is_one or self._is_typed))
@@ -186,8 +199,7 @@ class _Sending:
                 yield payload
 
     def _message(self, body: str | bytes) -> bytes:
-        to = self._given.to
-        return encode_message(body if to is None else Message(body, to=to))
+        return encode_message(body if not self._properties else Message(body, **self._properties))
 
     async def _send(self, sender: SenderLink, payload: bytes) -> None:
         """Send a message once there is credit for it."""
@@ -234,7 +246,7 @@ class _Sending:
                     yield chunk
                     self._patience.rest()
 
-        message, settled = Message(to=self._given.to), self._given.settled
+        message, settled = Message(**self._properties), self._given.settled
         since = summary.begin()
         sent = await run_with_companion(
             lambda: sender.transfer_parts(parts(), message=message, size=source.size, settled=settled),

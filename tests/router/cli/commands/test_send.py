@@ -99,7 +99,7 @@ def test_a_size_sends_binary_so_many_times(served: Served, command: Command) -> 
 
 
 @pytest.mark.parametrize("what", [["--body", "hi"], ["--count", "2"], ["--count", "2", "--size", "3"], []])
-def test_each_message_has_the_given_to(
+def test_each_message_has_the_given_to_and_user_id(
     what: list[str], served: Served, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = served.receive("hello")
@@ -109,9 +109,9 @@ def test_each_message_has_the_given_to(
     plain = [*came]
     came.clear()
     standard_input(monkeypatch, tmp_path, lines)
-    assert command("send", "hello", "--to", "café/7@A", *what).status == 0
-    assert came == [replace(message, to="café/7@A") for message in plain]
-    assert {message.to for message in plain} == {None}
+    assert command("send", "hello", "--to", "café/7@A", "--user-id", "zoë", *what).status == 0
+    assert came == [replace(message, to="café/7@A", user_id="zoë".encode()) for message in plain]
+    assert {(message.to, message.user_id) for message in plain} == {(None, None)}
 
 
 @pytest.mark.parametrize("size", [0, 3, 300_000])
@@ -119,10 +119,10 @@ def test_a_file_is_one_message_of_binary(size: int, served: Served, command: Com
     came = served.receive("hello")
     body = bytes(range(256)) * 1200
     (tmp_path / "film").write_bytes(body[:size])
-    said = command("send", "hello", "--file", str(tmp_path / "film"), "--to", "x")
+    said = command("send", "hello", "--file", str(tmp_path / "film"), "--to", "x", "--user-id", "alice")
     assert said.status == 0
     assert re.fullmatch(r"accepted by receiver in \d+\.\d ms\n", said.err)
-    assert [(message.body, message.to) for message in came] == [(body[:size], "x")]
+    assert [(message.body, message.to, message.user_id) for message in came] == [(body[:size], "x", b"alice")]
 
 
 def test_standard_input_may_be_one_message(served: Served, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,6 +508,7 @@ def test_options_that_make_no_sense_end_with_2(
         (["--user", ""], "argument --user: must not be empty"),
         (["--to", ""], "argument --to: must not be empty"),
         (["--to", os.fsdecode(b"caf\xe9")], "argument --to: must be UTF-8"),
+        (["--user-id", ""], "argument --user-id: must not be empty"),
     ],
 )
 def test_arguments_that_make_no_sense_end_with_2_and_what_is_valid(
