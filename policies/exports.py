@@ -44,7 +44,7 @@ class Export:
     """An offer of a tenant's addresses to another tenant."""
 
     key: str
-    """Its place in the policy: `tenant[0].exports[1]`."""
+    """Its place in the policy: `exports[1] of tenant "billing"`."""
     exporter: str
     """The keys of both tenants."""
     importer: str

@@ -76,7 +76,7 @@ def _exports(lines: Sequence[Lines], tenants: Mapping[str, Tenant], file: Path) 
                     raise ConfigError(str(file), f"{key}.as", f"{line.name} is given twice for {line.to} to {use}")
                 known.add((tenant, line.to, line.name, use))
             yield Export(
-                key=key,
+                key=_place("exports", position, tenants[tenant]),
                 exporter=tenants[tenant].key,
                 importer=importer,
                 pattern=line.pattern,
@@ -96,7 +96,13 @@ def _imports(lines: Sequence[Lines], tenants: Mapping[str, Tenant], file: Path) 
             if line.pattern in known:
                 raise ConfigError(str(file), f"{key}.pattern", f"{line.pattern} is given twice")
             known.add(line.pattern)
-            yield Import(key=key, exporter=exporter, importer=tenants[tenant].key, pattern=line.pattern)
+            place = _place("imports", position, tenants[tenant])
+            yield Import(key=place, exporter=exporter, importer=tenants[tenant].key, pattern=line.pattern)
+
+
+def _place(table: str, position: int, tenant: Tenant) -> str:
+    """Return the place of a line in words. Errors have the position of the tenant instead: its name may be wrong."""
+    return f'{table}[{position}] of tenant "{tenant.name}"'
 
 
 def _check_number(file: Path, key: str, lines: int) -> None:
