@@ -4,10 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from amqpmesh.policies.findings import findings
 from amqpmesh.router.cli import configuration
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable
 from amqpmesh.router.config.file import lines
+from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.runtime.segment_files import why_unusable
 from amqpmesh.router.runtime.token_keys import TokenFiles
 
@@ -15,8 +17,8 @@ from amqpmesh.router.runtime.token_keys import TokenFiles
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Check a configuration. If it is wrong, print the file, the key and the reason. The options that `run` has, "
-        "too, are checked together with the file."
+        "Check a configuration. If it is wrong, print the file, the key and the reason. Print each line of its policy "
+        "that can never permit anything. The options that `run` has, too, are checked together with the file."
     )
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
@@ -31,8 +33,14 @@ def check(given: argparse.Namespace) -> int:
     TokenFiles.read(config)
     if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
         consequence = "the router runs, but records nothing until this is repaired"
-        said = f"{given.config}: telemetry.directory: {reason}: {consequence}"
-        print(f"amqpmesh: {printable(said)}", file=sys.stderr)
+        _warn(f"{given.config}: telemetry.directory: {reason}: {consequence}")
+    if config.policy is not None:
+        for found in findings(read_policy(config.policy, config.mesh).policy):
+            _warn(f"{config.policy.file}: {found}")
     if given.print:
         print("\n".join(lines(config)))
     return Exit.DONE
+
+
+def _warn(said: str) -> None:
+    print(f"amqpmesh: {printable(said)}", file=sys.stderr)

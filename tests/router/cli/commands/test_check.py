@@ -159,3 +159,20 @@ def test_settings_that_connectors_cannot_use_are_found(
     told = capsys.readouterr().err
     assert told.startswith(f"amqpmesh: {file}: {said}")
     assert "secret" not in told
+
+
+def test_lines_of_the_policy_without_effect_are_told_and_the_configuration_is_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[[group]]\nname = 'all'\nsend = ['orders/#', 'orders/a']\n")
+    file = write(tmp_path, "[policy]\nfile = 'policy.toml'\n")
+    assert main(["check", str(file)]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f'amqpmesh: {policy}: group[0].send[1] adds nothing: group[0].send[0] of "all" covers it\n',
+    )
+    policy.write_text("[[group]]\nname = 'all'\nsend = ['orders/#']\n")
+    assert main(["check", str(file)]) == 0
+    assert capsys.readouterr() == ("", "")
