@@ -10,8 +10,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
-# One process per core, four at most: some tests start programs of their own.
-PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# One process more than cores, four at most: some tests wait for a second of the clock, some start programs of their own.
+PARALLEL = -n $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4))) --dist worksteal
 # Tests with other programs spend a part of their time waiting for them.
 WAITING := -n 3 --dist worksteal
 # A .pth file, not an import hook: type checkers follow a .pth file, but not a hook.
