@@ -14,7 +14,7 @@ from amqpmesh.router.delivery.link_loss import detach_if_done, fail_links
 from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
 from amqpmesh.router.delivery.settlement import end_excluded, settle_kept
-from amqpmesh.router.kernel import deal
+from amqpmesh.router.kernel import deal, pause_ahead
 from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink
@@ -69,6 +69,7 @@ def _send_again(context: Context) -> None:
 
 
 def _finish_touched(context: Context) -> None:
+    memory = context.memory
     while context.touched or context.touched_windows or context.failed_links:
         if context.kernel.held_back:
             receive_held(context, closed=not context.failed_links)
@@ -92,8 +93,12 @@ def _finish_touched(context: Context) -> None:
                 continue
             check_node(context.memory, node, draining=context.draining)
             if node.has_pool:
+                if memory.used_up:
+                    pause_ahead(node.pool, context.now)
                 _grant(context, node.pool.grants(context.now))
                 stay_quiet(node)
+                if node.waiting.size:
+                    pause_ahead(node.pool, context.now)
             if node.draining or node.lenders:
                 _answer_drains(context, node)
             if node.borrowers:

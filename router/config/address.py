@@ -7,7 +7,7 @@ from amqpmesh.policies.access import PREFIXES, is_reserved
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import refusal
-from amqpmesh.router.config.limits import MAX_WORKERS, UINT_MAX
+from amqpmesh.router.config.limits import MAX_AHEAD, MAX_WORKERS, UINT_MAX
 from amqpmesh.router.config.redirect import RedirectConfig
 from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
 
@@ -36,6 +36,7 @@ class AddressConfig(Table):
     pattern: str = setting(check=_pattern_refusal)
     distribution: Distribution = setting(default=Distribution.BALANCED)
     max_credit: int = setting(default=500, low=1, high=2**31 - 1)
+    ahead: int = setting(default=MAX_AHEAD, low=0, high=MAX_AHEAD)
     max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
     drain_time: float = setting(default=0.25, low=0.0, high=60.0)
     window: int = setting(default=500, low=1, high=2**31 - 1)

@@ -6,6 +6,9 @@ from amqpmesh.router.config.tables import Table, declared, setting, table
 MAX_WORKERS = 64
 """Workers of a router: each is connected to each other one."""
 
+MAX_AHEAD = 32
+"""Deliveries that wait at one address ahead of its receivers' credit, beyond one of each sender."""
+
 USHORT_MAX = 2**16 - 1
 UINT_MAX = 2**32 - 1
 ULONG_MAX = 2**64 - 1

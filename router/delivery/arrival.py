@@ -34,9 +34,11 @@ from amqpmesh.router.kernel import (
     TRANSACTIONAL,
     Chunk,
     Incomplete,
+    Pool,
     Relay,
     Violation,
     goes_by,
+    pause_ahead,
     read_expiry,
     read_head,
     read_header_info,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from amqpmesh.router.context import Context
-    from amqpmesh.router.kernel import Budget, HeldDelivery, KernelConnection, KernelSession, Pool
+    from amqpmesh.router.kernel import Budget, HeldDelivery, KernelConnection, KernelSession
     from amqpmesh.router.model.node import Node
 
 
@@ -86,6 +88,8 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
         incoming.pool.received(incoming.credit_sink, now)
         if delivery.complete and not delivery.aborted and delivery.size < SMALL:
             context.kernel.small_at = context.now
+        elif isinstance(incoming.pool, Pool):
+            pause_ahead(incoming.pool, context.now)
         delivery.link.credit_slack = incoming.credit_sink.credit_slack
         context.touch_input(incoming)
     else:

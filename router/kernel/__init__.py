@@ -59,6 +59,14 @@ from amqpmesh.router.kernel.frame_writing import (
     write_flow,
     write_transfer,
 )
+from amqpmesh.router.kernel.going_ahead import (
+    AHEAD_AT_ONCE,
+    AHEAD_EACH,
+    AHEAD_PAUSE,
+    AHEAD_PERIOD,
+    FEW_TAKEN,
+    pause_ahead,
+)
 from amqpmesh.router.kernel.head_sections import (
     PASS_ALL,
     PASS_NONE,
@@ -105,6 +113,10 @@ from amqpmesh.router.kernel.violations import CONNECTION, LINK, SESSION, Incompl
 __all__ = [
     "ACCEPTED",
     "ACCEPTED_STATE",
+    "AHEAD_AT_ONCE",
+    "AHEAD_EACH",
+    "AHEAD_PAUSE",
+    "AHEAD_PERIOD",
     "ALL",
     "ANY_EFFECT",
     "BOUND",
@@ -112,6 +124,7 @@ __all__ = [
     "DECLARED",
     "EXTENSION",
     "FAILED_STATE",
+    "FEW_TAKEN",
     "FIRST",
     "HELD_AT_ONCE",
     "IMPATIENCE",
@@ -220,6 +233,7 @@ __all__ = [
     "onward",
     "outcome_step",
     "patch_ttl",
+    "pause_ahead",
     "read_expiry",
     "read_flow",
     "read_head",

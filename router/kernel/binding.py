@@ -35,6 +35,7 @@ ORDER: Final = (
     "small_sets",
     "credit_sinks",
     "credit_sources",
+    "going_ahead",
     "credit_lines",
     "credit_sums",
     "credit_pool",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.kernel.credit_counting import _time_credit, count_relayed
 from amqpmesh.router.kernel.credit_sinks import _announce, _credit_of
 from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
+from amqpmesh.router.kernel.going_ahead import _divide_ahead
 from amqpmesh.router.kernel.held_back import _credit_came, _send_held
 from amqpmesh.router.kernel.serial import _HALF, _MASK, serial_distance
 
@@ -54,6 +55,8 @@ def deal(router: KernelRouter) -> None:
 def _divide(router: KernelRouter, pool: Pool) -> None:
     """Divide the credit of a calm pool, and tell its sinks: senders by a flow, shares at once."""
     now = router.now
+    if pool.goes_ahead:
+        _divide_ahead(router, pool)
     pool._divide(now)
     changed = pool._changed
     if changed:

@@ -5,10 +5,11 @@ credit. Sinks are the links by which deliveries come: their senders use it. When
 
     demand + overcommit  >=  waiting + granted
 
-holds: `demand` is how many deliveries the sources can take now, `overcommit` one delivery for each sink, `waiting` the
-deliveries that have come and not left, and `granted` the unused credit of the sinks. Credit for a delivery is granted
-again when its first frame has left. If it were granted when the delivery came, a stopped consumer would fill this
-router; if it were granted at settlement, the link would pause for a round trip.
+holds: `demand` is how many deliveries the sources can take now, `overcommit` one delivery for each sink and those by
+which the sinks go ahead of sources with little credit (`going_ahead.py`), `waiting` the deliveries that have come and
+not left, and `granted` the unused credit of the sinks. Credit for a delivery is granted again when its first frame has
+left. If it were granted when the delivery came, a stopped consumer would fill this router; if it were granted at
+settlement, the link would pause for a round trip.
 
 The overcommitted delivery has two uses. A sink without credit does not wait for ever behind idle sinks that hold all
 of it. And a consumer that takes one message at a time does not cost a flow in each direction for each producer. The
@@ -29,6 +30,7 @@ from typing import Final
 
 from amqpmesh.router.kernel.credit_sinks import CreditSink, Grant, _announce, _credit_of, _slack_of
 from amqpmesh.router.kernel.credit_sums import PoolState, pool_settings
+from amqpmesh.router.kernel.going_ahead import _is_ahead, _look_ahead, _shared
 from amqpmesh.router.kernel.small_sets import SmallSet, first, with_item, with_item_first, without_item
 
 #: Deliveries granted at a time that are many: a sink that got so many is expected to get more.
@@ -63,6 +65,7 @@ class Pool(PoolState):
             many clients answer neither drain nor echo.
         drain_time: how long a consumer's drain waits for the sinks.
         idle_time: see above. All times in seconds.
+        ahead: the most deliveries by which the sinks go ahead together, beyond one each (`going_ahead.py`).
     """
 
     __slots__ = ("_looked", "_lower_at", "_next_check", "_overcommit_at", "_short_since")
@@ -76,8 +79,11 @@ class Pool(PoolState):
         reclaim_time: float = 1.0,
         drain_time: float = 0.25,
         idle_time: float = 0.1,
+        ahead: int = 0,
     ) -> None:
-        super().__init__(distribution, pool_settings(max_credit, starve_time, reclaim_time, drain_time), idle_time)
+        super().__init__(
+            distribution, pool_settings(max_credit, starve_time, reclaim_time, drain_time, ahead), idle_time
+        )
         self._short_since: float | None = None  # since when a sink has always waited
         self._looked = False  # since then, for credit that other sinks may return
         self._next_check = 0.0  # the earliest next look for it
@@ -115,7 +121,7 @@ class Pool(PoolState):
             return slack
         free = self._free() + self._revoked
         large = waiters.large if waiters.large < waiters.not_idle else 0
-        until_small = self._demand_now() - 2 * free * max(1, waiters.not_idle - large) - _LARGE_SHARE * large - 1
+        until_small = _shared(self, sink) - 2 * free * max(1, waiters.not_idle - large) - _LARGE_SHARE * large - 1
         if count > 1:
             return max(0, min(slack, until_small // count))
         if self._settings.max_credit * sink.times <= 2 * free:
@@ -156,6 +162,8 @@ class Pool(PoolState):
         """Grant what is free, or take back what exceeds the demand; the sinks that need a flow are `_changed`."""
         waiters = self._waiters
         self._overcommit_at = None
+        if self.is_plain or self.ahead:
+            _look_ahead(self, now)
         free = self._free() + self._revoked
         if free >= 0:
             self._lower_at = None
@@ -241,14 +249,14 @@ class Pool(PoolState):
 
     # Granting.
 
-    def _share(self, times: int = 1, large: bool = False) -> int:
+    def _share(self, times: int = 1, large: bool = False, sink: CreditSink | None = None) -> int:
         """Return an equal share of the demand. Sinks of large messages beside other sinks get a few deliveries."""
-        return max(1, min(self._settings.max_credit * times, self._equal(large)))
+        return max(1, min(self._settings.max_credit * times, self._equal(large, sink)))
 
-    def _equal(self, large: bool) -> int:
+    def _equal(self, large: bool, sink: CreditSink | None = None) -> int:
         """Return an equal share of the demand, without the limit of one sink."""
         waiters = self._waiters
-        demand = self._demand_now()
+        demand = _shared(self, sink)
         share = -(-demand // max(1, waiters.not_idle))
         if 0 < waiters.large < waiters.not_idle:
             few = min(share, _LARGE_SHARE)
@@ -267,7 +275,9 @@ class Pool(PoolState):
         while waiters.empty and self._free() > 0:
             sink = first(waiters.empty)
             waiters.empty = without_item(waiters.empty, sink)
-            if not self._expects_more(sink, now) and self._raise_limit(sink, 1, now):
+            if _is_ahead(self, sink, share):
+                passed.append(sink)
+            elif not self._expects_more(sink, now) and self._raise_limit(sink, 1, now):
                 served.append(sink)
             elif sink.meter is None or not sink.meter.waits:
                 passed.append(sink)
@@ -292,7 +302,7 @@ class Pool(PoolState):
         Returns: True: the sink waits for nothing more.
         """
         waiters = self._waiters
-        share = self._share(sink.times, sink.large)
+        share = self._share(sink.times, sink.large, sink)
         if sink.meter is not None:
             share = min(share, sink.meter.limit())
         half = share // 2
@@ -319,7 +329,7 @@ class Pool(PoolState):
         if (
             not sink._plenty
             or len(self._waiters.sinks) > _MANY_SINKS
-            or self._free() + self._revoked > self._overcommit_now()
+            or self._free() + self._revoked > len(self._waiters.sinks)
         ):
             return False
         until = sink._used_at + self._settings.starve_time

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 class PoolSettings:
     """Settings that pools share; see `Pool`."""
 
-    __slots__ = ("drain_time", "max_credit", "reclaim_time", "starve_time")
+    __slots__ = ("ahead", "drain_time", "max_credit", "reclaim_time", "starve_time")
 
-    def __init__(self, max_credit: int, starve_time: float, reclaim_time: float, drain_time: float) -> None:
+    def __init__(self, max_credit: int, starve_time: float, reclaim_time: float, drain_time: float, ahead: int) -> None:
         self.max_credit = max_credit
+        self.ahead = ahead
         self.starve_time = starve_time
         self.reclaim_time = reclaim_time
         self.drain_time = drain_time
@@ -50,13 +51,17 @@ class PoolState:
     """
 
     __slots__ = (
+        "_ahead_at",
+        "_ahead_from",
         "_changed",
+        "_counted_at",
         "_demand",
         "_drain_asked",
         "_drain_round",
         "_drain_until",
         "_granted",
         "_held_until",
+        "_left",
         "_lower_now",
         "_lowered",
         "_lowered_fully",
@@ -66,10 +71,15 @@ class PoolState:
         "_suspended",
         "_waiters",
         "_waiting",
+        "ahead",
+        "ahead_most",
+        "goes_ahead",
         "held",
         "is_due",
         "is_open",
+        "is_plain",
         "is_undealt",
+        "pace",
         "timer_at",
     )  # fmt: skip
 
@@ -103,6 +113,19 @@ class PoolState:
         self._lower_now = False  # lower limits without waiting for `starve_time`
         self._lowered_fully = False  # every limit is as low as it can be
         self._held_until = 0.0  # limits are not lowered before this time
+        #: Deliveries that the sinks may send beyond one each and the demand (`going_ahead.py`). `ahead_most`: the most
+        #: that the router permits. `is_plain`: nothing else than credit matters at the node, but for what happens there
+        #: for a moment. `goes_ahead`: and its sinks may go ahead. `pace`: deliveries that left in the `AHEAD_PERIOD`
+        #: before this one.
+        self.ahead = 0
+        self.ahead_most = 0
+        self.is_plain = False
+        self.goes_ahead = False
+        self.pace = 0
+        self._left = 0  # deliveries that have left since `_counted_at`
+        self._counted_at = 0.0
+        self._ahead_from = 0.0  # no sink goes ahead before this time
+        self._ahead_at = 0.0  # when it last counted as a pool whose senders go ahead
 
     # What a pool shows, to explain why a sender waits.
 
@@ -113,7 +136,7 @@ class PoolState:
 
     @property
     def overcommit(self) -> int:
-        """Return how many deliveries the sinks may send beyond the demand: one each while there is a consumer."""
+        """Return how many deliveries the sinks may send beyond the demand, while there is a consumer."""
         return self._overcommit_now()
 
     @property
@@ -248,12 +271,14 @@ class PoolState:
             raise ValueError("forwarded: no delivery of this sink waits")
         sink.waiting -= 1
         self._waiting -= 1
+        self._left += 1
 
     def relayed(self, sink: CreditSink, count: int, now: float) -> None:
         """Record `count` deliveries that came and left at once: as `received` and `forwarded` for each."""
         sink.delivery_count = (sink.delivery_count + count) & _MASK
         sink._used_at = now
         sink.available = max(0, sink.available - count)
+        self._left += count
         spent = min(count, sink.granted)
         if not spent:
             return
@@ -299,7 +324,7 @@ class PoolState:
         return 0 if self._suspended else self._demand._credit_now()
 
     def _overcommit_now(self) -> int:
-        return len(self._waiters.sinks) if not self._suspended and self._demand._is_open() else 0
+        return len(self._waiters.sinks) + self.ahead if not self._suspended and self._demand._is_open() else 0
 
     def _credit_fell(self, sink: CreditSink) -> None:
         self._waiters.credit_fell(sink)

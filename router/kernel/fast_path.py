@@ -36,6 +36,7 @@ from amqpmesh.router.kernel.frame_reading import (
     read_transfer,
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
+from amqpmesh.router.kernel.going_ahead import pause_ahead
 from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.held_back import _hold_back, _names_held
 from amqpmesh.router.kernel.ledger import Delivery
@@ -280,6 +281,8 @@ def _relay_transfer(
     else:
         session.count_large(size)
         _goes_to(router, session.wire, sink)
+        if link.sink is not None:
+            pause_ahead(link.sink.pool, router.now)
     session.release(0)
     _count_first_sent(target, out, leaves_settled)
     out.octets += size
@@ -405,6 +408,8 @@ def _relay_first(
         router.on_expand(relay)
     wire = target.wire
     _goes_to(router, session.wire, wire)
+    if link.sink is not None:
+        pause_ahead(link.sink.pool, router.now)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.pass_on(end - payload_at)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.kernel.delivery_keys import _KEY
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, TransferFrame
+from amqpmesh.router.kernel.going_ahead import AHEAD_AT_ONCE
 from amqpmesh.router.kernel.head_sections import HeaderFields
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class KernelRouter:
     """The state of a router that changes with each transfer and disposition."""
 
     __slots__ = (
+        "ahead_at_once",
+        "ahead_since",
         "credit_wait",
         "dirty",
         "disposition",
@@ -61,6 +64,8 @@ class KernelRouter:
         "on_unknown",
         "on_waited",
         "outgoing_frame",
+        "pools_ahead",
+        "pools_before",
         "put_off",
         "recorder",
         "relays",
@@ -110,6 +115,12 @@ class KernelRouter:
         #: Pools with deliveries that are held back, and the number of these.
         self.held_back: list[Pool] = []
         self.held_count = 0
+        #: The deliveries by which all senders together go ahead of credit (`going_ahead.py`); the pools whose senders
+        #: do, since a time, and in the period before.
+        self.ahead_at_once = AHEAD_AT_ONCE
+        self.pools_ahead = 0
+        self.pools_before = 0
+        self.ahead_since = 0.0
         #: Seconds without credit from which a link's wait is told to `on_waited`, with its record.
         self.credit_wait = inf
         self.on_waited: Callable[[object], None] | None = None

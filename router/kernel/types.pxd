@@ -32,7 +32,9 @@ cdef long _COPIED
 cdef long _WIDE
 cdef long _HELD_AT_ONCE
 cdef long _WIDENING
-cdef double _BESIDE, _PATIENCE, _PACE
+cdef double _BESIDE, _PATIENCE, _PACE, _PERIOD, _PAUSE
+cdef long _AHEAD_EACH
+cdef long _FEW_TAKEN
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _LONG_STATE
@@ -215,7 +217,8 @@ cdef class KernelRouter:
     cdef public list dirty, due, undealt, left, flipped, held_back, put_off
     cdef public double credit_wait
     cdef public object on_waited, on_timer, on_unknown
-    cdef public long held_count, exchange
+    cdef public long held_count, exchange, ahead_at_once, pools_ahead, pools_before
+    cdef public double ahead_since
     cdef public dict kept
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
@@ -414,7 +417,7 @@ cdef class Waiters:
 
 @cython.final
 cdef class PoolSettings:
-    cdef public long max_credit
+    cdef public long max_credit, ahead
     cdef public double starve_time, reclaim_time, drain_time
 
 cdef class PoolState:
@@ -424,7 +427,9 @@ cdef class PoolState:
     cdef public bint _suspended, _drain_asked, _lower_now, _lowered_fully
     cdef public long _waiting, _granted, _revoked
     cdef public bint is_open, is_due, is_undealt
-    cdef public double timer_at
+    cdef public bint is_plain, goes_ahead
+    cdef public int ahead, ahead_most, pace, _left
+    cdef public double timer_at, _counted_at, _ahead_from, _ahead_at
     cdef public list held
     cdef public object _reclaiming, _lowered, _drain_round, _changed, _drain_until
     cdef public double _held_until
@@ -464,9 +469,9 @@ cdef class Pool(PoolState):
     cpdef object next_timer(self)
     @cython.locals(sink=CreditSink, keep=long)
     cpdef void handle_timer(self, double now) except *
-    cdef long _share(self, long times=*, bint large=*) except? -1
+    cdef long _share(self, long times=*, bint large=*, CreditSink sink=*) except? -1
     @cython.locals(waiters=Waiters, demand=long, share=long, few=long)
-    cdef long _equal(self, bint large) except? -1
+    cdef long _equal(self, bint large, CreditSink sink=*) except? -1
     @cython.locals(waiters=Waiters, share=long, passed=list, served=list, sink=CreditSink)
     cdef void _grant_free_credit(self, double now) except *
     @cython.locals(waiters=Waiters, share=long, half=long, flow_due=bint)
@@ -482,6 +487,16 @@ cdef class Pool(PoolState):
     cdef long _drain_or_lower(self, CreditSink sink, long count, double now) except? -1
     cdef object _starves_at(self)
     cdef void _start_drain(self, double now) except *
+
+@cython.locals(demand=long, count=long, may=long, elapsed=double)
+cdef bint _look_ahead(Pool pool, double now) except -1
+cpdef bint pause_ahead(Pool pool, double now) except -1
+@cython.locals(elapsed=double, count=long)
+cdef bint _divide_ahead(KernelRouter router, Pool pool) except -1
+@cython.locals(link=KernelLink)
+cdef bint _goes_ahead(Pool pool, CreditSink sink) except -1
+cdef bint _is_ahead(Pool pool, CreditSink sink, long share) except -1
+cdef long _shared(Pool pool, CreditSink sink) except? -1
 
 @cython.final
 cdef class Budget:

@@ -232,7 +232,9 @@ class Node:
         pool = self._pool
         if pool is None:
             config = self.config
-            pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
+            pool = Pool(
+                config.distribution, max_credit=config.max_credit, drain_time=config.drain_time, ahead=config.ahead
+            )
             pool.set_suspended(self.suspended)
             self._pool = pool
         return pool

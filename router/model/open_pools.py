@@ -22,16 +22,10 @@ def open_pool(node: Node) -> None:
     Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
     """
     pool = node.pool
-    pool.is_open = (
+    pool.is_plain = (
         not (
-            node.waiting.size
-            or pool.held
-            or node.is_multicast
+            node.is_multicast
             or node.copies
-            or node.draining
-            or node.lenders
-            or node.suspended
-            or node.held
             or node.config.redeliver  # a message that is sent again uses credit of no sender
             or node.remote is not None
             or len(node.outgoing) > FEW
@@ -40,6 +34,10 @@ def open_pool(node: Node) -> None:
         and all(map(_is_plain_sender, node.incoming))
         and all(map(_is_plain_receiver, node.outgoing))
         and not any(share.ingress.is_multicast for share in node.borrowers)
+    )
+    pool.goes_ahead = pool.is_plain and bool(node.incoming) and len(node.shares) <= 1
+    pool.is_open = pool.is_plain and not (
+        node.waiting.size or pool.held or node.draining or node.lenders or node.suspended or node.held
     )
 
 

@@ -22,12 +22,16 @@ from amqpmesh.router.kernel import (
 class _Sides:
     """A pool that is told of everything, and beside it one whose credit the kernel divides along links."""
 
-    def __init__(self, max_credit: int, senders: int, receivers: int) -> None:
+    def __init__(self, max_credit: int, senders: int, receivers: int, ahead: int = 0) -> None:
         self.now = 1.0
-        self.told = Pool(Distribution.BALANCED, max_credit=max_credit)
-        self.pool = Pool(Distribution.BALANCED, max_credit=max_credit)
+        self.told = Pool(Distribution.BALANCED, max_credit=max_credit, ahead=ahead)
+        self.pool = Pool(Distribution.BALANCED, max_credit=max_credit, ahead=ahead)
         self.pool.is_open = True
         self.router = KernelRouter()
+        for pool in (self.told, self.pool):
+            pool.is_plain = pool.goes_ahead = True
+        self.told.ahead_most = self.router.ahead_at_once
+        self.most_ahead = 0
         self.session = KernelSession(1000, 0, 0, KernelConnection())
         self.session.channel = 0
         self.session.remote_incoming_window = 1000
@@ -40,7 +44,7 @@ class _Sides:
             sink, twin = self.pool.add_sink(0), self.told.add_sink(0)
             sink.firm = twin.firm = number % 2 == 0
             sink.lowers = twin.lowers = number % 2 == 1
-            sink.link, link.sink = link, sink
+            sink.link, link.sink, twin.link = link, sink, link
             self.incoming.append((link, twin))
         for number in range(receivers):
             link = KernelLink(self.session, True, None, {})
@@ -90,6 +94,8 @@ class _Sides:
             assert (link.link_credit, link.delivery_count) == (twin.credit, twin.delivery_count)
             assert (sink.granted, sink.limit, sink.waiting) == (twin.granted, twin.limit, twin.waiting)
         assert (self.pool.granted, self.pool.demand) == (self.told.granted, self.told.demand)
+        assert self.pool.ahead == self.told.ahead
+        self.most_ahead = max(self.most_ahead, self.pool.ahead)
         assert self.pool.next_timer() == self.told.next_timer()
         return True
 
@@ -105,11 +111,13 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=200)
-@given(STEPS, st.sampled_from([1, 2, 3, 10, 50, 500]), st.integers(1, 5), st.integers(1, 3))
+@given(
+    STEPS, st.sampled_from([1, 2, 3, 10, 50, 500]), st.integers(1, 5), st.integers(1, 3), st.sampled_from([0, 5, 32])
+)
 def test_the_kernel_grants_what_the_pool_grants_for_the_same_history(
-    steps: list[tuple[str, int, int]], max_credit: int, senders: int, receivers: int
+    steps: list[tuple[str, int, int]], max_credit: int, senders: int, receivers: int, ahead: int
 ) -> None:
-    sides = _Sides(max_credit, senders, receivers)
+    sides = _Sides(max_credit, senders, receivers, ahead)
     sides.grant()
     for step, which, number in steps:
         if step in ("relay", "both"):
@@ -135,6 +143,18 @@ def test_a_round_of_several_senders_needs_nothing_of_the_router() -> None:
             sides.now += 0.001
         assert not sides.router.needs_update
         assert sides.told.granted > 0
+
+
+def test_a_round_is_divided_alike_while_senders_go_ahead() -> None:
+    for credit in (1, 2, 5, 10):
+        sides = _Sides(500, 4, 1, 32)
+        for turn in range(200):
+            sides.flow(0, credit)
+            assert sides.grant()
+            sides.relay(turn, credit)
+            assert sides.grant()
+            sides.now += 0.0005
+        assert sides.most_ahead >= 7
 
 
 def test_a_pool_that_takes_credit_back_is_left_to_the_router() -> None:

@@ -100,15 +100,17 @@ class Rated(Network):
                 client.send(link, payload, settled=settled)
                 self.sent[link] += 1
                 moved = True
-        self._accept()
-        return moved
+        return self._accept() or moved
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        moved = False
         for client, receiver, credit in self._receivers:
             came = client.take()
+            moved = moved or bool(came)
             for each in came:
                 if not each.delivery.remote_settled:
                     each.accept()
             if came and receiver.is_attached:
                 receiver.flow(credit)
         self.run()
+        return moved
