@@ -313,12 +313,12 @@ class Context:
             self.recording.last_counts(link)
         if not link.endpoint.flow_state.has_counted:
             return
-        self.past.add(link)
+        self.past.add(link, self.now)
         counts = self.counts_of(link.connection.peer.tenant)
         if counts is not None:
-            counts.past.add(link)
+            counts.past.add(link, self.now)
         if link.node is not None:
-            self.seen_as(link.node).count(link)
+            self.seen_as(link.node).count(link, self.now)
         link.endpoint.flow_state.reset_counters()
 
     def dismantle(self, link: Link) -> None:

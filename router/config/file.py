@@ -22,7 +22,7 @@ from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
 from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
-from amqpmesh.router.config.observability import AuditConfig, LogConfig, TelemetryConfig
+from amqpmesh.router.config.observability import AuditConfig, LogConfig, MetricsConfig, TelemetryConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
@@ -43,6 +43,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "MeshConfig",
+    "MetricsConfig",
     "Overflow",
     "PasswordConfig",
     "PlaceConfig",
@@ -90,8 +91,8 @@ class RouterConfig(Limits):
     """A whole configuration.
 
     `mesh`, `policy`, `tokens`, `token_issuers`, `token_keys`, `listeners`, `connectors`, `container_links`,
-    `addresses`, `elsewhere`, `log`, `audit` and `telemetry` are tables of their own in the file. `worker` is not in the
-    file: see `router.config.workers`.
+    `addresses`, `elsewhere`, `log`, `audit`, `telemetry` and `metrics` are tables of their own in the file. `worker` is
+    not in the file: see `router.config.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -119,6 +120,7 @@ class RouterConfig(Limits):
     log: LogConfig = setting(factory=LogConfig, apart=True)
     audit: AuditConfig | None = setting(default=None, apart=True)
     telemetry: TelemetryConfig | None = setting(default=None, apart=True)
+    metrics: MetricsConfig = setting(factory=MetricsConfig, apart=True)
     worker: WorkerConfig | None = setting(default=None, apart=True)
 
     def __post_init__(self) -> None:
@@ -233,6 +235,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             telemetry=(
                 read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
             ),
+            metrics=read(MetricsConfig, raw.get("metrics", {}), file=file, where="metrics"),
             tokens=read(TokensConfig, raw.get("tokens", {}), file=file, where="tokens"),
             token_issuers=listed(TokenIssuerConfig, "token_issuer"),
             token_keys=listed(TokenKeyConfig, "token_key"),
@@ -252,6 +255,7 @@ _TABLES = (
     "log",
     "audit",
     "telemetry",
+    "metrics",
     "mesh",
     "policy",
     "tokens",
@@ -308,6 +312,8 @@ def lines(config: RouterConfig) -> Iterator[str]:
         yield from written(config.audit, "\n[audit]")
     if config.telemetry is not None:
         yield from written(config.telemetry, "\n[telemetry]")
+    if any(each.is_http for each in config.listeners):
+        yield from written(config.metrics, "\n[metrics]")
     if config.mesh is not None:
         yield from written(config.mesh, "\n[mesh]")
     if config.policy is not None:

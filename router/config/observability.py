@@ -35,6 +35,14 @@ class AuditConfig(Table):
 
 
 @table
+class MetricsConfig(Table):
+    """The metrics that listeners for HTTP show."""
+
+    #: The most series of one answer, about.
+    series: int = setting(default=2_000, low=500, high=1_000_000)
+
+
+@table
 class TelemetryConfig(Table):
     """The recording: its folder, the part of the deliveries that it holds, and its size."""
 

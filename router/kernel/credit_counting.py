@@ -125,4 +125,5 @@ def _time_credit(router: KernelRouter, link: KernelLink) -> None:
     elif link.dry_since >= 0:
         if router.now - link.dry_since >= router.credit_wait and router.on_waited is not None:
             router.on_waited(link.record)
+        link.dry_for += router.now - link.dry_since
         link.dry_since = -1.0

@@ -38,6 +38,7 @@ class KernelLink:
         "delivery_count",
         "dirty",
         "drain",
+        "dry_for",
         "dry_since",
         "ended",
         "fallback_outcome",
@@ -201,6 +202,8 @@ class KernelLink:
         self.rejected = 0
         self.released = 0
         self.modified = 0
+        #: Seconds without credit, but for the time since `dry_since`.
+        self.dry_for = 0.0
 
     @property
     def has_counted(self) -> bool:

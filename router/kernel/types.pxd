@@ -318,7 +318,7 @@ cdef class KernelLink:
     cdef public CreditSink sink
     cdef public CreditSource source
     cdef public bint flow_due, raised, creditor, flipped
-    cdef public double last_at, dry_since
+    cdef public double last_at, dry_since, dry_for
     cdef public long remote_handle, last_tag, turn
     cdef public long deliveries, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current

@@ -91,12 +91,12 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
 
     def count(link: IncomingLink | OutgoingLink) -> Node | None:
         counted.add(link)
-        total.add(link)
+        total.add(link, core.context.now)
         if link.connection.peer.tenant:
-            by_tenant.setdefault(link.connection.peer.tenant, TenantCounts()).past.add(link)
+            by_tenant.setdefault(link.connection.peer.tenant, TenantCounts()).past.add(link, core.context.now)
         used_address = core.context.seen_as(link.node) if link.node is not None else None
         if isinstance(used_address, LocalNode) and used_address in by_address:
-            by_address[used_address].add(link)
+            by_address[used_address].add(link, core.context.now)
         return used_address
 
     for record in list({**core.context.connections, **core.context.leaving}):
@@ -394,6 +394,12 @@ def _address(node: LocalNode, tally: Tally, reason: Reason | None, where: Consum
         granted=granted,
         deliveries_in=tally.deliveries_in,
         deliveries_out=tally.deliveries_out,
+        transit_in=tally.transit_in,
+        transit_out=tally.transit_out,
+        octets_in=tally.octets_in,
+        octets_out=tally.octets_out,
+        zero_credit_in=tally.zero_credit_in,
+        zero_credit_out=tally.zero_credit_out,
         undelivered=node.undelivered,
         relayed=_relayed(node, tally),
         decided=node.decisions.total,

@@ -23,11 +23,34 @@ class ByOutcome(TypedDict):
 class Tally:
     """The deliveries that arrived and left on some links, with the outcomes that receivers gave."""
 
-    __slots__ = ("accepted", "deliveries_in", "deliveries_out", "modified", "presettled", "rejected", "released")
+    __slots__ = (
+        "accepted",
+        "deliveries_in",
+        "deliveries_out",
+        "modified",
+        "octets_in",
+        "octets_out",
+        "presettled",
+        "rejected",
+        "released",
+        "transit_in",
+        "transit_out",
+        "zero_credit_in",
+        "zero_credit_out",
+    )
 
     def __init__(self) -> None:
         self.deliveries_in = 0
         self.deliveries_out = 0
+        #: Of these, the ones that came from other routers, or were sent there.
+        self.transit_in = 0
+        self.transit_out = 0
+        #: Octets of messages.
+        self.octets_in = 0
+        self.octets_out = 0
+        #: Seconds without credit, all links together.
+        self.zero_credit_in = 0.0
+        self.zero_credit_out = 0.0
         self.presettled = 0
         self.accepted = 0
         self.rejected = 0
@@ -41,13 +64,21 @@ class Tally:
             setattr(other, name, getattr(self, name))
         return other
 
-    def add(self, link: IncomingLink | OutgoingLink) -> None:
-        """Add the counts of a link."""
+    def add(self, link: IncomingLink | OutgoingLink, now: float) -> None:
+        """Add the counts of a link. Args: now: seconds."""
         counted = link.endpoint.flow_state
         if not counted.sender:
             self.deliveries_in += counted.deliveries
+            self.octets_in += counted.octets
+            self.zero_credit_in += link.zero_credit_seconds(now)
+            if counted.lane:
+                self.transit_in += counted.deliveries
             return
         self.deliveries_out += counted.deliveries
+        self.octets_out += counted.octets
+        self.zero_credit_out += link.zero_credit_seconds(now)
+        if counted.lane:
+            self.transit_out += counted.deliveries
         self.presettled += counted.presettled
         self.accepted += counted.accepted
         self.rejected += counted.rejected

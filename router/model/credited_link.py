@@ -21,10 +21,17 @@ class CreditedLink:
         since = self.endpoint.flow_state.dry_since
         return None if since < 0 else since
 
+    def zero_credit_seconds(self, now: float) -> float:
+        """Return for how long it has had no credit so far, in seconds."""
+        flow_state = self.endpoint.flow_state
+        return flow_state.dry_for + (now - flow_state.dry_since if flow_state.dry_since >= 0 else 0.0)
+
     def time_credit(self, now: float) -> None:
         """Set `zero_credit_since` after a change of the credit."""
         flow_state = self.endpoint.flow_state
         if flow_state.link_credit:
+            if flow_state.dry_since >= 0:
+                flow_state.dry_for += now - flow_state.dry_since
             flow_state.dry_since = -1.0
         elif flow_state.dry_since < 0:
             flow_state.dry_since = now

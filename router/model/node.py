@@ -291,11 +291,11 @@ class Node:
             self.decisions = Decisions()
         return self.decisions
 
-    def count(self, link: IncomingLink | OutgoingLink) -> None:
-        """Keep the counts of a link that has ended."""
+    def count(self, link: IncomingLink | OutgoingLink, now: float) -> None:
+        """Keep the counts of a link that has ended. Args: now: seconds."""
         if self.past is NOTHING:
             self.past = Tally()
-        self.past.add(link)
+        self.past.add(link, now)
 
     @property
     def is_multicast(self) -> bool:

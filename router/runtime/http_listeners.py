@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.snapshots import Snapshots
+    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 
 
 class Server(Protocol):
@@ -45,11 +46,15 @@ async def begin_http(
     credentials: Mapping[ListenerConfig, Credentials],
     start: Callable[[Callable[[], Awaitable[None]]], object],
 ) -> Server:
-    """Serve the listeners for HTTP of a router. Args: as of `HttpServer`."""
-    if not listeners:
+    """Serve the listeners for HTTP of a router. Args: listeners: all that it has. Others: as of `HttpServer`."""
+    _, http = by_protocol(listeners)
+    if not http:
         return NoServer()
     from amqpmesh.router.runtime.http_server import HttpServer  # here: h11 is an extra
 
-    server = HttpServer(core, driver, snapshots, credentials, start)
-    await server.begin(listeners)
+    def statistics() -> list[ListenerStatistics]:
+        return [each.statistics(core.cost_of(each.config)) for each in listeners]
+
+    server = HttpServer(core, driver, snapshots, credentials, start, statistics)
+    await server.begin(http)
     return server

@@ -22,6 +22,8 @@ from amqpmesh.router.runtime.http_answers import EntityPages
 from amqpmesh.router.runtime.http_calls import RouterCalls, Share
 from amqpmesh.router.runtime.http_connections import Client, OpenConnections, serve
 from amqpmesh.router.runtime.http_logins import HttpLogins
+from amqpmesh.router.runtime.http_metrics import PATH as METRICS
+from amqpmesh.router.runtime.http_metrics import MetricsPages
 from amqpmesh.router.runtime.listeners import PAUSE
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.http_logins import Visitor
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.snapshots import Snapshots
+    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -54,12 +57,16 @@ class HttpServer:
         snapshots: Snapshots,
         credentials: Mapping[ListenerConfig, Credentials],
         start: Callable[[Callable[[], Awaitable[None]]], object],
+        listeners: Callable[[], Sequence[ListenerStatistics]],
     ) -> None:
-        """Args: credentials: of the listeners, always the current ones. start: runs a task of the router's."""
+        """Args: credentials: of the listeners, always the current ones. start: runs a task of the router's. listeners:
+        returns the state of all of the router's listeners.
+        """
         self._core = core
         self._credentials = credentials
         self._logins = HttpLogins(core, driver.passwords)
         self._entities = EntityPages(core, driver, snapshots)
+        self._metrics = MetricsPages(core, snapshots, listeners, core.context.config.metrics.series)
         self._calls = RouterCalls(start, self._why_not_ready)
         self._scope = trio.CancelScope()
         self._is_over = trio.Event()
@@ -134,6 +141,8 @@ class HttpServer:
     async def _page(self, request: Request, visitor: Visitor) -> Answer:
         if request.path == "/api" or request.path.startswith("/api/"):
             return await self._entities.answer(request, visitor, self._calls)
+        if request.path == METRICS:
+            return await self._metrics.answer(request, visitor)
         raise HttpError(NOT_FOUND, "there is no such page")
 
     def credentials_of(self, config: ListenerConfig) -> Credentials:

@@ -192,7 +192,7 @@ class Router(LinkFactory):
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
-        amqp, http = by_protocol(bound)
+        amqp, _ = by_protocol(bound)
         self._admission = Admission(
             core,
             self._driver,
@@ -215,7 +215,7 @@ class Router(LinkFactory):
         observers.start(self._nursery.start_soon)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
-        self._http = await begin_http(http, core, self._driver, self._snapshots, self._credentials, self._start_inside)
+        self._http = await begin_http(bound, core, self._driver, self._snapshots, self._credentials, self._start_inside)
         for each in amqp:
             self._nursery.start_soon(
                 each.accept, self._admission.admit, None if each.config.endpoint.secure else self._poller

@@ -343,6 +343,18 @@ class AddressStatistics(Outcomes):
     """Deliveries received, without those of anonymous senders."""
     deliveries_out: int
     """Deliveries sent; a multicast counts once for each receiver."""
+    transit_in: int
+    """Of `deliveries_in`, the ones that came from other routers, by lanes of the address."""
+    transit_out: int
+    """Of `deliveries_out`, the ones that were sent to other routers, by lanes of the address."""
+    octets_in: int
+    """Octets of the messages of `deliveries_in`."""
+    octets_out: int
+    """Octets of the messages of `deliveries_out`."""
+    zero_credit_in: float
+    """Seconds in which its senders had no credit, all of them together."""
+    zero_credit_out: float
+    """Seconds in which its receivers gave no credit, all of them together."""
     undelivered: int
     """Deliveries that were released or dropped because no receiver took them."""
     relayed: int

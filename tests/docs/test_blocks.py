@@ -55,6 +55,7 @@ RUN: Final = {
     ("operate/management.md", "sh"): "test_blocks",
     ("operate/mesh.md", "sh"): "test_operations",
     ("operate/mesh.md", "toml"): "test_blocks",
+    ("operate/metrics.md", "toml"): "test_blocks",
     ("operate/policy.md", "console"): "test_policy",
     ("operate/policy.md", "toml"): "test_policy",
     ("operate/policy-push.md", "toml"): "test_policy",

@@ -23,6 +23,7 @@ from amqpmesh.router.config.file import (
     ListenerConfig,
     LogConfig,
     MeshConfig,
+    MetricsConfig,
     PasswordConfig,
     PlaceConfig,
     PolicyConfig,
@@ -42,7 +43,17 @@ from tests.docs.pages import ROOT
 
 PAGE = "".join(
     (ROOT / "docs" / "operate" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("configuration", "addresses", "policy", "exports", "tenant-limits", "tokens", "audit", "http")
+    for name in (
+        "configuration",
+        "addresses",
+        "policy",
+        "exports",
+        "tenant-limits",
+        "tokens",
+        "audit",
+        "http",
+        "metrics",
+    )
 )
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
@@ -74,6 +85,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[log]`": (LogConfig, None),
     "`[audit]`": (AuditConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
+    "`[metrics]`": (MetricsConfig, None),
 }
 
 

@@ -1,13 +1,15 @@
-"""The page on HTTP: its commands are run as they stand there."""
+"""The pages on HTTP and metrics: commands are run as they stand there, and each metric has a row."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks
+from amqpmesh.router.http import families
+from tests.docs.pages import ROOT, blocks
 from tests.support.processes.programs import PATIENCE, programs
 
 PAGE = "operate/http.md"
@@ -19,6 +21,22 @@ url = "amqp://127.0.0.1:0"
 url = "http://127.0.0.1:0"
 role = "http"
 """
+
+
+def test_every_metric_is_explained() -> None:
+    text = (ROOT / "docs" / "operate" / "metrics.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(amqpmesh_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", text, re.MULTILINE)
+    kinds = (families.ADDRESS, families.TENANT, families.NEIGHBOUR, families.LISTENER, families.ROUTER)
+    assert documented == [
+        (each.full_name, each.kind, ", ".join(f"`{name}`" for name in labels_of(each)), each.help)
+        for kind in (*kinds, families.LEFT_OUT)
+        for each in kind
+    ]
+    assert f"Each address has {families.series(families.ADDRESS)}." in text
+
+
+def labels_of(family: families.Family) -> list[str]:
+    return list(dict.fromkeys(name for labels in family.values for name, _ in labels))
 
 
 def test_every_command_is_answered(tmp_path: Path) -> None:

@@ -155,6 +155,47 @@ async def _hold(peer: Any, address: str, nursery: trio.Nursery) -> None:
         await trio.sleep_forever()
 
 
+async def test_metrics_come_in_the_format_that_a_scraper_asks_for() -> None:
+    async with Router(id="A", listeners=[PLAIN, AMQP]) as router, connect(router.listeners[1].url) as peer:
+        client = HttpClient.of(router)
+        async with peer.receiver("news"):
+            plain = await client.get("/metrics")
+            asked = await client.get("/metrics?x", accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+            assert asked.status == 400
+            asked = await client.get("/metrics", accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+            assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert asked.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+            assert b"# TYPE amqpmesh_deliveries_total counter\n" in plain.body
+            assert b"# TYPE amqpmesh_deliveries counter\n" in asked.body
+            assert asked.body.endswith(b"# EOF\n")
+            assert b'amqpmesh_receivers{address="news",tenant=""} 1\n' in plain.body
+            assert b'amqpmesh_listener_connections{listener="amqp"} 1\n' in plain.body
+            found = await client.get("/metrics?address=news")
+            assert b'amqpmesh_receivers{address="news",tenant=""} 1\n' in found.body
+            assert b"amqpmesh_connections" not in found.body
+        assert (await client.ask("DELETE", "/metrics", **CHANGE)).status == 405
+    assert router.statistics().is_empty
+
+
+async def test_metrics_are_read_again_after_a_hundred_times_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = 0.0
+
+    def stopwatch() -> float:
+        nonlocal work
+        work += 0.01
+        return work
+
+    monkeypatch.setattr("amqpmesh.router.runtime.http_metrics.stopwatch_seconds", stopwatch)
+    async with Router(id="A", listeners=[PLAIN, AMQP]) as router, connect(router.listeners[1].url) as peer:
+        client = HttpClient.of(router)
+        before = (await client.get("/metrics")).body
+        async with peer.receiver("news"):
+            assert (await client.get("/metrics")).body == before
+            monkeypatch.setattr("amqpmesh.router.runtime.http_metrics.PART", 0)
+            await client.get("/metrics?address=news")  # this work counts, too
+            assert b'address="news"' in (await client.get("/metrics")).body
+
+
 # -------------------------------------------------------------------------------------------------------------- changes
 
 
@@ -333,6 +374,11 @@ async def test_a_certificate_and_the_policy_choose_what_a_client_sees(
             await trio.sleep(0.01)
         ada = (await clients["ada"].get("/api")).json
         assert set(ada) == {"address", "router"}
+        metrics = (await clients["ada"].get("/metrics")).body
+        assert b'amqpmesh_receivers{address="of/ada",tenant="one"} 1' in metrics
+        assert b"bob" not in metrics
+        assert b"two" not in metrics
+        assert b"amqpmesh_listener" not in metrics
         assert [each["name"] for each in ada["address"]] == ["of/ada"]
         assert ada["router"][0]["links"] == 1
         bob = (await clients["bob"].get("/api")).json

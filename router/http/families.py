@@ -1,0 +1,118 @@
+"""The families of metrics: their names, types, meanings and labels, each declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+PREFIX: Final = "amqpmesh_"
+
+COUNTER, GAUGE = "counter", "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of metrics.
+
+    Attributes: `name`: without prefix; a counter's ends in `_total` where it is read. `values`: of the labels that a
+        row gives further values for, one for each of its series; one empty mapping, if it has one series.
+    """
+
+    name: str
+    kind: str
+    help: str
+    values: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+
+    @property
+    def full_name(self) -> str:
+        """The name, as a scraper sees it."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind == COUNTER else ''}"
+
+
+def _by(label: str, *values: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    return tuple(((label, value),) for value in values)
+
+
+_IN_AND_OUT: Final = _by("direction", "in", "out")
+_OUTCOMES: Final = tuple(
+    (("direction", "out"), ("outcome", each)) for each in ("accepted", "rejected", "released", "modified", "presettled")
+)
+
+ADDRESS: Final = (
+    Family(
+        "deliveries",
+        COUNTER,
+        "Deliveries received (in), and deliveries sent that are settled, by outcome (out).",
+        ((("direction", "in"),), *_OUTCOMES),
+    ),
+    Family("deliveries_sent", COUNTER, "Deliveries sent, settled or not."),
+    Family("transit_deliveries", COUNTER, "Deliveries from other routers (in), and to them (out).", _IN_AND_OUT),
+    Family("message_bytes", COUNTER, "Octets of the messages received and sent.", _IN_AND_OUT),
+    Family("undelivered", COUNTER, "Deliveries released or dropped because no receiver took them."),
+    Family("decided", COUNTER, "Deliveries that the router had to decide about: these are slower."),
+    Family(
+        "link_credit_zero_seconds",
+        COUNTER,
+        "Seconds without credit of the senders (in) and receivers (out) of the address, all of them together.",
+        _IN_AND_OUT,
+    ),
+    Family("waiting_deliveries", GAUGE, "Deliveries that wait for a receiver."),
+    Family("waiting_bytes", GAUGE, "Octets of messages that wait."),
+    Family("senders", GAUGE, "Sender links of clients at this router."),
+    Family("receivers", GAUGE, "Receiver links at this router."),
+)
+"""Of an address: labels `address` and `tenant`."""
+
+TENANT: Final = (
+    Family("tenant_connection_bytes", COUNTER, "Octets of the tenant's connections.", _IN_AND_OUT),
+    Family("tenant_deliveries", COUNTER, "Deliveries of the tenant's clients, received and sent.", _IN_AND_OUT),
+    Family("tenant_expired", COUNTER, "Deliveries whose time to live ended in this router."),
+    Family("tenant_denied", COUNTER, "Connections, links and messages that the policy did not permit."),
+)
+"""Of a tenant: label `tenant`."""
+
+NEIGHBOUR: Final = (
+    Family("neighbour_bytes", COUNTER, "Octets received from a neighbour, and sent to it.", _IN_AND_OUT),
+    Family("neighbour_up", GAUGE, "1 if the neighbour and this router receive each other's messages."),
+    Family("neighbour_cost", GAUGE, "The cost of sending to the neighbour."),
+)
+"""Of a neighbour in the mesh: label `neighbour`, the id of the router."""
+
+LISTENER: Final = (
+    Family("listener_refused", COUNTER, "Connections refused because of the limit of connections."),
+    Family("listener_connections", GAUGE, "Open connections of a listener."),
+)
+"""Of a listener: label `listener`, its name."""
+
+ROUTER: Final = (
+    Family("connection_bytes", COUNTER, "Octets received and sent, counted inside TLS.", _IN_AND_OUT),
+    Family("expired", COUNTER, "Deliveries whose time to live ended in this router."),
+    Family("no_path", COUNTER, "Deliveries released because no path led to their destination."),
+    Family("stolen_links", COUNTER, "Links that another connection took over."),
+    Family("denied", COUNTER, "Connections, links and messages that the policy did not permit."),
+    Family("limited", COUNTER, "Connections, sessions, links and dynamic nodes beyond a limit of the policy."),
+    Family("uptime_seconds", GAUGE, "Seconds since the router has started."),
+    Family("draining", GAUGE, "1 if the router is stopping and accepts nothing new."),
+    Family("connections", GAUGE, "Open connections."),
+    Family("links", GAUGE, "Attached links."),
+    Family("addresses", GAUGE, "Addresses in use."),
+    Family("unsettled_deliveries", GAUGE, "Deliveries in flight: arriving, waiting, or unsettled on one side."),
+    Family("memory_bytes", GAUGE, "Octets of messages and output that wait."),
+    Family("memory_limit_bytes", GAUGE, "The configured memory."),
+    Family("mesh_routers", GAUGE, "Known routers of the mesh, including this one; 0: it is in none."),
+    Family("mesh_reachable_routers", GAUGE, "Reachable routers, including this one; 0: it is in no mesh."),
+)
+"""Of the router as a whole: without labels."""
+
+LEFT_OUT: Final = (Family("addresses_left_out", GAUGE, "Addresses that were asked for, and have no series here."),)
+"""Of an answer that names addresses."""
+
+
+def counters(families: tuple[Family, ...]) -> int:
+    """Return the number of a row's series that are counters; they come first."""
+    return sum(len(each.values) for each in families if each.kind == COUNTER)
+
+
+def series(families: tuple[Family, ...]) -> int:
+    """Return the number of a row's series."""
+    return sum(len(each.values) for each in families)

@@ -1,0 +1,96 @@
+"""Answers with metrics, read again so seldom that scrapers cost next to nothing, however often they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from amqpmesh.policies.managing import KINDS
+from amqpmesh.router.http.metrics import OPEN, PLAIN, Metrics, Scope, Selection
+from amqpmesh.router.http.requests import BAD_REQUEST, NOT_ALLOWED, OK, READING, Answer, HttpError
+from amqpmesh.router.io.environment import stopwatch_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.http.requests import Request
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.runtime.http_logins import Visitor
+    from amqpmesh.router.runtime.snapshots import Snapshots
+    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+
+T = TypeVar("T")
+
+PATH: Final = "/metrics"
+
+PART: Final = 100
+"""Metrics are as old as this many times the work on them at least: that work takes a hundredth of a core."""
+
+DOCUMENTS: Final = 100
+"""Documents that are kept for other scrapers with the same rights."""
+
+
+class MetricsPages:
+    """The metrics of a router as pages; used in its loop."""
+
+    def __init__(
+        self, core: Core, snapshots: Snapshots, listeners: Callable[[], Sequence[ListenerStatistics]], most: int
+    ) -> None:
+        """Args: listeners, most: as of `Metrics`."""
+        self._metrics = Metrics(core, listeners, most)
+        self._snapshots = snapshots
+        self._reading = trio.Lock()
+        #: The time from which the counts may be read again.
+        self._again_at = 0.0
+        self._documents: dict[tuple[Scope, bool], bytes] = {}
+        self._worked = 0.0
+
+    async def answer(self, request: Request, visitor: Visitor) -> Answer:
+        """Answer a scraper. Raises: HttpError."""
+        if request.method not in READING:
+            raise HttpError(NOT_ALLOWED, "metrics are read only", ("Allow", "GET, HEAD"))
+        unknown = request.query.keys() - {"tenant", "address"}
+        if unknown:
+            raise HttpError(BAD_REQUEST, "the parameters are tenant and address")
+        scope = Scope(visitor.tenant, frozenset(kind for kind in KINDS if visitor.may_read(kind)))
+        is_open = "application/openmetrics-text" in request.headers.get("accept", "")
+        # One at a time: none reads tables that another one changes.
+        async with self._reading:
+            if trio.current_time() >= self._again_at:
+                self._documents = {}
+                self._worked = 0.0
+                await self._done(self._metrics.refresh())
+            if request.query:
+                selection = Selection(request.query.get("tenant"), request.query.get("address", "#"))
+                body = await self._done(self._metrics.selected(scope, selection, is_open=is_open))
+            else:
+                body = await self._document(scope, is_open=is_open)
+        return Answer(OK, body, OPEN if is_open else PLAIN)
+
+    async def _document(self, scope: Scope, *, is_open: bool) -> bytes:
+        found = self._documents.get((scope, is_open))
+        if found is None:
+            found = await self._done(self._metrics.document(scope, is_open=is_open))
+            if len(self._documents) < DOCUMENTS:
+                self._documents[scope, is_open] = found
+        return found
+
+    async def _done(self, steps: Steps[T]) -> T:
+        """Do work on metrics in turns with other tasks, and put off the next reading by it."""
+        found = await self._snapshots.in_turns(self._timed(steps))
+        self._again_at = trio.current_time() + PART * self._worked
+        return found
+
+    def _timed(self, steps: Steps[T]) -> Steps[T]:
+        while True:
+            began = stopwatch_seconds()
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._worked += stopwatch_seconds() - began
+                result: T = end.value
+                return result
+            self._worked += stopwatch_seconds() - began
+            yield
