@@ -28,6 +28,11 @@ OPERATIONS: Final = {"PATCH": "UPDATE", "DELETE": "DELETE"}
 """The operations of `$management` behind the methods that change something."""
 
 
+def is_entities(path: str) -> bool:
+    """Tell whether a path is one of entities."""
+    return path == ROOT or path.startswith(f"{ROOT}/")
+
+
 class Place:
     """The place of entities in a path: `/api`, `/api/TYPE` or `/api/TYPE/REST`, with percent-encoded parts."""
 

@@ -57,15 +57,18 @@ class Metrics:
         """Args: listeners: returns the state of the router's listeners. most: series in a document, about."""
         self._core = core
         self._listeners = listeners
+        worker = core.context.config.worker
+        self._most = most = most if worker is None else most // worker.count
         self._tenth = most / 10
-        self._most = most
         self._octets = _NeighbourOctets()
-        self._addresses = Table(families.ADDRESS, LABELS, self._part(ADDRESSES))
+        #: The worker of the router, if it has several.
+        self._fixed = fixed = () if worker is None else (("worker", str(worker.number)),)
+        self._addresses = Table(families.ADDRESS, LABELS, self._part(ADDRESSES), fixed)
         #: The addresses without a row, by tenant.
-        self._rest = Table(families.ADDRESS, LABELS[1:], self._part(OF_TENANTS), ((LABELS[0], OTHER),))
-        self._tenants = Table(families.TENANT, ("tenant",), self._part(OF_TENANTS))
-        self._neighbours = Table(families.NEIGHBOUR, ("neighbour",), self._part(NEIGHBOURS))
-        self._of_listeners = Table(families.LISTENER, ("listener",), self._part(LISTENERS))
+        self._rest = Table(families.ADDRESS, LABELS[1:], self._part(OF_TENANTS), (*fixed, (LABELS[0], OTHER)))
+        self._tenants = Table(families.TENANT, ("tenant",), self._part(OF_TENANTS), fixed)
+        self._neighbours = Table(families.NEIGHBOUR, ("neighbour",), self._part(NEIGHBOURS), fixed)
+        self._of_listeners = Table(families.LISTENER, ("listener",), self._part(LISTENERS), fixed)
         self._router: Subject | None = None
 
     def refresh(self) -> Steps[None]:
@@ -104,13 +107,13 @@ class Metrics:
                         rows.append(self._addresses.row(subject))
                     else:
                         left_out += 1
-        left = Row(families.LEFT_OUT, (), Subject("", (), (left_out,)))
+        left = Row(families.LEFT_OUT, self._fixed, Subject("", (), (left_out,)))
         return (yield from _joined([(families.ADDRESS, rows), (families.LEFT_OUT, [left])], is_open=is_open))
 
     def _sections(self, scope: Scope) -> Iterator[tuple[tuple[Family, ...], Sequence[Row]]]:
         tenant, kinds = scope
         if "router" in kinds and not tenant and self._router is not None:
-            yield families.ROUTER, [Row(families.ROUTER, (), self._router)]
+            yield families.ROUTER, [Row(families.ROUTER, self._fixed, self._router)]
         if "router" in kinds:
             yield families.TENANT, self._of_tenant(self._tenants, tenant) if tenant else self._tenants.with_other()
         if "address" in kinds and tenant:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.http.requests import Request
+    from amqpmesh.router.http.visitors import Visitor
     from amqpmesh.router.management.views import View
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.http_calls import RouterCalls
-    from amqpmesh.router.runtime.http_logins import Visitor
     from amqpmesh.router.runtime.snapshots import Snapshot, Snapshots
     from amqpmesh.router.statistics.router_statistics import Costly, Removable
 
@@ -88,7 +88,7 @@ class EntityPages:
 
     def _set_cost(self, visitor: Visitor, identity: str, told: Costly, cost: int) -> None:
         set_cost(self._core, told, cost, trio.current_time())
-        log.info("cost changed", of=identity, cost=cost, host=visitor.peer.host, user=visitor.peer.user)
+        log.info("cost changed", of=identity, cost=cost, host=visitor.fields["peer"], user=visitor.fields["user"])
         self._note("cost changed", visitor, of=identity, **{"from": told.cost, "to": cost})
 
     def _remove(self, visitor: Visitor, snapshot: Snapshot, told: Removable) -> None:
@@ -98,7 +98,7 @@ class EntityPages:
             told = snapshot.parts.unmasked(kind, told)
         remove(self._core, told, trio.current_time())
         event = "connection removed" if is_connection else "link removed"
-        log.info(event, of=f"{kind}/{told.number}", host=visitor.peer.host, user=visitor.peer.user)
+        log.info(event, of=f"{kind}/{told.number}", host=visitor.fields["peer"], user=visitor.fields["user"])
         self._note(event, visitor, of=f"{kind}/{told.number}")
 
     def _note(self, event: str, visitor: Visitor, **fields: object) -> None:
@@ -112,5 +112,7 @@ class EntityPages:
         audit = self._core.context.audit
         if audit is not None:
             rule = {**visitor.fields, "source": "http", "operation": operation}
-            named = visitor.peer.host, visitor.peer.user
-            audit.of_host("request refused", named[0], user=named[1], reason="not permitted", rule=rule)
+            host, user = str(visitor.fields["peer"]), visitor.fields["user"]
+            audit.of_host(
+                "request refused", host, user=None if user is None else str(user), reason="not permitted", rule=rule
+            )

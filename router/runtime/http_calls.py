@@ -18,6 +18,8 @@ T = TypeVar("T")
 PATIENCE: Final = 1.5
 """Seconds without a sign of life of the router's loop until it stands still."""
 
+STANDS_STILL: Final = "the router's loop stands still"
+
 BURST: Final = 0.1
 """Seconds of processor time that the thread may use at once after a rest."""
 
@@ -87,7 +89,7 @@ class RouterCalls:
 
     async def why_not_ready(self) -> str | None:
         """Return the reason why the router takes no clients; None: it does."""
-        return self._reason if await self.is_alive() else "the router's loop stands still"
+        return self._reason if await self.is_alive() else STANDS_STILL
 
     def _hear(self) -> None:
         self._reason = self._state()

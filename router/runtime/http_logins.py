@@ -6,18 +6,18 @@ import binascii
 import hmac
 import secrets
 from base64 import b64decode
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.policies.managing import Manage
 from amqpmesh.router.access.rights import NOT_PERMITTED
 from amqpmesh.router.access.tokens import with_token
 from amqpmesh.router.amqp.sasl.mechanisms import MECHANISMS, BusyError, MechanismError, ServerSide, Success, Work
 from amqpmesh.router.endpoint_setup import NOBODY
 from amqpmesh.router.http.requests import BAD_REQUEST, FORBIDDEN, UNAUTHORIZED, UNAVAILABLE, HttpError
+from amqpmesh.router.http.visitors import Visitor
 from amqpmesh.router.tokens.identity import TokenIdentity
 
 if TYPE_CHECKING:
@@ -38,38 +38,6 @@ REMEMBERED_TIME: Final = 60.0
 
 SCHEMES: Final[Mapping[str, str]] = {"basic": "PLAIN", "bearer": "OAUTHBEARER"}
 """The mechanisms of SASL behind the schemes of HTTP (RFC 7617, RFC 6750)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """A client that has logged in, or need not, with its rights."""
-
-    peer: Peer
-    rights: Rights | None
-    """None: there is no policy."""
-    may_write: bool
-    """The listener lets all its clients make changes."""
-
-    @property
-    def tenant(self) -> str:
-        """Its tenant: it sees nothing of others, unless it is the operator's, ""."""
-        return self.peer.tenant
-
-    def may_read(self, kind: str) -> bool:
-        """Tell whether it may read entities of a type."""
-        return self.rights is None or self.rights.manage(Manage.READ, kind) is not None
-
-    def may_change(self, kind: str) -> bool:
-        """Tell whether it may change entities of a type."""
-        return self.may_write or (self.rights is not None and self.rights.manage(Manage.WRITE, kind) is not None)
-
-    @property
-    def fields(self) -> dict[str, object]:
-        """The fields of the audit log on it."""
-        peer, groups = self.peer, None if self.rights is None else self.rights.groups
-        certificate, tenant = peer.certificate_subject, peer.tenant or None
-        named = {"peer": peer.host, "user": peer.user, "mechanism": peer.mechanism, "certificate": certificate}
-        return {**named, "listener": peer.listener, "tenant": tenant, "groups": groups}
 
 
 class _Known(NamedTuple):
@@ -123,13 +91,13 @@ class HttpLogins:
     def _admitted(self, peer: Peer, listener: ListenerConfig) -> Visitor:
         policy = self._core.context.policy
         if policy is None:
-            return Visitor(peer, None, listener.manage)
+            return _visitor(peer, None, listener)
         admitted = policy.admit(peer)
         if admitted is None:
             self._core.context.count_denied("")
             self._audit("peer refused", peer, "the peer is in no tenant")
             raise HttpError(FORBIDDEN, NOT_PERMITTED)
-        return Visitor(admitted.peer, admitted.rights, listener.manage)
+        return _visitor(admitted.peer, admitted.rights, listener)
 
     async def _logged_in(
         self,
@@ -212,6 +180,14 @@ class HttpLogins:
         audit = self._core.context.audit
         if audit is not None:
             audit.of_host(event, peer.host, user=peer.user, reason=reason, listener=peer.listener)
+
+
+def _visitor(peer: Peer, rights: Rights | None, listener: ListenerConfig) -> Visitor:
+    groups = None if rights is None else rights.groups
+    certificate, tenant = peer.certificate_subject, peer.tenant or None
+    named = {"peer": peer.host, "user": peer.user, "mechanism": peer.mechanism, "certificate": certificate}
+    fields = {**named, "listener": peer.listener, "tenant": tenant, "groups": groups}
+    return Visitor.of(peer.tenant, rights, fields, may_write=listener.manage)
 
 
 def _challenges(offered: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

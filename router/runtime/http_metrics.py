@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from amqpmesh.policies.managing import KINDS
 from amqpmesh.router.http.metrics import OPEN, PLAIN, Metrics, Scope, Selection
 from amqpmesh.router.http.requests import BAD_REQUEST, NOT_ALLOWED, OK, READING, Answer, HttpError
+from amqpmesh.router.http.siblings import ROUTER
 from amqpmesh.router.io.environment import stopwatch_seconds
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.http.requests import Request
+    from amqpmesh.router.http.visitors import Visitor
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.runtime.http_logins import Visitor
     from amqpmesh.router.runtime.snapshots import Snapshots
     from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 
@@ -51,10 +51,10 @@ class MetricsPages:
         """Answer a scraper. Raises: HttpError."""
         if request.method not in READING:
             raise HttpError(NOT_ALLOWED, "metrics are read only", ("Allow", "GET, HEAD"))
-        unknown = request.query.keys() - {"tenant", "address"}
-        if unknown:
-            raise HttpError(BAD_REQUEST, "the parameters are tenant and address")
-        scope = Scope(visitor.tenant, frozenset(kind for kind in KINDS if visitor.may_read(kind)))
+        query = {name: value for name, value in request.query.items() if name != ROUTER}
+        if query.keys() - {"tenant", "address"}:
+            raise HttpError(BAD_REQUEST, "the parameters are tenant, address and router")
+        scope = Scope(visitor.tenant, visitor.reads)
         is_open = "application/openmetrics-text" in request.headers.get("accept", "")
         # One at a time: none reads tables that another one changes.
         async with self._reading:
@@ -62,8 +62,8 @@ class MetricsPages:
                 self._documents = {}
                 self._worked = 0.0
                 await self._done(self._metrics.refresh())
-            if request.query:
-                selection = Selection(request.query.get("tenant"), request.query.get("address", "#"))
+            if query:
+                selection = Selection(query.get("tenant"), query.get("address", "#"))
                 body = await self._done(self._metrics.selected(scope, selection, is_open=is_open))
             else:
                 body = await self._document(scope, is_open=is_open)

@@ -7,24 +7,39 @@ that floods the thread takes its part of the time alone (`Share`), and a router 
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router.config.http import HttpConfig
 from amqpmesh.router.http.checks import Site
-from amqpmesh.router.http.requests import NOT_ALLOWED, NOT_FOUND, OK, READING, UNAVAILABLE, Answer, HttpError
+from amqpmesh.router.http.entities import Place, is_entities
+from amqpmesh.router.http.requests import (
+    BAD_REQUEST,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    OK,
+    READING,
+    UNAVAILABLE,
+    Answer,
+    HttpError,
+)
+from amqpmesh.router.http.siblings import VISITOR, path_of
+from amqpmesh.router.http.visitors import Visitor
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.http_answers import EntityPages
-from amqpmesh.router.runtime.http_calls import RouterCalls, Share
+from amqpmesh.router.runtime.http_calls import STANDS_STILL, RouterCalls, Share
 from amqpmesh.router.runtime.http_connections import Client, OpenConnections, serve
 from amqpmesh.router.runtime.http_logins import HttpLogins
 from amqpmesh.router.runtime.http_metrics import PATH as METRICS
 from amqpmesh.router.runtime.http_metrics import MetricsPages
-from amqpmesh.router.runtime.listeners import PAUSE
+from amqpmesh.router.runtime.http_siblings import Siblings
+from amqpmesh.router.runtime.listeners import PAUSE, WORKER, bound_to_path, is_of_this_user
 
 if TYPE_CHECKING:
     import socket
@@ -36,7 +51,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.handshake import Identity, SecuredStream
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
-    from amqpmesh.router.runtime.http_logins import Visitor
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.snapshots import Snapshots
     from amqpmesh.router.statistics.router_statistics import ListenerStatistics
@@ -45,6 +59,9 @@ log = event_log.EventLog("amqpmesh.io")
 
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
+
+SIBLING_LIMITS: Final = HttpConfig(head=2**16, body=2**24)
+"""The limits of connections of other workers, which pass on what their own listeners have let in."""
 
 
 class HttpServer:
@@ -72,11 +89,15 @@ class HttpServer:
         self._is_over = trio.Event()
         self._begun = trio.Event()
         self._busy: dict[ListenerConfig, trio.CapacityLimiter] = {}
+        worker = core.context.config.worker
+        self._siblings = None if worker is None else Siblings(worker)
 
     async def begin(self, listeners: Sequence[Listener]) -> None:
         """Serve listeners from now on. Args: listeners: of role `http`, bound."""
         for each in listeners:
             self._busy[each.config] = trio.CapacityLimiter(each.config.http_limits.requests)
+        worker = self._core.context.config.worker
+        self._door = None if worker is None else bound_to_path(str(path_of(worker.folder, worker.number)))
         # A daemon: a program that ends without ending its routers does not wait for it.
         threading.Thread(target=trio.run, args=(self._run, listeners), name="amqpmesh http", daemon=True).start()
         await self._begun.wait()
@@ -101,7 +122,11 @@ class HttpServer:
                 async with trio.open_nursery() as nursery:
                     for listener in listeners:
                         nursery.start_soon(_Site(self, listener, nursery).accept)
+                    if self._door is not None:
+                        nursery.start_soon(self._admit_siblings, self._door, nursery)
         finally:
+            if self._door is not None:
+                self._door.close()
             for listener in listeners:
                 listener.close()
             self._calls.soon(self._is_over.set)
@@ -114,36 +139,86 @@ class HttpServer:
         if not (request.is_change or request.method in READING):
             raise HttpError(NOT_ALLOWED, "there is no such method", ("Allow", "GET, HEAD, PATCH, DELETE"))
         if request.path in (HEALTH, READINESS):
-            return await self._health(request)
-        answer = await self._calls.do(partial(self._answer, site, config, client, request))
+            reason = await self._health(request)
+            if reason is None and self._siblings is not None:
+                reason = await self._siblings.why_not(request)
+            return _healthy(reason)
+        visitor = await self._calls.do(partial(self._judge, site, config, client, request))
+        answer = await self._answer(config, request, visitor)
         permits = site.permits(request)
         return replace(answer, headers=(*answer.headers, *permits)) if permits else answer
 
-    async def _health(self, request: Request) -> Answer:
+    async def _answer(self, config: ListenerConfig, request: Request, visitor: Visitor) -> Answer:
+        """Answer a request for the router, which may have several workers. Raises: HttpError."""
+        page = partial(self._calls.do, partial(self._page, config, request, visitor))
+        if self._siblings is None:
+            return await page()
+        worker = self._siblings.chosen(request)
+        if worker not in (None, self._siblings.own):
+            return await self._siblings.forward(worker, request, visitor)
+        if worker is None and is_entities(request.path):
+            if request.is_change or Place(request.path).identity is not None:
+                raise HttpError(BAD_REQUEST, "the router has several workers: name one by the parameter router")
+            return self._siblings.listed(request, visitor, await page())
+        answer = await page()
+        if worker is None and request.path == METRICS:
+            return await self._siblings.metrics(request, visitor, answer)
+        return answer
+
+    async def _health(self, request: Request) -> str | None:
+        """Return the reason why this process is not well; None: it is."""
         if request.method not in READING:
             raise HttpError(NOT_ALLOWED, "the method is not allowed here", ("Allow", "GET, HEAD"))
-        if request.path == HEALTH:
-            reason = None if await self._calls.is_alive() else "the router's loop stands still"
-        else:
-            reason = await self._calls.why_not_ready()
-        return Answer(OK, b"ok\n") if reason is None else Answer(UNAVAILABLE, f"{reason}\n".encode())
+        if request.path == READINESS:
+            return await self._calls.why_not_ready()
+        return None if await self._calls.is_alive() else STANDS_STILL
+
+    async def _admit_siblings(self, door: socket.socket, nursery: trio.Nursery) -> None:
+        """Answer other workers of this router."""
+        while True:
+            await trio.lowlevel.wait_readable(door)
+            try:
+                connected, _ = door.accept()
+            except OSError:
+                await trio.sleep(PAUSE)
+                continue
+            if is_of_this_user(connected):
+                nursery.start_soon(self._serve_sibling, TcpStream(connected))
+            else:
+                connected.close()
+
+    async def _serve_sibling(self, stream: TcpStream) -> None:
+        try:
+            await serve(stream, Client(WORKER), SIBLING_LIMITS, self._respond_to_sibling)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    async def _respond_to_sibling(self, _client: Client, request: Request) -> Answer:
+        if request.path in (HEALTH, READINESS):
+            return _healthy(await self._health(request))
+        try:
+            visitor = Visitor.read(request.headers.get(VISITOR, ""))
+        except ValueError:
+            raise HttpError(BAD_REQUEST, "no visitor") from None
+        return await self._calls.do(partial(self._page, None, request, visitor))
 
     # ------------------------------------------------------------------------------------------------ the router's loop
 
-    async def _answer(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Answer:
-        """Answer a request that needs the router. Raises: HttpError."""
+    async def _judge(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Visitor:
+        """Return the client of a request. Raises: HttpError: it is not let in."""
         host = site.host_of(request)
         shown = request.headers.get("authorization")
-        visitor = await self._logins.judge(config, self._credentials[config], client, host, shown)
-        async with self._busy[config]:
-            return await self._page(request, visitor)
+        return await self._logins.judge(config, self._credentials[config], client, host, shown)
 
-    async def _page(self, request: Request, visitor: Visitor) -> Answer:
-        if request.path == "/api" or request.path.startswith("/api/"):
-            return await self._entities.answer(request, visitor, self._calls)
-        if request.path == METRICS:
-            return await self._metrics.answer(request, visitor)
-        raise HttpError(NOT_FOUND, "there is no such page")
+    async def _page(self, config: ListenerConfig | None, request: Request, visitor: Visitor) -> Answer:
+        """Return a page of this process. Raises: HttpError. Args: config: None: the listener of another worker."""
+        async with nullcontext() if config is None else self._busy[config]:
+            if is_entities(request.path):
+                return await self._entities.answer(request, visitor, self._calls)
+            if request.path == METRICS:
+                return await self._metrics.answer(request, visitor)
+            raise HttpError(NOT_FOUND, "there is no such page")
 
     def credentials_of(self, config: ListenerConfig) -> Credentials:
         """Return the credentials of a listener now."""
@@ -152,6 +227,10 @@ class HttpServer:
     def not_secured(self, host: str, reason: str) -> None:
         """Log a failed handshake, from the thread."""
         self._calls.soon(self._core.logins.not_secured, host, reason)
+
+
+def _healthy(reason: str | None) -> Answer:
+    return Answer(OK, b"ok\n") if reason is None else Answer(UNAVAILABLE, f"{reason}\n".encode())
 
 
 class _Site:

@@ -91,7 +91,7 @@ class Listener:
         """
         endpoint = config.endpoint
         if endpoint.is_unix:
-            return cls(config, [_bound_to_path(endpoint.host)])
+            return cls(config, [bound_to_path(endpoint.host)])
         try:
             found = await trio.socket.getaddrinfo(
                 endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -269,8 +269,8 @@ def _bind_once(addresses: Sequence[Address], *, shared: bool, listens: bool) -> 
     return sockets
 
 
-def _bound_to_path(path: str) -> socket.socket:
-    """Listen at a Unix socket; replace an old one."""
+def bound_to_path(path: str) -> socket.socket:
+    """Listen at a Unix socket; replace an old one. Raises: OSError: with the path."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
