@@ -496,4 +496,4 @@ class Core:
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """Return the cost of sending on the connections of a listener or connector."""
-        return config.cost if self.mesh is None else self.mesh.cost_of(config)
+        return (config.cost or 1) if self.mesh is None else self.mesh.cost_of(config)

@@ -15,8 +15,9 @@ class Adjacency:
     """
 
     __slots__ = (
+        "changed_cost",
+        "configured_cost",
         "contested_at",
-        "cost",
         "damped_until",
         "epoch",
         "expected",
@@ -25,14 +26,19 @@ class Adjacency:
         "name",
         "number",
         "refused",
+        "remote_cost",
         "router",
         "up",
     )
 
-    def __init__(self, name: Hashable, cost: int, expected: str | None, number: int) -> None:
-        """Args: expected: the authenticated id of the neighbour, if there is one. number: counts adjacencies."""
+    def __init__(self, name: Hashable, cost: int | None, expected: str | None, number: int) -> None:
+        """Args: cost: the configured one, if there is one. expected: the authenticated id of the neighbour, if there is
+        one. number: counts adjacencies.
+        """
         self.name = name
-        self.cost = cost
+        self.configured_cost = cost
+        self.changed_cost: int | None = None
+        self.remote_cost: int | None = None  # the cost that the neighbour's configuration has for its own direction
         self.expected = expected
         self.number = number
         self.router = ""
@@ -43,6 +49,11 @@ class Adjacency:
         self.refused = False
         self.contested_at: float | None = None
         self.damped_until: float | None = None
+
+    @property
+    def cost(self) -> int:
+        """The cost of sending to the neighbour: as it was changed, or configured here, or else at the other end."""
+        return self.changed_cost or self.configured_cost or self.remote_cost or 1
 
     @property
     def advertised(self) -> bool:

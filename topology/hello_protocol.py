@@ -45,7 +45,7 @@ class HelloProtocol:
         settings = outbox.settings
         self._damping = Damping(settings.penalty_half_life, settings.penalty_most)
 
-    def connected(self, name: Hashable, cost: int, now: float, expected: str | None) -> None:
+    def connected(self, name: Hashable, cost: int | None, now: float, expected: str | None) -> None:
         """Start the HELLO protocol on a new connection.
 
         Raises: ValueError: there is an adjacency of that name.
@@ -77,6 +77,7 @@ class HelloProtocol:
                 adjacency.seen,
                 settings.area,
                 self._policy(),
+                adjacency.configured_cost,
             ),
         )
         self._timers.set(("hello", adjacency), now + settings.hello * self._jitter.uniform(0.75, 1.0))
@@ -93,6 +94,9 @@ class HelloProtocol:
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
         adjacency.hold = min(hello.hold_ms, MAX_HOLD_MS) / 1000
         self._timers.set(("hold", adjacency), now + adjacency.hold)
+        cost_before, adjacency.remote_cost = adjacency.cost, hello.cost
+        if adjacency.up and adjacency.cost != cost_before:
+            self._advertised(now)
         adjacency.is_two_way = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
         self._judge_rivals(adjacency, now)
         if not adjacency.up and self._holder(adjacency) is not None:

@@ -166,14 +166,14 @@ class Topology:
 
     # Events
 
-    def connected(self, adjacency: Hashable, cost: int, now: float, *, expected: str | None = None) -> Step:
+    def connected(self, adjacency: Hashable, cost: int | None, now: float, *, expected: str | None = None) -> Step:
         """Add a connection to a neighbour.
 
-        Args: adjacency: its name here. cost: of sending on it, 1 or more. expected: the id of the router that was
-            authenticated at its other end; None: any.
+        Args: adjacency: its name here. cost: of sending on it, 1 or more; None: the neighbour's for its direction, if
+            it has one, or else 1. expected: the id of the router that was authenticated at its other end; None: any.
         Raises: ValueError: a cost below 1, or there is an adjacency of that name.
         """
-        self._hello_protocol.connected(adjacency, _cost(cost), now, expected)
+        self._hello_protocol.connected(adjacency, None if cost is None else _cost(cost), now, expected)
         return self._finish(now)
 
     def disconnected(self, adjacency: Hashable, now: float) -> Step:
@@ -181,14 +181,19 @@ class Topology:
         self._hello_protocol.disconnected(adjacency, now)
         return self._finish(now)
 
+    def cost_on(self, adjacency: Hashable) -> int:
+        """Return the cost of sending on a connection; 1 for an unknown one."""
+        known = self._hello_protocol.adjacencies.get(adjacency)
+        return 1 if known is None else known.cost
+
     def set_cost(self, adjacency: Hashable, cost: int, now: float) -> Step:
-        """Change the cost of sending on a connection; an unknown one is ignored.
+        """Change the cost of sending on a connection; an unknown one is ignored. The other direction keeps its cost.
 
         Raises: ValueError: a cost below 1.
         """
         known = self._hello_protocol.adjacencies.get(adjacency)
         if known is not None and known.cost != _cost(cost):
-            known.cost = cost
+            known.changed_cost = cost
             self._links_changed(now)
         return self._finish(now)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from amqpmesh.policies.policy_version import LARGEST, MAX_NUMBER, PolicyVersion
-from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
+from amqpmesh.topology.records import AREA, COST, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
 from amqpmesh.topology.schema import (
     Array,
     Binary,
@@ -162,6 +162,13 @@ class Hello(Body):
         "p",
         Nullable(Row(PolicyVersion, (("version", POLICY_NUMBER), ("SHA-256 of the file", DIGEST)))),
         "the policy that the sender can give",
+        default=None,
+    )
+    cost: int | None = item(
+        "c",
+        Nullable(COST),
+        "the cost of sending on this connection, if the sender's configuration has one; it is that of the other "
+        "direction, too, unless the receiver has its own",
         default=None,
     )
 

@@ -93,7 +93,7 @@ class ConnectorConfig(Limits):
     url: str | tuple[str, ...] = setting(check=_url_refusal)
     name: str = setting(default="")
     role: ConnectorRole = setting(default="mesh")
-    cost: int = setting(default=1, low=1, high=USHORT_MAX)
+    cost: int | None = setting(default=None, low=1, high=USHORT_MAX)
     tls: ConnectorTlsConfig | None = setting(default=None)
     user: str | None = setting(default=None, check=emptiness)
     password: PasswordConfig | None = setting(default=None)
@@ -142,7 +142,7 @@ class ConnectorConfig(Limits):
                 ("password", lambda c: c.is_mesh and c.password is not None),
             )
         ),
-        Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost is not None),
         Rule("tls", "does nothing without amqps", lambda c: c.tls is not None and not c.secure),
         Rule("password", "is required with user", lambda c: c.user is not None and c.password is None),
         Rule("user", "is required with password", lambda c: c.password is not None and c.user is None),

@@ -86,7 +86,7 @@ class ListenerConfig(Limits):
     url: str = setting(check=_url_refusal)
     name: str = setting(default="")
     role: ListenerRole = setting(default="normal")
-    cost: int = setting(default=1, low=1, high=USHORT_MAX)
+    cost: int | None = setting(default=None, low=1, high=USHORT_MAX)
     connections: int = setting(default=10_000, low=1)
     sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
     users: Path | tuple[Path, ...] | UserCheck | None = setting(default=None)
@@ -219,7 +219,7 @@ class ListenerConfig(Limits):
                 ("cbs", lambda c: c.is_mesh and c.cbs),
             )
         ),
-        Rule("cost", 'does nothing without role = "mesh"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("cost", 'does nothing without role = "mesh"', lambda c: not c.is_mesh and c.cost is not None),
         Rule("manage", 'does nothing with role = "mesh": neighbours change nothing', lambda c: c.is_mesh and c.manage),
         Rule(
             "manage",

@@ -101,7 +101,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
 
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
-            connections.append(_connection(record))
+            connections.append(_connection(record, 1 if core.mesh is None else core.mesh.cost_on(record)))
             if record.peer.tenant:
                 counts = by_tenant.setdefault(record.peer.tenant, TenantCounts())
                 counts.octets_in += record.octets_in
@@ -205,7 +205,7 @@ def _totals(counts: TenantCounts) -> TenantTotals:
     )
 
 
-def _connection(record: ConnectionRecord) -> ConnectionStatistics:
+def _connection(record: ConnectionRecord, cost: int) -> ConnectionStatistics:
     engine, peer = record.engine, record.peer
     remote = engine.remote
     announced = remote.idle_time_out if remote is not None else None
@@ -215,7 +215,7 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
         role=record.role,
         listener=record.listener.name if record.listener is not None else None,
         connector=record.connector.name if record.connector is not None else None,
-        cost=record.cost,
+        cost=cost,
         host=record.host,
         container_id=peer.container_id,
         hostname=peer.hostname,

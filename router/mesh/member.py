@@ -118,8 +118,11 @@ class MeshMember:
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
             return
         self.neighbours[record] = neighbour
-        record.cost = self._costs.get(_origin(record), record.cost)
-        self._apply(self.topology.connected(neighbour, record.cost, self._context.now, expected=router))
+        now = self._context.now
+        self._apply(self.topology.connected(neighbour, record.cost, now, expected=router))
+        changed = self._costs.get(_origin(record))
+        if changed is not None:
+            self._apply(self.topology.set_cost(neighbour, changed, now))
         self._judge_rivals(router)
 
     def _refusal(self, record: ConnectionRecord) -> str | None:
@@ -301,12 +304,16 @@ class MeshMember:
 
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
         """Set the cost of sending to a neighbour by this connection, as long as it lasts."""
-        neighbour.record.cost = cost
         self._apply(self.topology.set_cost(neighbour, cost, self._context.now))
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """Return the cost of the connections of a listener or connector: the changed one, or the configured one."""
-        return self._costs.get((type(config), config.name), config.cost)
+        return self._costs.get((type(config), config.name), config.cost or 1)
+
+    def cost_on(self, record: ConnectionRecord) -> int:
+        """Return the cost of sending on a connection; 1 if it is not to a neighbour."""
+        neighbour = self.neighbours.get(record)
+        return 1 if neighbour is None else self.topology.cost_on(neighbour)
 
     def set_cost_of(self, config: ListenerConfig | ConnectorConfig, cost: int) -> None:
         """Set the cost of the present and future connections of a listener or connector, as long as this

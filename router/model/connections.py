@@ -132,7 +132,7 @@ class ConnectionRecord:
             self.listener = config
         #: The peer: `normal`, a client; `mesh`, a neighbour; `container`, a container that links of this router go to.
         self.role: str = config.role
-        #: The cost of sending a delivery to the peer.
+        #: The configured cost of sending a delivery to the peer; None: there is none. A neighbour may have one.
         self.cost = config.cost
         #: True if the peer's messages must not have reserved annotations (§3.2.10).
         self.strict_annotations = self.listener is not None and self.listener.strict_annotations

@@ -50,6 +50,31 @@ def test_two_routers_find_each_other() -> None:
     assert mesh.routers["A"].next_hop("B", "flow") is line
 
 
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "there", "back"),
+    [(None, None, 1, 1), (7, None, 7, 7), (None, 7, 7, 7), (7, 3, 7, 3), (1, 7, 1, 7)],
+)
+def test_a_cost_that_one_end_has_holds_for_both(of_a: int | None, of_b: int | None, there: int, back: int) -> None:
+    mesh = Mesh()
+    mesh.start("A", "B")
+    mesh.connect("A", "B", cost=of_a, back=of_b)
+    mesh.run(3.0)
+    for router in ("A", "B"):
+        graph = mesh.routers[router].graph
+        assert (graph.cost("A", "B"), graph.cost("B", "A")) == (there, back)
+
+
+def test_a_changed_cost_is_of_its_direction_alone() -> None:
+    mesh = Mesh()
+    mesh.start("A", "B")
+    line = mesh.connect("A", "B", cost=7, back=None)
+    mesh.run(3.0)
+    mesh.set_cost(line, "A", 2)
+    mesh.run(3.0)
+    graph = mesh.routers["B"].graph
+    assert (graph.cost("A", "B"), graph.cost("B", "A")) == (2, 7)
+
+
 def test_a_router_that_is_not_heard_is_no_neighbour() -> None:
     mesh = Mesh(intercept=lambda line, sender, data: data if sender == "A" else None)
     mesh.start("A", "B")

@@ -290,7 +290,8 @@ def _duration_lines(found: Sequence[ChangeState], *, back: bool) -> Iterator[str
     if back:
         return
     yield ""
-    yield "The configurations did not change. To keep the costs after a restart, write them there:"
+    yield "The configurations did not change. To keep the costs after a restart, write them there, and a cost at the"
+    yield "other end of each connection, too: one that only one end has holds for both directions."
     yield ""
     rows = [
         (

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh.router.client.requester import Requester
-from amqpmesh.router.config.file import ListenerConfig, MeshConfig
+from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.message.content import Message
@@ -49,7 +49,8 @@ async def pair(nursery: trio.Nursery, autojump_clock: MockClock) -> AsyncIterato
     async with Router(id="B", mesh=MESH, listeners=[door]) as far:
         url = far.listeners[0].url
         roads.lead_to(far, url, far.config.listeners[0])
-        async with Router(id="A", mesh=MESH, connectors=[url], open_stream=roads.open) as near:
+        wire = ConnectorConfig(url=url, cost=1)
+        async with Router(id="A", mesh=MESH, connectors=[wire], open_stream=roads.open) as near:
             await until(lambda: distance(near) is not None and distance(far) is not None)
             yield Pair(roads, near, far)
 

@@ -58,12 +58,13 @@ class Mesh:
             self.adverts[name] = {}
             self.changes[name] = []
 
-    def connect(self, a: str, b: str, cost: int = 1, back: int | None = None, delay: float = 0.001) -> Line:
-        """Connect two routers."""
-        line = Line((a, b), {a: cost, b: cost if back is None else back}, delay)
+    def connect(self, a: str, b: str, cost: int | None = 1, back: int | None = None, delay: float = 0.001) -> Line:
+        """Connect two routers. Args: cost, back: as configured at `a` and at `b`; None: it has none."""
+        configured = {a: cost, b: back}
+        line = Line((a, b), {a: cost or back or 1, b: back or cost or 1}, delay)
         self.lines.append(line)
         for name in line.ends:
-            self._do(name, self.routers[name].connected(line, line.costs[name], self.now))
+            self._do(name, self.routers[name].connected(line, configured[name], self.now))
         return line
 
     def cut(self, line: Line, *, seen_by: tuple[str, ...] | None = None) -> None:

@@ -41,7 +41,7 @@ class Two:
         self._file = folder / "plan.json"
         door = ListenerConfig(url="amqp://127.0.0.1:0", name="door", role="mesh", cost=4)
         self.b: Served = serve(id="B", mesh=MESH, listeners=[clients(manage=True), door])
-        wire = ConnectorConfig(url=self.b.router.listeners[1].url, name="wire")
+        wire = ConnectorConfig(url=self.b.router.listeners[1].url, name="wire", cost=1)
         self.a: Served = serve(id="A", mesh=MESH, listeners=[clients(manage=manage)], connectors=[wire])
         self.a.until(lambda: self.costs() is not None)
 

@@ -129,7 +129,7 @@ def test_the_router_that_is_asked_tells_its_neighbours_routes_and_where_receiver
     said = line.status()
     assert (said.returncode, said.stderr) == (0, "")
     assert "\nrouters 3, reachable 3, neighbours 1, lanes " in said.stdout
-    assert re.fullmatch(r"B +next +up, .* s +3 +1 +\d +-", row(said.stdout, "B", "next"))
+    assert re.fullmatch(r"B +next +up, .* s +3 +3 +\d +-", row(said.stdout, "B", "next"))
     assert row(said.stdout, "C", "6").split() == ["C", "6", "2", "B", "-"]
     assert row(said.stdout, "orders").split() == ["orders", "balanced", *"--", "C", *"----"]
     assert row(said.stdout, "lost").endswith("no receiver anywhere")
@@ -140,8 +140,8 @@ def test_a_router_far_away_is_asked_through_the_one_at_hand(line: Line) -> None:
     said = line.status("C")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.startswith("router C, up ")
-    assert re.fullmatch(r"B +mesh +up, .* +1 +3 +\d +-", row(said.stdout, "B", "mesh")), (
-        "3 is said by B, which connected"
+    assert re.fullmatch(r"B +mesh +up, .* +3 +3 +\d +-", row(said.stdout, "B", "mesh")), (
+        "B, which connected, says 3 for both directions"
     )
     assert row(said.stdout, "orders").split() == ["orders", "balanced", "0", "1", "-", "0", "0", "0", "-"]
     assert re.search(r"^transit +- +C +from B +[1-9]", said.stdout, re.MULTILINE), "what the request came by"
@@ -156,7 +156,7 @@ def test_the_router_between_tells_what_passes_it(line: Line) -> None:
         ("C", "next", None),
     }
     assert {(each["router"], each["distance"], tuple(each["next_hops"])) for each in told["routes"]} == {
-        ("A", 1, ("A",)),
+        ("A", 3, ("A",)),
         ("C", 3, ("C",)),
     }
     assert ("transit", None, "B") in {(each["kind"], each["address"], each["far"]) for each in told["lanes"]}
