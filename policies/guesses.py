@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, Generic, TypeVar
 
+from amqpmesh.policies.largest import Counts
+
 FORGOTTEN: Final = 900.0
 """Seconds after which a wrong password is forgotten."""
 
@@ -22,6 +24,7 @@ class _Remembered(Generic[K, V]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._tenants: dict[str | None, OrderedDict[K, V]] = {}
+        self._counts: Counts[str | None] = Counts()
         self._size = 0
 
     def __len__(self) -> int:
@@ -39,6 +42,7 @@ class _Remembered(Generic[K, V]):
         if values is None or key not in values:
             return None
         self._size -= 1
+        self._counts.remove(tenant)
         value = values.pop(key)
         if not values:
             del self._tenants[tenant]
@@ -48,8 +52,9 @@ class _Remembered(Generic[K, V]):
         self.pop(tenant, key)
         self._tenants.setdefault(tenant, OrderedDict())[key] = value
         self._size += 1
+        self._counts.add(tenant)
         if self._size > self._most:
-            largest = max(self._tenants, key=lambda each: len(self._tenants[each]))
+            largest = self._counts.largest()
             self.pop(largest, next(iter(self._tenants[largest])))
 
 

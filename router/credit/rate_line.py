@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from amqpmesh.policies.largest import Counts
 from amqpmesh.router.kernel import TokenBucket
 
 if TYPE_CHECKING:
@@ -96,13 +97,14 @@ class _Room:
 
 
 class _Unused:
-    """Buckets of one kind that limit no link: some of all tenants together. Of more, one is forgotten of a tenant that
-    has more than an equal part of them: so no tenant makes the router forget what others have used up.
+    """Buckets of one kind that limit no link: some of all tenants together. Of more, one is forgotten of the tenant
+    that has the most: so no tenant makes the router forget what others have used up.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
+        self._counts: Counts[_Room] = Counts()
         self._rooms: dict[str, _Room] = {}
         #: Those with buckets, the one that has been looked at last at the end.
         self._filled: dict[_Room, None] = {}
@@ -119,12 +121,14 @@ class _Unused:
         if bucket not in room.buckets:
             room.buckets[bucket] = None
             self._filled[room] = None
+            self._counts.add(room)
             self._size += 1
 
     def discard(self, room: _Room, bucket: TokenBucket) -> None:
         """Remove a bucket, if it is there."""
         if bucket in room.buckets:
             del room.buckets[bucket]
+            self._counts.remove(room)
             self._size -= 1
             if not room.buckets:
                 del self._filled[room]
@@ -136,13 +140,9 @@ class _Unused:
             self._filled[room] = self._filled.pop(room)
         return room
 
-    def surplus(self, room: _Room) -> TokenBucket | None:
-        """Return the bucket to forget; None: there are not too many. Args: room: that one was added to."""
-        if self._size <= self._most:
-            return None
-        if len(room.buckets) * len(self._filled) < self._most:
-            room = max(self._filled, key=lambda each: len(each.buckets))
-        return next(iter(room.buckets))
+    def surplus(self) -> TokenBucket | None:
+        """Return the bucket to forget; None: there are not too many."""
+        return None if self._size <= self._most else next(iter(self._counts.largest().buckets))
 
 
 class RateLines:
@@ -296,7 +296,7 @@ class RateLines:
                 self._forget_idle(another, now)
         for room in rooms:
             self._forget_idle(room, now)
-            while (surplus := room.kind.surplus(room)) is not None:
+            while (surplus := room.kind.surplus()) is not None:
                 self._forget(surplus)
 
     def _forget_idle(self, room: _Room, now: float) -> None:
