@@ -8,6 +8,7 @@
 # make bench  benchmarks of one router beside byte forwarders; make bench-mesh: benchmarks of a mesh
 # make wheel  build the wheel in dist/, with the kernel compiled
 PYTHON ?= python3
+PLATFORM ?= manylinux_2_36_$(shell uname -m) # of the wheel: the C library of Debian 12
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 # One process more than cores, four at most: some tests wait for a second of the clock, some start programs of their own.
@@ -97,9 +98,11 @@ docs: .venv/test .venv/kernel # build the pages in build/docs, then run the test
 picture: .venv/test .venv/kernel # draw docs/pictures from imports, tables of states, and committed figures; print the number of upward arrows
 	$(BIN)/python -m docs.drawing
 
-wheel: .venv/test # build the source distribution, build the wheel from it, and try the wheel
+wheel: .venv/test # build the source distribution, build the wheel from it, mark it for all systems with this C library, and try it
 	rm -rf dist build/wheel
-	$(BIN)/python -m build -o dist .
+	$(BIN)/python -m build -o build/wheel/dist .
+	mkdir dist && cp build/wheel/dist/*.tar.gz dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --plat $(PLATFORM) --wheel-dir dist build/wheel/dist/*.whl
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install -q dist/*.whl
 	cd build/wheel && $(TESTED) bin/amqpmesh --version

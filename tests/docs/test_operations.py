@@ -127,7 +127,7 @@ def systemd(*arguments: str) -> subprocess.CompletedProcess[str]:
 def unit(tmp_path: Path) -> Path:
     """Return the unit file, with the path of an existing program."""
     environment(tmp_path / "bin")
-    text = (ROOT / "docs" / "files" / "amqpmesh.service").read_text(encoding="utf-8")
+    text = (ROOT / "deploy" / "amqpmesh.service").read_text(encoding="utf-8")
     assert "/opt/amqpmesh/bin/" in text
     copy = tmp_path / "amqpmesh.service"
     copy.write_text(text.replace("/opt/amqpmesh/bin/", f"{tmp_path}/bin/"), encoding="utf-8")
@@ -145,7 +145,7 @@ def test_systemd_finds_the_unit_well_closed(unit: Path) -> None:
 
 
 def test_the_unit_grants_more_time_than_the_configuration_drains() -> None:
-    text = (ROOT / "docs" / "files" / "amqpmesh.service").read_text(encoding="utf-8")
+    text = (ROOT / "deploy" / "amqpmesh.service").read_text(encoding="utf-8")
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     memory = re.search(r"^MemoryMax=(\d+)G$", text, re.MULTILINE)
     files = re.search(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
