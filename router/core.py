@@ -31,7 +31,7 @@ from amqpmesh.router.delivery.link_loss import end_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
-from amqpmesh.router.handlers import Handlers
+from amqpmesh.router.handlers import Handlers, weight
 from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.memory.holders import count_output, forget_output
@@ -281,7 +281,7 @@ class Core:
                 context.catch_up()
             if kernel.held_back:
                 receive_before(context, event, flow_state)
-            flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
+            flow_state.work -= weight(event)
             self._handle(record, event)
             context.foreseen = None  # it was for this event: what follows may be judged otherwise
             if context.legs_seen:

@@ -389,3 +389,14 @@ HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.Relayed: Handlers._relayed,
     events.HeldBack: Handlers._relayed,
 }
+
+#: The deliveries that an event counts as, because it takes as long; others count as one. An attach takes up to 150 us,
+#: the detach of a lane 80 us: one read of 64 KiB may have 1,300 attaches, or 3,800 detaches.
+_WEIGHTS: Final[dict[type, int]] = {events.LinkAttached: 10, events.LinkDetached: 5}
+
+
+def weight(event: events.Event) -> int:
+    """Return the deliveries that an event counts as in the turn of its connection."""
+    if isinstance(event, events.DispositionReceived):
+        return len(event.deliveries)
+    return _WEIGHTS.get(type(event), 1)
