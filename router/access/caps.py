@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.limits import BURST, UNLIMITED
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.credit.rate_line import Rate
+from amqpmesh.router.credit.rate_line import Rate, RateOwner
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
@@ -22,7 +22,7 @@ from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.model.usage import RECEIVER, SENDER, Full, Kind, Owner, move_account
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
@@ -180,7 +180,7 @@ def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full |
     Args: name: of the rate in a policy.
     """
     workers = 1 if context.config.worker is None else context.config.worker.count
-    usages: dict[Hashable, Usage] = {}
+    usages: dict[RateOwner, Usage] = {}
     rates = []
     for usage in (member.tenant, member.user):
         allowance = usage.allowance
@@ -188,10 +188,18 @@ def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full |
         if rate is not None:
             part = rate / workers
             burst = part * (BURST if allowance.burst is None else allowance.burst)
-            usages[name, usage.owner] = usage
-            rates.append(Rate((name, usage.owner), part, burst, False, tenant=usage.owner.tenant))
+            owner = _rate_owner(name, usage.owner)
+            usages[owner] = usage
+            rates.append(Rate(owner, part, burst, False, tenant=owner.tenant))
     lacking = context.rates.spend(rates, context.now) if rates else None
-    return None if lacking is None else Full(usages[lacking.key], kind, name)
+    return None if lacking is None else Full(usages[lacking.owner], kind, name)
+
+
+def _rate_owner(name: str, owner: Owner) -> RateOwner:
+    """Return the owner of a rate. Args: name: of the rate in a policy."""
+    if owner.is_anonymous:
+        return RateOwner(name, owner.tenant, host=owner.user)
+    return RateOwner(name, owner.tenant, user=owner.user, host=owner.host)
 
 
 def give_back(record: ConnectionRecord, *, sends: bool) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.limits import BURST
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.credit.rate_line import Rate, RateLine
+from amqpmesh.router.credit.rate_line import Rate, RateLine, RateOwner
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
-from amqpmesh.router.model.usage import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Iterator
 
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.rights import Rights
@@ -22,36 +21,6 @@ if TYPE_CHECKING:
 
 ANSWER: Final = 1.0
 """Seconds for the answer of a sender without an address that is asked to return credit; a pool waits by itself."""
-
-
-class RateOwner(NamedTuple):
-    """A rate by its name in a policy, and what it is the rate of."""
-
-    limit: str
-    tenant: str
-    user: str | None = None
-    host: str | None = None
-    address: str | None = None
-
-
-def owner_of(key: object) -> RateOwner | None:
-    """Return what a rate is of; None: of a single link. Args: key: of its bucket."""
-    match key:
-        case (str() as name, Owner() as owner):
-            return _of_user(name, owner.tenant, owner.user, owner.is_anonymous)
-        case (bool() as of_octets, ("tenant", str() as tenant)):
-            return RateOwner("octets" if of_octets else "messages", tenant)
-        # The user is the principal of its links: without a user, a host.
-        case (bool() as of_octets, ("user", str() as tenant, str() as user, bool() as is_host)):
-            return _of_user("octets" if of_octets else "messages", tenant, user.removeprefix("host "), is_host)
-        case (bool() as of_octets, ("address", str() as tenant, str() as name)):
-            limit = "octets_per_address" if of_octets else "messages_per_address"
-            return RateOwner(limit, tenant, address=name)
-    return None
-
-
-def _of_user(limit: str, tenant: str, user: str | None, is_host: bool) -> RateOwner:
-    return RateOwner(limit, tenant, host=user) if is_host else RateOwner(limit, tenant, user=user)
 
 
 def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None) -> None:
@@ -110,41 +79,33 @@ def _resume(context: Context, incoming: IncomingLink) -> None:
 def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rate]:
     """Yield the rates of a link. Args: workers: of the router; each has an equal part of a rate that links share."""
     record, node = incoming.connection, incoming.node
-    tenant, user = record.peer.tenant, record.principal
+    tenant, user = record.peer.tenant, record.peer.user
     of_tenant = None if rights.tenant is None else rights.tenant.limits
     if of_tenant is not None:
-        yield from _of(of_tenant, ("tenant", tenant), tenant, workers)
+        yield from _of(of_tenant, "", RateOwner("", tenant), tenant, workers)
     if node is not None:
         # An imported address is another tenant's. The router's own are shared by all, and each has its part of them.
         owner = tenant if is_reserved(node.name) else node.tenant
-        of_owner = rights.policy.limits_of(owner)
-        messages, octets = of_owner.messages_per_address, of_owner.octets_per_address
-        yield from _pair(of_owner, messages, octets, ("address", owner, node.name), tenant, workers, by_name=True)
-    is_host = record.peer.user is None
+        of_address = RateOwner("", owner, address=node.name)
+        yield from _of(rights.policy.limits_of(owner), "_per_address", of_address, tenant, workers, by_name=True)
     # All connections of a user share its rates, also if tokens of some have other limits: the tightest hold.
     of_user = rights.limits if record.usage is None else record.usage.user.allowance
-    yield from _of(of_user, ("user", tenant, user, is_host), tenant, workers)
-    for whose, limits in (("tenant", of_tenant), ("user", of_user)):
+    whose = RateOwner("", tenant, host=record.host) if user is None else RateOwner("", tenant, user=user)
+    yield from _of(of_user, "", whose, tenant, workers)
+    for kind, limits in (("tenant", of_tenant), ("user", of_user)):
         if limits is not None:
-            key = ("link", whose, tenant, user, is_host, record.peer.container_id, incoming.endpoint.name)
-            yield from _pair(limits, limits.messages_per_link, limits.octets_per_link, key, tenant, by_name=True)
+            of_link = whose._replace(link=(kind, record.peer.container_id, incoming.endpoint.name))
+            yield from _of(limits, "_per_link", of_link, tenant, by_name=True)
 
 
-def _of(limits: Allowance, key: Hashable, tenant: str, workers: int) -> Iterator[Rate]:
-    return _pair(limits, limits.messages, limits.octets, key, tenant, workers)
-
-
-def _pair(
-    limits: Allowance,
-    messages: float | None,
-    octets: float | None,
-    key: Hashable,
-    tenant: str,
-    workers: int = 1,
-    *,
-    by_name: bool = False,
+def _of(
+    limits: Allowance, per: str, owner: RateOwner, tenant: str, workers: int = 1, *, by_name: bool = False
 ) -> Iterator[Rate]:
+    """Yield the rates of messages and octets of an owner. Args: per: the end of their names in the policy."""
     burst = BURST if limits.burst is None else limits.burst
-    for rate, of_octets in ((messages, False), (octets, True)):
+    for of_octets, name in enumerate(("messages", "octets")):
+        limit = f"{name}{per}"
+        rate: float | None = getattr(limits, limit)
         if rate is not None:
-            yield Rate((of_octets, key), rate / workers, rate / workers * burst, of_octets, by_name, tenant)
+            part = rate / workers
+            yield Rate(owner._replace(limit=limit), part, part * burst, bool(of_octets), by_name, tenant)

@@ -70,11 +70,23 @@ def is_idle(bucket: TokenBucket, now: float) -> bool:
     return not bucket.users and bucket.tokens >= bucket.burst and bucket.mean(now) < LITTLE * bucket.rate
 
 
+class RateOwner(NamedTuple):
+    """A rate by its name in a policy, and what it is the rate of: a tenant, or a user, host, address or link of it."""
+
+    limit: str
+    tenant: str
+    user: str | None = None
+    host: str | None = None
+    address: str | None = None
+    link: Hashable = None
+    """Of a single link: what it is known by, besides the user or host."""
+
+
 class Rate(NamedTuple):
     """A rate that links are limited by."""
 
-    key: Hashable
-    """The owner of the rate: links of the same key share it."""
+    owner: RateOwner
+    """Links share the rates of one owner."""
     rate: float
     """Deliveries or octets in a second."""
     burst: float
@@ -151,7 +163,7 @@ class RateLines:
     def __init__(self, wake: Callable[[float], object]) -> None:
         """Args: wake: has `turns` called at a time, seconds, and no more at the time that was asked for before."""
         self._wake = wake
-        #: By their keys. A bucket that limits no link any more is kept until it is idle: a link that is attached anew
+        #: By their owners. A bucket that limits no link any more is kept until it is idle: a link that is attached anew
         #: gains nothing. `_unused`: these; `_unused_names`: those of names. `_rooms`: where each is put.
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._unused = _Unused(OWNERS)
@@ -266,10 +278,10 @@ class RateLines:
         return lacking
 
     def _bucket(self, rate: Rate, now: float) -> TokenBucket:
-        bucket = self._buckets.get(rate.key)
+        bucket = self._buckets.get(rate.owner)
         burst = max(1.0, rate.burst)
         if bucket is None:
-            bucket = self._buckets[rate.key] = TokenBucket(rate.key, rate.rate, burst, rate.of_octets, now)
+            bucket = self._buckets[rate.owner] = TokenBucket(rate.owner, rate.rate, burst, rate.of_octets, now)
             self._rooms[bucket] = (self._unused_names if rate.by_name else self._unused).of(rate.tenant)
         elif (bucket.rate, bucket.burst) != (rate.rate, burst):
             bucket.fill(now)

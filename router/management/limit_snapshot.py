@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.access.rates import owner_of
-from amqpmesh.router.credit.rate_line import is_idle
+from amqpmesh.router.credit.rate_line import RateOwner, is_idle
 from amqpmesh.router.model.usage import Kind
 from amqpmesh.router.statistics.router_statistics import LimitStatistics, RateStatistics
 
@@ -59,8 +58,9 @@ def usage_statistics(usage: Usage, unsettled: int | None) -> Iterator[LimitStati
 
 def rate_statistics(bucket: TokenBucket, now: float) -> RateStatistics | None:
     """Return a rate and what is used of it; None: it is of a single link, or idle. Args: now: seconds."""
-    owner = owner_of(bucket.key)
-    if owner is None or is_idle(bucket, now):
+    owner = bucket.key
+    assert isinstance(owner, RateOwner), "each bucket is of one"
+    if owner.link is not None or is_idle(bucket, now):
         return None
     return RateStatistics(
         tenant=owner.tenant,

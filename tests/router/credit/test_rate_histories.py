@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.router import kernel as bound
 from amqpmesh.router.credit import rate_line
-from amqpmesh.router.credit.rate_line import AT_ONCE, EACH, INTERVAL, Rate, RateLines, TenantLines
+from amqpmesh.router.credit.rate_line import AT_ONCE, EACH, INTERVAL, Rate, RateLines, RateOwner, TenantLines
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
 from tests.support.worlds.kernel_router import Router
@@ -111,7 +111,7 @@ class Lines:
 
     def add(self, tenant: str, number: int, rate: float, burst: float, user: str = "ann") -> list[RateMeter]:
         """Have links of a user wait that share a rate of their tenant, all tokens of which have been spent."""
-        line, shared = self.rates.of(tenant, user), Rate(tenant, rate, burst, False)
+        line, shared = self.rates.of(tenant, user), Rate(RateOwner("messages", tenant), rate, burst, False)
         meters = [RateMeter(self._link, line) for _ in range(number)]
         for meter in meters:
             line.limit(meter, [shared], 0, self.now)
@@ -244,7 +244,8 @@ def test_names_of_one_tenant_do_not_make_the_router_forget_those_of_another(
     rates = RateLines(lambda _: None)
 
     def spend(tenant: str, number: int) -> bool:
-        return rates.spend([Rate((tenant, number), 0.001, 1.0, False, by_name, tenant)], 1.0) is None
+        owner = RateOwner("messages", tenant, link=number)
+        return rates.spend([Rate(owner, 0.001, 1.0, False, by_name, tenant)], 1.0) is None
 
     assert all(spend("a", number) for number in range(10))
     for number in range(100):
