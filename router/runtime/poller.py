@@ -126,20 +126,22 @@ class Poller:
         self._wake_up = -1
         self._sleeps = False
 
-    def add(self, descriptor: int, polled: Polled, events: int, tenant: Tenant | None = None) -> None:
+    def add(
+        self, descriptor: int, polled: Polled, events: int, tenant: Tenant | None = None, *, between: bool = False
+    ) -> None:
         """Serve an object whenever its socket is ready, until `remove`. Args: events: READABLE, WRITABLE, both or
-        neither; or OVER. tenant: whose time it takes, if several contend for that.
+        neither; or OVER. tenant: whose time it takes, if several contend for that. between: as of `Shares.enter`.
         """
         if self._epoll is None:
             self._begin()
-        if tenant is None or not self._shares.enter(descriptor, tenant, events, self._epoll):
+        if tenant is None or not self._shares.enter(descriptor, tenant, events, self._epoll, between=between):
             self._epoll.register(descriptor, events)
         self._polled[descriptor] = polled
 
-    def share(self, descriptor: int, tenant: Tenant, events: int) -> None:
-        """Count the time of a socket as its tenant's from now on, with its weight of now. Args: events: as of `add`."""
+    def share(self, descriptor: int, tenant: Tenant, events: int, *, between: bool = False) -> None:
+        """Count the time of a socket as its tenant's from now on, with its weight of now. Args: as of `add`."""
         was_in_share = self._shares.of(descriptor) is not self._shares.own
-        if self._shares.enter(descriptor, tenant, events, self._epoll) and not was_in_share:
+        if self._shares.enter(descriptor, tenant, events, self._epoll, between=between) and not was_in_share:
             self._epoll.unregister(descriptor)
             if self._busy.pop(descriptor, self) is None:
                 self._put_off(descriptor)
@@ -365,11 +367,15 @@ class Poller:
     def _serve_share(self, share: Share, until: float) -> bool:
         """Serve the sockets of a share, those that are not heavy first. Returns: True if output is left to write."""
         began = stopwatch_seconds()
+        if share.is_heavy_next and share.busy:
+            share.is_heavy_next = False
+            return self._serve_heavy(SLICE, until, share.busy)
         while share.queue:
             descriptor = next(iter(share.queue))
             del share.queue[descriptor]
             self._serve(descriptor, until)
             if stopwatch_seconds() > until:
+                share.is_heavy_next = True
                 return self._driver.settle(TOGETHER)
         if share.busy:
             return self._serve_heavy(stopwatch_seconds() - began, until, share.busy)

@@ -26,21 +26,27 @@ EACH: Final = 16
 class Share:
     """The sockets of one tenant, or of the router itself, and the time that they have had."""
 
-    __slots__ = ("busy", "epoll", "is_waiting", "key", "queue", "sockets", "used", "weight")
+    __slots__ = ("busy", "epoll", "is_heavy_next", "is_waiting", "key", "queue", "sockets", "twin", "used", "weight")
 
-    def __init__(self, key: str, weight: float, epoll: Any) -> None:
-        """Args: key: of the tenant. epoll: reports the ready sockets of this share alone."""
+    def __init__(self, key: tuple[str, bool], weight: float, epoll: Any) -> None:
+        """Args: key: of the tenant, and whether the sockets are those of neighbours. epoll: reports the ready sockets
+        of this share alone.
+        """
         self.key = key
         self.weight = weight
         self.epoll = epoll
         #: Ready sockets that are not heavy; and those that are heavy or have work that the system does not report.
         self.queue: dict[int, None] = {}
         self.busy: dict[int, None] = {}
+        #: The other share of the same tenant: the time that one has is that of both.
+        self.twin: Share | None = None
         #: The number of its sockets.
         self.sockets = 0
         #: Seconds divided by the weight; of a share that comes back, no less than of the one that is served.
         self.used = 0.0
         self.is_waiting = False
+        #: The last turn had no time for the heavy ones.
+        self.is_heavy_next = False
 
 
 class Shares:
@@ -49,9 +55,9 @@ class Shares:
     def __init__(self, busy: dict[int, None]) -> None:
         """Args: busy: the busy sockets that are in the share of no tenant."""
         #: That of the sockets of no tenant, neighbours among them: its weight is that of all tenants together.
-        self.own = Share("", 0.0, None)
+        self.own = Share(("", True), 0.0, None)
         self.own.busy = busy
-        self._tenants: dict[str, Share] = {}
+        self._tenants: dict[tuple[str, bool], Share] = {}
         self._by_epoll: dict[int, Share] = {}
         self._by_socket: dict[int, Share] = {}
         #: The shares with work, by what they have used.
@@ -62,29 +68,61 @@ class Shares:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def enter(self, descriptor: int, tenant: Tenant, events: int, of_all: Any) -> bool:
-        """Have a socket polled as one of its tenant's. Args: of_all: reports which shares have ready sockets.
+    def enter(self, descriptor: int, tenant: Tenant, events: int, of_all: Any, *, between: bool = False) -> bool:
+        """Have a socket polled as one of its tenant's.
 
-        Returns: False: the system has no resources for another share.
+        Args: of_all: reports which shares have ready sockets. between: it is a neighbour's.
+
+        Returns: False: the system has no resources for that; no share is left without a socket.
         """
-        share = self._tenants.get(tenant.key)
-        if share is None:
-            try:
-                epoll = select.epoll()
-                of_all.register(epoll.fileno(), select.EPOLLIN)
-            except OSError:
-                return False
-            share = self._tenants[tenant.key] = self._by_epoll[epoll.fileno()] = Share(tenant.key, 0.0, epoll)
-        self.own.weight += tenant.weight - share.weight
-        share.weight = tenant.weight
-        before = self._by_socket.get(descriptor)
-        if before is not share:
-            if before is not None:
-                self.leave(descriptor)
-            share.epoll.register(descriptor, events)
-            self._by_socket[descriptor] = share
-            share.sockets += 1
+        key = tenant.key, between
+        share = self._tenants.get(key)
+        try:
+            if share is None:
+                share = self._tenants[key] = self._make(key, of_all)
+            if share.weight != tenant.weight:
+                for each in (share, share.twin):
+                    if each is not None:
+                        each.weight = tenant.weight
+                self._weigh()
+            before = self._by_socket.get(descriptor)
+            if before is not share:
+                share.epoll.register(descriptor, events)
+                if before is not None:
+                    self.leave(descriptor)
+                self._by_socket[descriptor] = share
+                share.sockets += 1
+        except OSError:
+            if share is not None and not share.sockets:
+                self._end(share)
+            return False
         return True
+
+    def _make(self, key: tuple[str, bool], of_all: Any) -> Share:
+        """Return a new share. Raises: OSError: the system has no resources."""
+        epoll = select.epoll()
+        try:
+            of_all.register(epoll.fileno(), select.EPOLLIN)
+        except OSError:
+            epoll.close()
+            raise
+        share = self._by_epoll[epoll.fileno()] = Share(key, 0.0, epoll)
+        twin = share.twin = self._tenants.get((key[0], not key[1]))
+        if twin is not None:
+            twin.twin = share
+        return share
+
+    def _end(self, share: Share) -> None:
+        """Forget a share without sockets."""
+        del self._tenants[share.key], self._by_epoll[share.epoll.fileno()]
+        self._weigh()
+        if share.twin is not None:
+            share.twin.twin = None
+        share.epoll.close()
+
+    def _weigh(self) -> None:
+        """Give the share of no tenant the weight of all tenants."""
+        self.own.weight = sum({tenant: share.weight for (tenant, _), share in self._tenants.items()}.values())
 
     def leave(self, descriptor: int) -> bool:
         """Poll a socket no more. Returns: False: it is in the share of no tenant."""
@@ -97,9 +135,7 @@ class Shares:
         share.busy.pop(descriptor, None)
         share.sockets -= 1
         if not share.sockets:
-            del self._tenants[share.key], self._by_epoll[share.epoll.fileno()]
-            self.own.weight -= share.weight
-            share.epoll.close()
+            self._end(share)
         return True
 
     def of(self, descriptor: int) -> Share:
@@ -138,6 +174,8 @@ class Shares:
     def spend(self, share: Share, seconds: float) -> None:
         """Count the time of a turn. The share waits for the next one: the system knows whether there is more to do."""
         share.used += seconds / max(share.weight, LEAST_WEIGHT)
+        if share.twin is not None:
+            share.twin.used = max(share.twin.used, share.used)
         if share.sockets or share.busy:
             self.wait(share)
 

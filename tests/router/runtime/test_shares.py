@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.poller import READABLE
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.runtime.shares import SLICE
+from amqpmesh.router.runtime.shares import SLICE, Shares
 from tests.support.peers.scripted_stream import AMQP, Peer
 from tests.support.tasks.stopwatches import measure
 
@@ -32,6 +33,9 @@ pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no
 
 TAKES = SLICE / 10
 """Seconds that the stopwatch shows for each time that a socket is served."""
+
+
+BETWEEN = " between routers"
 
 
 class Settled:
@@ -54,10 +58,19 @@ class World:
         self.are_enough = trio.Event()
         measure(lambda: self.seconds)
 
-    def add(self, tenant: Tenant | None, *, is_heavy: bool = False, floods: bool = True, more: bool = False) -> Source:
+    def add(
+        self,
+        tenant: Tenant | None,
+        *,
+        is_heavy: bool = False,
+        floods: bool = True,
+        more: bool = False,
+        between: bool = False,
+    ) -> Source:
         ours, theirs = map(self._sockets.enter_context, socket.socketpair())
-        source = Source(self, "" if tenant is None else tenant.name, ours, theirs, is_heavy, floods, more)
-        self.poller.add(ours.fileno(), source, READABLE, tenant)
+        name = "" if tenant is None else tenant.name + between * BETWEEN
+        source = Source(self, name, ours, theirs, is_heavy, floods, more)
+        self.poller.add(ours.fileno(), source, READABLE, tenant, between=between)
         if floods:
             theirs.send(b"x")
         return source
@@ -84,7 +97,7 @@ class Source:
         more: bool,
     ) -> None:
         self._world = world
-        self._tenant = tenant
+        self.name = tenant
         self._ours = ours
         self._floods = floods
         self._more = more
@@ -98,7 +111,7 @@ class Source:
     def serve(self, until: float) -> bool:
         world = self._world
         world.seconds += TAKES
-        world.served.append(self._tenant)
+        world.served.append(self.name)
         if not self._floods:
             self._ours.recv(1)
         if len(world.served) >= world.enough:
@@ -129,6 +142,34 @@ async def test_tenants_with_more_than_their_share_get_time_by_their_weights(
     got = await world.run(600)
     for tenant in (A, B, C):
         assert got[tenant.name] == pytest.approx(100 * tenant.weight, abs=24)  # two turns
+
+
+async def test_connections_of_a_tenant_between_routers_have_every_other_of_its_turns(world: World) -> None:
+    for _ in range(40):
+        world.add(A)
+    between = world.add(A, between=True)
+    world.add(B)
+    world.add(None)
+    await world.run(60)
+    got = await world.run(1200)
+    turns = 200 / (1 + SLICE / TAKES)  # one serves a single socket, the next as many as there is time for
+    assert got[f"A{BETWEEN}"] == pytest.approx(turns, abs=6)
+    assert got["A"] + got[f"A{BETWEEN}"] == pytest.approx(200, abs=24)
+    assert got["B"] == pytest.approx(400, abs=24)
+    assert got[""] == pytest.approx(600, abs=24), "as much as both tenants, each counted once"
+    world.poller.remove(between.descriptor)
+    got = await world.run(600)
+    assert got["A"] == pytest.approx(100, abs=24)
+
+
+async def test_heavy_sockets_of_a_tenant_have_turns_beside_many_that_are_not(world: World) -> None:
+    for _ in range(100):
+        world.add(A)
+    world.add(A, is_heavy=True, more=True).name = "heavy"
+    world.add(B)
+    got = await world.run(600)
+    assert got["heavy"] >= 10
+    assert got["A"] >= 150
 
 
 async def test_neighbours_have_as_much_as_all_tenants_together(world: World) -> None:
@@ -260,3 +301,18 @@ async def test_input_of_a_polite_client_waits_for_a_turn_of_those_who_flood(
         for each in (*floods, polite):
             await each.close()
     assert router.statistics().is_empty
+
+
+async def test_a_share_whose_first_socket_the_system_refuses_is_not_left_behind(world: World) -> None:
+    world.add(A)
+    await world.run(60)
+    before = descriptors()
+    shares = Shares({})
+    with select.epoll() as of_all:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            refused = ours.fileno()
+            ours.close()
+            assert not shares.enter(refused, B, READABLE, of_all)
+    assert (len(shares), shares.own.weight) == (0, 0.0)
+    assert descriptors() == before
