@@ -68,6 +68,10 @@ class Policy:
         """Tell whether there is a tenant. Args: key: as of `Tenant.key`."""
         return key in self._by_key
 
+    def tenant(self, key: str) -> Tenant | None:
+        """Return a tenant. Args: key: as of `Tenant.key`."""
+        return self._by_key.get(key)
+
     def limits_of(self, key: str) -> Allowance:
         """Return the limits of a tenant. Args: key: as of `Tenant.key`."""
         tenant = self._by_key.get(key)

@@ -148,6 +148,8 @@ class Context:
         #: The owner: a client is one of a tenant, or its tenant has another weight, and there are several tenants.
         self.on_tenant: Callable[[ConnectionRecord, Tenant], None] = lambda *_: None
         self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
+        #: Mesh: a policy is in force, whose tenants may be others than before.
+        self.on_tenants: Callable[[], None] = lambda: None
         #: Mesh and container links: a connection is lost, and its links are still there.
         self.on_connection_lost: Callable[[ConnectionRecord], None] = lambda _: None
         #: Container links: the router has detached a link with an error.

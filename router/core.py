@@ -30,12 +30,13 @@ from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import end_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
-from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
+from amqpmesh.router.endpoint_setup import client_sasl, container_id, endpoint, server_sasl
 from amqpmesh.router.handlers import Handlers, weight
 from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.memory.holders import count_output, forget_output
 from amqpmesh.router.memory.retained import forget
+from amqpmesh.router.mesh.tenant_connections import be_for_lanes_of
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import Node
@@ -170,13 +171,14 @@ class Core:
         password: str | None = None,
         hostname: str | None = None,
         redirected: bool = False,
+        lanes_of: str | None = None,
     ) -> ConnectionRecord:
         """Open a connection that the router has made to a peer.
 
         Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the peer's
             verified certificate, DER. certificate_user, certificate_subject: read from it. password: of the connector's
             user. hostname: for `open` (§2.7.1); None: the connector's, else `host`. redirected: a peer's redirect named
-            the place.
+            the place. lanes_of: the tenant whose lanes alone it is for; None: it is for all.
         Raises: CommandError: no mechanism can carry the user or the password.
         """
         hostname = hostname or connector.hostname or host
@@ -184,9 +186,8 @@ class Core:
         sasl = client_sasl(
             connector, host, secured=secured, password=password, hostname=hostname, redirected=redirected
         )
-        engine = endpoint(
-            self._id_for(connector), connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname
-        )
+        own_id = container_id(self.context.id, self.context.config, connector)
+        engine = endpoint(own_id, connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname)
         self._numbers += 1
         context = self.context
         record = ConnectionRecord(
@@ -195,19 +196,11 @@ class Core:
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
+        if lanes_of is not None:
+            be_for_lanes_of(record, lanes_of, context.config)
         engine.open()
         self._add(record, now)
         return record
-
-    def _id_for(self, connector: ConnectorConfig) -> str:
-        """Return the container-id for a connector.
-
-        One worker has the container links of the router. Whatever its number is, the connections for these links carry
-        the id of the whole router.
-        """
-        worker = self.context.config.worker
-        has_links = any(each.connector == connector.name for each in self.context.config.container_links)
-        return self.context.id if worker is None or not has_links else worker.name
 
     def _add(self, record: ConnectionRecord, now: float) -> None:
         self.context.now = now

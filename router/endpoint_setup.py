@@ -18,7 +18,7 @@ from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
-    from amqpmesh.router.config.file import ConnectorConfig
+    from amqpmesh.router.config.file import ConnectorConfig, RouterConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
 REDIRECT: Final = Symbol("amqpmesh:redirect")
@@ -68,6 +68,17 @@ def endpoint(
     of_listener = isinstance(limits, ListenerConfig)
     settings = _shared(container_id, limits) if of_listener else _settings(container_id, limits)
     return Connection(settings, negotiation, now, hostname=hostname)
+
+
+def container_id(router: str, config: RouterConfig, connector: ConnectorConfig) -> str:
+    """Return the container-id for a connector.
+
+    One worker has the container links of the router. Whatever its number is, the connections for these links carry
+    the id of the whole router.
+    """
+    worker = config.worker
+    has_links = any(each.connector == connector.name for each in config.container_links)
+    return router if worker is None or not has_links else worker.name
 
 
 def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> ConnectionSettings:

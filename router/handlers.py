@@ -31,8 +31,10 @@ from amqpmesh.router.delivery.link_loss import (
 )
 from amqpmesh.router.delivery.memory_pressure import look_at_portions
 from amqpmesh.router.delivery.settlement import disposition_received, resumed
+from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, remember, size_of_open
 from amqpmesh.router.mesh.neighbour import Neighbour
+from amqpmesh.router.mesh.tenant_connections import be_for_lanes_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
@@ -141,9 +143,12 @@ class Handlers:
         else:
             record.peer = with_groups(self._context, record)
         engine.remote = of_open(event.open)
+        lanes_of = (event.open.properties or {}).get(TENANT)
         record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
         if record.listener is not None:
             restrict(self._context, record)
+            if record.role == "mesh" and isinstance(lanes_of, str):
+                be_for_lanes_of(record, lanes_of, self._context.config)
             engine.open()
         if not remember(self._context.memory, record, size_of_open(event.open)):
             description = "container-id and hostname are too long"
@@ -164,7 +169,7 @@ class Handlers:
         if record.role == "mesh":
             engine.flow_state.container = intern(event.open.container_id)
         if self.mesh is not None:
-            self.mesh.opened(record)
+            self.mesh.opened(record, lanes_of)
         self.containers.opened(record)
         if not record.own:
             self._context.log.info(
@@ -255,7 +260,7 @@ class Handlers:
         elif isinstance(link, Neighbour) or (self.mesh is not None and self.mesh.is_neighbours_attach(record, event)):
             assert self.mesh is not None
             self.mesh.attached(record, event)
-        elif self.mesh is not None and record in self.mesh.neighbours:
+        elif self.mesh is not None and self.mesh.has_lanes(record):
             self.mesh.refuse_client(record)
         elif record.token is not None and token_links.is_of_tokens(record, event):
             self._take_token_link(record, event)

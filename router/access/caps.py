@@ -79,6 +79,7 @@ def enter(context: Context, record: ConnectionRecord, rights: Rights) -> Full | 
 
 def _share(context: Context, record: ConnectionRecord, rights: Rights) -> None:
     """Have a connection share the time of the router with those of other tenants."""
+    record.contender = rights.contender
     if rights.contender is not None:
         context.on_tenant(record, rights.contender)
 

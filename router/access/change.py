@@ -36,6 +36,7 @@ def put_in_force(context: Context, policy: Policy) -> None:
     context.kernel.epoch += 1  # addresses of anonymous senders are judged again
     if context.connections:
         context.chores.put_off(_apply(context, policy))
+    context.on_tenants()
 
 
 def end_logins(context: Context) -> None:

@@ -149,8 +149,9 @@ class Connection:
         self._set_state(after)
 
     def restrict(self, settings: ConnectionSettings) -> None:
-        """Take tighter settings, before `open` is sent."""
+        """Take other settings, before `open` is sent: with tighter limits, or with properties."""
         self.settings = settings
+        self._liveness.idle_time_out = settings.idle_time_out
         self._reader.max_frame_size = self.flow_state.max_frame_size = settings.max_frame_size
 
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:

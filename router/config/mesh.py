@@ -28,6 +28,7 @@ class MeshConfig(Table):
     bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
     transit_window: int = setting(default=512, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=2**20, low=1)
+    tenant_connections: int = setting(default=8, low=0, high=64)
     outposts: int = setting(default=10_000, low=0)
     # Limits of other routers, by the topology's names for them.
     link_rate: float = setting(default=5.0, low=0.1, high=1e6)

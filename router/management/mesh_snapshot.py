@@ -46,7 +46,12 @@ def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFiel
     for neighbour in list(mesh.neighbours.values()):
         link = links.get(neighbour)
         if link is not None:
-            neighbours.append(_neighbour(mesh, neighbour, link, by_connection.get(neighbour.record.number, 0)))
+            own = sum(
+                by_connection.get(each.record.number, 0)
+                for each in mesh.tenant_connections
+                if mesh.tenant_connections.neighbour(each.record) is neighbour
+            )
+            neighbours.append(_neighbour(mesh, neighbour, link, own + by_connection.get(neighbour.record.number, 0)))
         yield
     routes = []
     adverts = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Pool
-    from amqpmesh.router.mesh.neighbour import Neighbour
+    from amqpmesh.router.mesh.lane_connection import LaneConnection
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Node
@@ -50,7 +50,7 @@ class LaneLinks:
         self,
         node: Node,
         lane: Lane,
-        neighbour: Neighbour,
+        neighbour: LaneConnection,
         *,
         apart: bool,
         bulk: bool = False,
@@ -149,7 +149,7 @@ def _attach_out(
 
 
 def take_lane(
-    context: Context, neighbour: Neighbour, endpoint: Receiver, attach: Attach, lane: Lane, node: Node | None
+    context: Context, neighbour: LaneConnection, endpoint: Receiver, attach: Attach, lane: Lane, node: Node | None
 ) -> IncomingLink:
     """Answer a neighbour's attach of a lane. Args: node: of its deliveries; None: each of them has its own address."""
     record = neighbour.record

@@ -17,7 +17,9 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.mesh.mesh_routes import MeshRoutes
 from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
+from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.routes import Routes
+from amqpmesh.router.mesh.tenant_connections import TenantConnections
 from amqpmesh.router.model.lane import PREFIX, Lane
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
 from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, Costly
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
     from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
+    from amqpmesh.router.mesh.lane_connection import LaneConnection
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.signing import Signer
@@ -92,8 +95,11 @@ class MeshMember:
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: Costs of connectors and listeners that were changed while running, by kind and name.
         self._costs: dict[tuple[type, str], int] = {}
-        self.routes = Routes(context, remote_nodes, topology, self.members, self.neighbours, self.advertise)
+        self.tenant_connections = TenantConnections(context, self._config, self.neighbours)
+        hops = NextHops(context.id, topology, self.neighbours, self.tenant_connections)
+        self.routes = Routes(context, remote_nodes, topology, self.members, hops, self.advertise)
         self.mesh_routes = MeshRoutes(context, topology, self.members, self.routes)
+        self._are_moving = False
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
@@ -103,8 +109,11 @@ class MeshMember:
 
     # -------------------------------------------------------------------------------------------------- neighbours
 
-    def opened(self, record: ConnectionRecord) -> None:
-        """Start the link-state protocol on a connection to a neighbour; do nothing on any other connection."""
+    def opened(self, record: ConnectionRecord, lanes_of: object) -> None:
+        """Start the link-state protocol on a connection to a neighbour; do nothing on any other connection.
+
+        Args: lanes_of: the tenant that the peer has named in its `open`: the connection is for its lanes alone.
+        """
         if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
             return
         router = record.peer.container_id
@@ -113,6 +122,9 @@ class MeshMember:
             self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
         try:
+            if record.lanes_of is not None:
+                self._enter(record, lanes_of)
+                return
             neighbour = Neighbour(record, self._context.now, self._config)
         except CommandError as error:  # the peer allows no second session, or its frames are too small
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
@@ -124,6 +136,24 @@ class MeshMember:
         if changed is not None:
             self._apply(self.topology.set_cost(neighbour, changed, now))
         self._judge_rivals(router)
+
+    def _enter(self, record: ConnectionRecord, lanes_of: object) -> None:
+        """Take a connection for the lanes of one tenant. Raises: CommandError: the peer allows no session."""
+        refusal = self.tenant_connections.enter(record, lanes_of)
+        if refusal is not None:
+            self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, refusal)
+        else:
+            self._move_lanes(record.peer.container_id)
+
+    def _move_lanes(self, router: str) -> None:
+        """Have the lanes of tenants to a neighbour go by the connections that they have there now: once for several."""
+        if self.has_neighbour(router) and not self._are_moving:
+            self._are_moving = True
+            self._context.schedule(self._context.now, self._lanes_moved)
+
+    def _lanes_moved(self) -> None:
+        self._are_moving = False
+        self.routes.graph_changed()
 
     def _refusal(self, record: ConnectionRecord) -> str | None:
         """Return the reason why a peer is not the router that it names; None: it is, as far as that can be known."""
@@ -172,14 +202,24 @@ class MeshMember:
     def lost(self, record: ConnectionRecord) -> None:
         """Handle the loss of a connection, which may be a neighbour's: its routes end."""
         neighbour = self.neighbours.pop(record, None)
-        if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._context.now)):
+        if neighbour is None:
+            if self.tenant_connections.leave(record):
+                self._move_lanes(record.peer.container_id)
+            return
+        if not self._apply(self.topology.disconnected(neighbour, self._context.now)):
             self.routes.graph_changed()
+        if not self.has_neighbour(neighbour.router):
+            self.tenant_connections.close_all(neighbour.router)
+
+    def has_lanes(self, record: ConnectionRecord) -> bool:
+        """Tell whether a connection is one to a neighbour."""
+        return record in self.neighbours or record in self.tenant_connections
 
     def is_neighbours_attach(self, record: ConnectionRecord, event: LinkAttached) -> bool:
         """Tell whether an attach is for a control link or a lane of a neighbour."""
         target = event.attach.target
         return (
-            record in self.neighbours
+            self.has_lanes(record)
             and isinstance(event.link, Receiver)
             and isinstance(target, Target)
             and target.address is not None
@@ -188,18 +228,20 @@ class MeshMember:
 
     def attached(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Handle a neighbour's attach: the answer to this router's attach, its control link, or a lane."""
-        neighbour = self.neighbours.get(record)
+        neighbour = self.routes.next_hops.connection(record)
         endpoint, target = event.link, event.attach.target
         if endpoint.context is neighbour or neighbour is None:
             return
         assert isinstance(endpoint, Receiver)
         assert isinstance(target, Target)
         assert target.address is not None
-        if target.address == CONTROL:
+        if isinstance(neighbour, Neighbour) and target.address == CONTROL:
             neighbour.answer_attach(endpoint, event.attach)
             return
         try:
             lane = Lane.parse(target.address)
+            if record.lanes_of is not None and lane.tenant != record.lanes_of:
+                raise ValueError(f"the connection is for lanes of {record.lanes_of} alone")
         except ValueError as error:
             endpoint.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
             return
@@ -216,7 +258,7 @@ class MeshMember:
 
     def begun(self, record: ConnectionRecord, session: Session) -> bool:
         """Answer a neighbour's session. Returns: False: the peer is no neighbour."""
-        neighbour = self.neighbours.get(record)
+        neighbour = self.routes.next_hops.connection(record)
         if neighbour is not None:
             neighbour.answer_begin(session)
         return neighbour is not None
@@ -278,7 +320,8 @@ class MeshMember:
         """Part from neighbours that are no longer trusted."""
         if self._recognizer is None:
             return
-        for neighbour in [each for each in self.neighbours.values() if not is_between_workers(each.record)]:
+        connections: list[LaneConnection] = [*self.neighbours.values(), *self.tenant_connections]
+        for neighbour in [each for each in connections if not is_between_workers(each.record)]:
             refusal = self._recognizer.expulsion(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)

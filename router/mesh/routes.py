@@ -23,10 +23,9 @@ from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.mesh.distribution_mismatch import DistributionMismatches
 from amqpmesh.router.mesh.ingress import Ingresses
+from amqpmesh.router.mesh.lane_connection import BULK_SESSIONS
 from amqpmesh.router.mesh.lane_links import LOCAL_COST, RETRY_TIME, LaneLinks, take_lane
 from amqpmesh.router.mesh.lane_nodes import LaneNodes
-from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
-from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
 from amqpmesh.router.mesh.tree_history import TreeHistories
@@ -38,12 +37,14 @@ from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.topology.address_book import Advert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.containers.remote_nodes import RemoteNodes
     from amqpmesh.router.context import Context
+    from amqpmesh.router.mesh.lane_connection import LaneConnection
+    from amqpmesh.router.mesh.next_hops import NextHops
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import InternalNode, Node
@@ -67,20 +68,19 @@ class Routes:
         remote_nodes: RemoteNodes,
         topology: Topology,
         members: Members,
-        neighbours: Mapping[ConnectionRecord, Neighbour],
+        next_hops: NextHops,
         advertise: Callable[[str, str, Advert | None], None],
     ) -> None:
-        """Args: neighbours: those that are connected now, a view. advertise: as `MeshMember.advertise`."""
+        """Args: advertise: as `MeshMember.advertise`."""
         self._context = context
         self._remote_nodes = remote_nodes
         self._topology = topology
-        self._neighbours = neighbours
         self._advertise = advertise
         self._idle_time = context.config.mesh.lane_idle if context.config.mesh is not None else 0.0
         self._nodes = LaneNodes(context)
         self.tree_histories = TreeHistories()
         self.watched_addresses = WatchedAddresses(context.kernel)
-        self.next_hops = NextHops(context.id, topology, neighbours)
+        self.next_hops = next_hops
         self.lane_links = LaneLinks(context)
         self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
@@ -273,7 +273,7 @@ class Routes:
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
-    def attach_lane(self, neighbour: Neighbour, endpoint: Receiver, attach: Attach, lane: Lane) -> None:
+    def attach_lane(self, neighbour: LaneConnection, endpoint: Receiver, attach: Attach, lane: Lane) -> None:
         """Answer a neighbour's attach of a lane."""
         context = self._context
         if lane.kind is LaneKind.TREE and self._topology.parent(lane.far) != neighbour.router:
@@ -305,7 +305,7 @@ class Routes:
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
             return
         for each in [each for each in node.outgoing if not each.bulk]:
-            neighbour = self._neighbours.get(each.connection)
+            neighbour = self.next_hops.connection(each.connection)
             if neighbour is not None:
                 self._attach(node, neighbour, bulk=True)
 
@@ -420,7 +420,7 @@ class Routes:
             node.held = waits
             node.pool.hold(inf if waits else 0.0)
 
-    def _attach(self, node: InternalNode, neighbour: Neighbour, *, bulk: bool = False) -> None:
+    def _attach(self, node: InternalNode, neighbour: LaneConnection, *, bulk: bool = False) -> None:
         """Attach the lane of a node, unless the neighbour refused it a moment ago."""
         lane = node.lane
         assert lane is not None
@@ -438,7 +438,7 @@ class Routes:
         self,
         node: Node,
         lane: Lane,
-        neighbour: Neighbour,
+        neighbour: LaneConnection,
         *,
         apart: bool,
         bulk: bool = False,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.policies.rights import Rights
+    from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
     from amqpmesh.router.amqp.sasl.mechanisms import Work
@@ -63,6 +64,7 @@ class ConnectionRecord:
         "congested",
         "connected_at",
         "connector",
+        "contender",
         "cost",
         "counted",
         "cut",
@@ -75,6 +77,7 @@ class ConnectionRecord:
         "inside",
         "is_handed_over",
         "judged",
+        "lanes_of",
         "limits",
         "listener",
         "login",
@@ -152,6 +155,10 @@ class ConnectionRecord:
         self.token: PeerToken | None = None
         #: Its part in what its tenant, user and host have; None: the policy does not rule the connection.
         self.usage: Member | None = None
+        #: The tenant whose share of the router's time it takes; None: it takes that of no tenant.
+        self.contender: Tenant | None = None
+        #: Of a neighbour: the key of the tenant whose lanes alone it has; None: it has those of all.
+        self.lanes_of: str | None = None
         #: True up to its first attach, if another worker of this router has accepted it and hands it over.
         self.is_handed_over = False
         #: True if the container accepts messages for nodes that do not exist.

@@ -23,6 +23,7 @@ from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.tls import untrusted_reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
+from amqpmesh.router.runtime.tenant_connectors import TenantConnectors
 from amqpmesh.router.statistics.router_statistics import (
     ConnectorState,
     ConnectorStatistics,
@@ -111,9 +112,11 @@ class Connector:
         driver: Driver,
         transport: MakeTransport,
         serve: ServeConnection,
+        run_task: Callable[[Callable[[], Awaitable[None]]], object],
         certified: str | None = None,
     ) -> None:
-        """Args: transport: makes the transport of each connection. certified: the name that certificates must have;
+        """Args: transport: makes the transport of each connection. run_task: runs a task that ends with the router.
+        certified: the name that certificates must have;
         None: the host, or the domain, of the URL.
         """
         self.config = config
@@ -122,6 +125,7 @@ class Connector:
         self._driver = driver
         self._transport = transport
         self._serve_connection = serve
+        self._run_task = run_task
         self._certified = certified
         self._scope = trio.CancelScope()
         self._record: ConnectionRecord | None = None
@@ -133,6 +137,7 @@ class Connector:
         self._reason: str | None = None
         self._logged: dict[str, tuple[str, float]] = {}
         self._stood_by = False
+        self._beside: TenantConnectors | None = None
 
     @property
     def name(self) -> str:
@@ -166,6 +171,8 @@ class Connector:
     def stop(self) -> None:
         """Connect no more. An open connection continues until it ends."""
         self._scope.cancel()
+        if self._beside is not None:
+            self._beside.connect_no_more()
 
     async def run(self) -> None:
         """Connect, serve and reconnect, until `stop`. Raises: nothing."""
@@ -251,36 +258,21 @@ class Connector:
 
         Raises: OSError, BrokenResourceError, TooSlowError: it could not be opened.
         """
-        credentials = self.credentials
         chain = destination.chain or RedirectChain(self._place(endpoint, destination.name))
-        with trio.fail_after(DIAL_TIME):
-            stream = await self._network.open_stream(endpoint)
-            identity = Identity()
-            if endpoint.secure:
-                stream, identity = await _secured(stream, credentials.context, destination.name)
-        if self._scope.cancel_called:
-            # Stopped while the stream was being opened: no other code would end the connection.
-            await trio.aclose_forcefully(stream)
-            await trio.lowlevel.checkpoint_if_cancelled()
-        record = self._record = self._driver.core.connect(
-            self.config,
-            endpoint.host,
-            trio.current_time(),
-            secured=endpoint.secure,
-            certificate=identity.certificate,
-            certificate_user=identity.user,
-            certificate_subject=identity.subject,
-            password=credentials.password,
-            hostname=chain.place.hostname,
-            redirected=chain.is_redirected and not self._is_named(chain.place),
-        )
-        began = trio.current_time()
-        transport = self._transport(record, stream, None)
+        stream, identity = await self._dial(endpoint, destination)
+        beside = self._beside = self._of_tenants(endpoint, destination, chain)
         try:
+            if beside is not None:
+                await _before(stream, beside)
+            record = self._record = self._start(endpoint, chain, identity)
+            began = trio.current_time()
+            transport = self._transport(record, stream, None)
             await self._serve_connection(transport.run, stream, self.name)
+            self._end_beside()
             if record.stands_by:
                 await self._stand_by(record.peer.container_id)
         finally:
+            self._end_beside()
             self._record = None
         why = _end_reason(self.config, record, transport.read_error, secure=endpoint.secure)
         redirected_to = None
@@ -296,6 +288,59 @@ class Connector:
                     _endpoint(found.place), found.place.certified, found, destination.redirected_from or str(endpoint)
                 )
         return Ended(why, was_open=record.engine.remote is not None, redirected_to=redirected_to)
+
+    async def _dial(self, endpoint: Endpoint, destination: Destination) -> tuple[trio.abc.Stream, Identity]:
+        """Open a stream to a destination. Raises: as `_connect`."""
+        with trio.fail_after(DIAL_TIME):
+            stream = await self._network.open_stream(endpoint)
+            identity = Identity()
+            if endpoint.secure:
+                stream, identity = await _secured(stream, self.credentials.context, destination.name)
+        if self._scope.cancel_called:
+            # Stopped while the stream was being opened: no other code would end the connection.
+            await trio.aclose_forcefully(stream)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return stream, identity
+
+    def _start(
+        self, endpoint: Endpoint, chain: RedirectChain, identity: Identity, lanes_of: str | None = None
+    ) -> ConnectionRecord:
+        """Begin a connection over a stream. Args: lanes_of: as of `Core.connect`."""
+        return self._driver.core.connect(
+            self.config,
+            endpoint.host,
+            trio.current_time(),
+            secured=endpoint.secure,
+            certificate=identity.certificate,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            password=self.credentials.password,
+            hostname=chain.place.hostname,
+            redirected=chain.is_redirected and not self._is_named(chain.place),
+            lanes_of=lanes_of,
+        )
+
+    def _end_beside(self) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.stop()
+
+    def _of_tenants(
+        self, endpoint: Endpoint, destination: Destination, chain: RedirectChain
+    ) -> TenantConnectors | None:
+        mesh = self._driver.core.mesh
+        if mesh is None or not self.config.is_mesh:
+            return None
+
+        async def connect(tenant: str, report: Callable[[ConnectionRecord], None]) -> str:
+            stream, identity = await self._dial(endpoint, destination)
+            record = self._start(endpoint, chain, identity, tenant)
+            report(record)
+            transport = self._transport(record, stream, None)
+            await self._serve_connection(transport.run, stream, self.name)
+            return _end_reason(self.config, record, transport.read_error, secure=endpoint.secure)
+
+        return TenantConnectors(self.name, mesh, self._driver, self._network.backoff, self._run_task, connect)
 
     def _place(self, endpoint: Endpoint, name: str) -> PeerAddress:
         """Return a place that the configuration names. Args: name: the name that its certificate must have."""
@@ -332,6 +377,16 @@ class Connector:
         log.info("connector on standby", connector=self.name, url=self._url, router=router)
         await self._driver.until(lambda: not mesh.has_neighbour(router))
         self._stood_by = True
+
+
+async def _before(stream: trio.abc.Stream, beside: TenantConnectors) -> None:
+    """Have the connections for single tenants opened, before the one over `stream`."""
+    beside.follow()
+    try:
+        await beside.until_open()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
 
 
 def _endpoint(place: PeerAddress) -> Endpoint:

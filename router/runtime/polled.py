@@ -111,14 +111,15 @@ class PolledTransport(Transport):
                 return
 
     def _poll(self, events: int) -> None:
-        rights = self._record.rights
-        self._poller.add(self._descriptor, self, events, None if rights is None else rights.contender)
+        record = self._record
+        self._poller.add(self._descriptor, self, events, record.contender, between=record.lanes_of is not None)
         self._events = events
 
     def share(self, tenant: Tenant) -> None:
         """See `Output`."""
         if self._events is not None:
-            self._poller.share(self._descriptor, tenant, self._events)
+            between = self._record.lanes_of is not None
+            self._poller.share(self._descriptor, tenant, self._events, between=between)
 
     @property
     def is_heavy(self) -> bool:

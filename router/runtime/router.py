@@ -400,6 +400,7 @@ class Router(LinkFactory):
             driver=self._driver,
             transport=self._transport,
             serve=self._serve_opened,
+            run_task=self._nursery.start_soon,
             certified=certified,
         )
         self._nursery.start_soon(connector.run)
@@ -409,8 +410,7 @@ class Router(LinkFactory):
         await self._serve_connection(serve, stream, shield=True, connector=name)
 
     async def _serve_accepted(self, stream: TcpStream, listener: ListenerConfig, host: str) -> None:
-        # Shielded: after a cancellation from outside the router ends its connections itself, after a `close` to their
-        # peers.
+        # Shielded: after a cancellation from outside the router itself ends its connections, each after a `close`.
         await self._serve(stream, listener, host, shield=True)
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:

@@ -87,6 +87,7 @@ class HostedRouter(Router):
             driver=self._driver,
             transport=self._transport,
             serve=self._serve_opened,
+            run_task=self._nursery.start_soon,
         )
         self.connectors = (*self.connectors, connector)
         core = self._started()

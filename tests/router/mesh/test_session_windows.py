@@ -16,7 +16,8 @@ from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
 from amqpmesh.router.kernel import KernelSession
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
+from amqpmesh.router.mesh.lane_connection import BULK_SESSIONS
+from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds import meshes
 from tests.support.worlds.meshes import LISTENER, World

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
@@ -66,20 +66,31 @@ class OnWay:
 class Wire:
     """A connection between two routers."""
 
-    def __init__(self, world: World, one: Core, two: Core, cost: int, latency: float = 0.0) -> None:
-        """Args: latency: seconds, each way. With any, a router has one batch on the way at a time."""
+    def __init__(
+        self,
+        world: World,
+        one: Core,
+        two: Core,
+        cost: int,
+        latency: float = 0.0,
+        lanes_of: str | None = None,
+        idle_time_out: float = 0.0,
+    ) -> None:
+        """Args: latency: seconds, each way. With any, a router has one batch on the way at a time. lanes_of: the tenant
+        whose lanes alone it is for. idle_time_out: of both ends.
+        """
         connector = ConnectorConfig(
             url="amqp://127.0.0.1:5672",
             name=f"{one.context.id}-{two.context.id}",
             role="mesh",
             cost=cost,
-            idle_time_out=0.0,
+            idle_time_out=idle_time_out,
         )
         now = world.now
         self.connect(
             world,
-            (one, one.connect(connector, "127.0.0.1", now, secured=False)),
-            (two, two.accept(LISTENER, "127.0.0.1", now, secured=False)),
+            (one, one.connect(connector, "127.0.0.1", now, secured=False, lanes_of=lanes_of)),
+            (two, two.accept(replace(LISTENER, idle_time_out=idle_time_out), "127.0.0.1", now, secured=False)),
             latency,
         )
         self.ends[1][1].cost = cost
@@ -150,16 +161,18 @@ class World:
         settle: float = 1.0,
         latency: Callable[[], float] = lambda: 0.0,
         tap: Callable[[str, str, bytes], None] | None = None,
+        idle_time_out: float = 0.0,
         **settings: object,
     ) -> None:
         """Args: edges: two routers, and the cost of a hop between them. own: a pattern that one router has alone.
         settle: seconds to
         find each other. latency: of the next wire, seconds. tap: gets the octets from one router to another, frames
-        unchanged.
+        unchanged. idle_time_out: of connections between routers, seconds.
         """
         self.now = 100.0
         self.latency = latency
         self.tap = tap
+        self.idle_time_out = idle_time_out
         self.wires: list[Wire] = []
         #: Wires that may have octets to carry.
         self._awake: dict[Wire, None] = {}
@@ -184,9 +197,9 @@ class World:
         node.core.context.on_output = self._wake
         return node
 
-    def join(self, one: str, two: str, cost: int = 1) -> Wire:
-        """Connect two routers."""
-        wire = Wire(self, self[one].core, self[two].core, cost, self.latency())
+    def join(self, one: str, two: str, cost: int = 1, lanes_of: str | None = None) -> Wire:
+        """Connect two routers. Args: lanes_of: the tenant whose lanes alone the connection is for."""
+        wire = Wire(self, self[one].core, self[two].core, cost, self.latency(), lanes_of, self.idle_time_out)
         self.add(wire)
         return wire
 
