@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.credit.rate_line import RateLines
-from amqpmesh.router.incremental import Chores
+from amqpmesh.router.incremental import SENT_A_TURN, Chores
 from amqpmesh.router.kernel import KernelRouter, count_relayed
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.memory.holders import Memory
@@ -191,6 +191,13 @@ class Context:
         self.failed_links: dict[Link, Error] = {}
         #: Legs that this turn has looked at, beside one for each delivery. Each costs as much time as a delivery.
         self.legs_seen = 0
+        #: Deliveries that have waited and were sent in this turn, `most_sent` at most; and those that wait at nodes of
+        #: `postponed` that this turn looks at again.
+        self.sent = 0
+        self.most_sent = SENT_A_TURN
+        self.looked_at = 0
+        #: Deliveries that one counts as that the router decides about, in `KernelConnection.work`.
+        self.decision = 1
 
         # Counters over the life of the router.
         self.octets_in = 0
@@ -395,6 +402,7 @@ class Context:
 
     def _touch_again(self, node: Node) -> Steps[None]:
         del self.postponed[node]
+        self.looked_at += node.waiting.size
         self.touch(node)
         yield
 

@@ -249,7 +249,7 @@ class Core:
         kernel = context.kernel
         context.now = kernel.now = now
         context.chores.begin_turn()
-        context.legs_seen = 0
+        context.legs_seen = context.sent = 0
         size = len(data)
         record.octets_in += size
         context.octets_in += size
@@ -274,7 +274,7 @@ class Core:
                 context.catch_up()
             if kernel.held_back:
                 receive_before(context, event, flow_state)
-            flow_state.work -= weight(event)
+            flow_state.work -= weight(event) * context.decision
             self._handle(record, event)
             context.foreseen = None  # it was for this event: what follows may be judged otherwise
             if context.legs_seen:
@@ -298,7 +298,7 @@ class Core:
         context = self.context
         context.now = context.kernel.now = now
         context.chores.begin_turn()
-        context.legs_seen = 0
+        context.legs_seen = context.sent = context.looked_at = 0
         receive_held(context)
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
@@ -308,11 +308,12 @@ class Core:
         Raises: the error of a failed piece of work, which is dropped; the next call does the rest.
         """
         self._begin(now)
+        context = self.context
         try:
-            while self.context.chores and not enough():
-                self.context.chores.step()
+            while context.chores and context.looked_at < context.most_sent and not enough():
+                context.chores.step()
         finally:
-            finish_batch(self.context)
+            finish_batch(context)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """End a connection whose transport is gone."""

@@ -17,6 +17,9 @@ STEPS_A_TURN: Final = 20
 #: Legs of multicast deliveries that one turn looks at before other work has its turn.
 LEGS_A_TURN: Final = 1000
 
+#: Deliveries that have waited, and that one turn sends before other work has its turn: some ten milliseconds of work.
+SENT_A_TURN: Final = 250
+
 
 def run_to_end(steps: Steps[T]) -> T:
     """Do all steps without a pause. Returns: the result."""

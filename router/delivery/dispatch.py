@@ -78,7 +78,7 @@ def dispatch(context: Context, node: Node) -> None:
     aside: list[tuple[int, int, Relay]] = []
     by_share = bool(node.shares) and not node.is_multicast
     while (relay := waiting.first()) is not None:
-        if context.legs_seen >= LEGS_A_TURN:
+        if context.legs_seen >= LEGS_A_TURN or context.sent >= context.most_sent:
             context.postpone(node)
             break
         if _is_abandoned(relay):
@@ -87,9 +87,11 @@ def dispatch(context: Context, node: Node) -> None:
             continue
         if by_share and (share := _ready_share(node, relay)) is not None:
             unqueue(context, relay)
+            context.sent += 1
             _move_to_share(context, relay, share)
         elif not by_share and (links := _choose(context, node, relay)):
             unqueue(context, relay)
+            context.sent += 1
             _start(context, relay, node, links)
         elif relay.excluded is not None and len(aside) < MAX_ASIDE:
             # No ready receiver may have it, but the next delivery may go to one of them.

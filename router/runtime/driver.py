@@ -28,6 +28,12 @@ LEAST_SHARED_SLICE = 2**10
 kernel is not compiled. The second holds where tenants contend for time.
 """
 
+MOST_SENT = 25
+"""Deliveries that have waited, and that one turn sends where tenants contend for time: some milliseconds of work."""
+
+DECISION = 20
+"""Deliveries that one counts as, in the turn of its connection, that the router decides about where tenants contend."""
+
 SLICE = 0.02
 """Seconds of work that is too long for one turn, such as the loss of thousands of links, before other
 tasks continue.
@@ -104,6 +110,7 @@ class Driver:
 
     def _share(self, record: ConnectionRecord, tenant: Tenant) -> None:
         self.slice_seconds, self.least_slice = SHARED_SLICE, LEAST_SHARED_SLICE
+        self.core.context.most_sent, self.core.context.decision = MOST_SENT, DECISION
         output = self._outputs.get(record)
         if output is not None:
             output.share(tenant)

@@ -13,13 +13,13 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.logs.frame_trace import FrameTracer
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.credentials import Credentials
-from amqpmesh.router.runtime.driver import LEAST_SLICE, Driver
+from amqpmesh.router.runtime.driver import Driver
 
 log = event_log.EventLog("amqpmesh.io")
 
 MOST_SLICE = 2**20
-"""Octets passed to the core between two readings of the clock, at most. A slice starts at `LEAST_SLICE` octets, and
-grows while slices take far less time than they may.
+"""Octets passed to the core between two readings of the clock, at most. A slice starts at the driver's `least_slice`,
+and grows while slices take far less time than they may.
 """
 
 BACKLOG_LIMIT = 4 * 2**20
@@ -61,7 +61,7 @@ class Transport(ABC):
         self._unread = b""
         self._received = 0
         self._has_work = False
-        self._slice = LEAST_SLICE
+        self._slice = driver.least_slice
         #: The system has not accepted all output.
         self._is_writing = False
         #: Nothing may be written: a TLS handshake is under way, or the connection is being handed over.

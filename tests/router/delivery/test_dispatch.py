@@ -1,13 +1,15 @@
 """Dispatch of deliveries: distributions, order, priorities, ttl, copies, anonymous senders, large messages."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
-from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ReceiverSettleMode
+from amqpmesh.router.amqp.link import Terminus
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import (
     AmqpValue,
@@ -15,9 +17,13 @@ from amqpmesh.router.amqp.standard.messaging import (
     Header,
     MessageAnnotations,
     Properties,
+    Source,
+    Target,
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.incremental import SENT_A_TURN
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.runtime.driver import DECISION, MOST_SENT
 from tests.support.worlds.network import Network, message
 
 
@@ -617,3 +623,61 @@ def test_copies_without_payload_are_bounded() -> None:
         network.run()
     out = next(iter(b.record.outgoing))
     assert len(out.backlog) <= 100, len(out.backlog)
+
+
+@pytest.mark.parametrize("most", [SENT_A_TURN, MOST_SENT])
+def test_deliveries_that_have_waited_leave_in_turns_and_in_order(most: int) -> None:
+    network = Network()
+    network.core.context.most_sent = most
+    consumer = network.client(window=1000)
+    addresses = [f"q{number}" for number in range(30)]
+    for address in addresses:
+        consumer.receiver(address, credit=100)
+    links = [network.client().sender(address) for address in addresses]
+    consumer.stopped = True
+    for number in range(60):
+        for producer, link in zip(network.clients[1:], links, strict=True):
+            producer.send(link, message(number), settled=True)
+    out = [each.endpoint.flow_state for each in consumer.record.outgoing]
+
+    def sent() -> int:
+        return sum(each.deliveries for each in out)
+
+    window = sent()
+    assert 2 * window < 1800, "the window of the session lets no more through"
+    core, consumer.stopped = network.core, False
+    for octets in (consumer.unread, b""):
+        consumer.read(octets or core.data_to_send(consumer.record, network.now))
+        core.sent(consumer.record, network.now)
+    consumer.unread = bytearray()
+    turns = [window]
+    assert core.receive(consumer.record, consumer.engine.data_to_send(network.now), network.now)
+    turns.append(sent())
+    while core.context.chores:
+        core.work(network.now, lambda: False)
+        turns.append(sent())
+    assert turns[-1] == 2 * window
+    assert all(later - earlier <= most for earlier, later in pairwise(turns))
+    network.run()
+    came: dict[str, list[bytes]] = {}
+    for each in consumer.take():
+        came.setdefault(each.link.name, []).append(bytes(each.payload))
+    assert list(came.values()) == [[message(number) for number in range(60)]] * 30
+    network.leave()
+
+
+@pytest.mark.parametrize(("decision", "turns"), [(1, 1), (DECISION, 17)])
+def test_what_is_decided_counts_more_in_a_turn_where_tenants_contend(decision: int, turns: int) -> None:
+    network = Network()
+    client = network.client()
+    network.core.context.decision = decision
+    for number in range(80):
+        client.session.attach(Terminus(f"s{number}", Role.SENDER), source=Source(), target=Target(address=f"q{number}"))
+    data = client.engine.data_to_send(network.now)
+    taken = 1
+    while not network.core.receive(client.record, data, network.now):
+        data, taken = bytearray(), taken + 1
+    assert taken == turns
+    network.run()
+    assert len(client.record.incoming) == 80
+    network.leave()
