@@ -10,6 +10,7 @@ from benchmarks.bench import Bench, progress
 from benchmarks.directions import directions
 from benchmarks.hostile import hostile
 from benchmarks.memory import memory, storm
+from benchmarks.metrics import metrics
 from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
@@ -251,6 +252,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "storm": storm,
     "directions": directions,
     "tenants": tenants,
+    "metrics": metrics,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,
