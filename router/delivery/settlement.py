@@ -101,6 +101,7 @@ def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes 
         leg.decide(outcome)
         leg.outcome_at = context.now
         outgoing.endpoint.flow_state.count_outcome(outcome)
+        outgoing.endpoint.flow_state.count_latency(context.now - leg.relay.came)
         decided_there(context, leg.relay, outcome)
     if step & SETTLE_RECEIVER and (settled or leg.copy):  # other legs are settled when the sender is told
         dispose(delivery, leg.outcome if step & TELL_RECEIVER else None, True)
@@ -273,6 +274,7 @@ def receiver_gone(context: Context, leg: Leg) -> None:
         leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
         leg.outcome_at = context.now
         outgoing.endpoint.flow_state.count_outcome(leg.outcome)
+        outgoing.endpoint.flow_state.count_latency(context.now - relay.came)
     leg.end()
     if undecided and not leg.copy:
         answer(context, leg)

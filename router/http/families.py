@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from amqpmesh.router.kernel import LATENCY_BOUNDS
+
 PREFIX: Final = "amqpmesh_"
 
-COUNTER, GAUGE = "counter", "gauge"
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,14 @@ class Family:
     kind: str
     help: str
     values: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+
+    @property
+    def samples(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+        """The series of a row: of each, the end of its name, and its further labels."""
+        if self.kind == HISTOGRAM:
+            bounds = (*(repr(each) for each in LATENCY_BOUNDS), "+Inf")
+            return (*(("_bucket", (("le", each),)) for each in bounds), ("_sum", ()), ("_count", ()))
+        return tuple(("_total" if self.kind == COUNTER else "", each) for each in self.values)
 
     @property
     def full_name(self) -> str:
@@ -56,6 +66,15 @@ ADDRESS: Final = (
         "Seconds without credit of the senders (in) and receivers (out) of the address, all of them together.",
         _IN_AND_OUT,
     ),
+    Family(
+        "delayed_deliveries",
+        COUNTER,
+        "Deliveries whose outcome came more than so many seconds after their arrival.",
+        _by("seconds", "1", "10"),
+    ),
+    Family("latency_samples", COUNTER, "Deliveries whose latency was taken, one in 64 of each link."),
+    Family("latency_sample_seconds", COUNTER, "Their latencies, all of them together."),
+    Family("oldest_unsettled_seconds", GAUGE, "The age of the oldest delivery sent and not settled; 0: there is none."),
     Family("waiting_deliveries", GAUGE, "Deliveries that wait for a receiver."),
     Family("waiting_bytes", GAUGE, "Octets of messages that wait."),
     Family("senders", GAUGE, "Sender links of clients at this router."),
@@ -68,6 +87,11 @@ TENANT: Final = (
     Family("tenant_deliveries", COUNTER, "Deliveries of the tenant's clients, received and sent.", _IN_AND_OUT),
     Family("tenant_expired", COUNTER, "Deliveries whose time to live ended in this router."),
     Family("tenant_denied", COUNTER, "Connections, links and messages that the policy did not permit."),
+)
+"""Of a tenant: label `tenant`."""
+
+LATENCY: Final = (
+    Family("latency_seconds", HISTOGRAM, "Times from arrival to the receiver's outcome, of one delivery in 64."),
 )
 """Of a tenant: label `tenant`."""
 
@@ -110,9 +134,9 @@ LEFT_OUT: Final = (Family("addresses_left_out", GAUGE, "Addresses that were aske
 
 def counters(families: tuple[Family, ...]) -> int:
     """Return the number of a row's series that are counters; they come first."""
-    return sum(len(each.values) for each in families if each.kind == COUNTER)
+    return sum(len(each.samples) for each in families if each.kind != GAUGE)
 
 
 def series(families: tuple[Family, ...]) -> int:
     """Return the number of a row's series."""
-    return sum(len(each.values) for each in families)
+    return sum(len(each.samples) for each in families)

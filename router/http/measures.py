@@ -6,6 +6,7 @@ They are those of `statistics()`, and differ from them by the time between two r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -13,6 +14,7 @@ from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.http.rows import OTHER, STEP, Subject
 from amqpmesh.router.model.counters import Tally, TenantCounts
 from amqpmesh.router.model.node import DynamicNode, LocalNode, OwnNode
+from amqpmesh.router.model.oldest import note_oldest, oldest_unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,7 @@ class Measures:
     router: Values = ()
     addresses: list[Subject] = field(default_factory=list)
     tenants: list[Subject] = field(default_factory=list)
+    latencies: list[Subject] = field(default_factory=list)
     neighbours: list[Subject] = field(default_factory=list)
     listeners: list[Subject] = field(default_factory=list)
 
@@ -49,11 +52,17 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
     links = connections = 0
     found = Measures()
     counted: set[IncomingLink | OutgoingLink] = set()
+    ages: dict[object, float] = {}
+    whole = Tally()
+    whole.add_latency(context.past.latency, context.past.latency_sum)
 
     def count(link: IncomingLink | OutgoingLink) -> None:
         tenant = link.connection.peer.tenant
         if tenant:
             tenants.setdefault(tenant, TenantCounts()).past.add(link, context.now)
+        latency = link.endpoint.flow_state.latency
+        if latency is not None:
+            whole.add_latency(latency, link.endpoint.flow_state.latency_sum)
         node = None if link.node is None else context.seen_as(link.node)
         if isinstance(node, LocalNode):
             tally = tallies.get(node)
@@ -67,6 +76,8 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
                 counts = tenants.setdefault(record.peer.tenant, TenantCounts())
                 counts.octets_in += record.octets_in
                 counts.octets_out += record.octets_out
+        for sent_by, age in oldest_unsettled(record, context.now):
+            note_oldest(ages, context.seen_as(sent_by.node), age)
         for number, link in enumerate((*record.incoming, *record.outgoing, *record.detached_unsettled)):
             if number % STEP == 0:
                 yield
@@ -82,10 +93,14 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
         yield
     for number, (node, tally) in enumerate(tallies.items()):
         if not isinstance(node, OwnNode):
-            found.addresses.append(_address(node, tally))
+            found.addresses.append(_address(node, tally, ages.get(node, 0.0)))
         if number % STEP == 0:
             yield
     found.tenants = [Subject(tenant, (tenant,), _tenant(counts), tenant) for tenant, counts in tenants.items()]
+    found.latencies = [Subject(tenant, (tenant,), _latency(counts.past), tenant) for tenant, counts in tenants.items()]
+    for counts in tenants.values():
+        whole.add_latency([-each for each in counts.past.latency], -counts.past.latency_sum)
+    found.latencies.append(Subject("", ("",), _latency(whole)))
     found.listeners = [Subject(each.name, (each.name,), (each.refused, each.connections)) for each in listeners]
     routers = reachable = 0
     if core.mesh is not None:
@@ -110,7 +125,7 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
     return found
 
 
-def _address(node: LocalNode, tally: Tally) -> Subject:
+def _address(node: LocalNode, tally: Tally, age: float) -> Subject:
     ingress = node.ingress
     senders = len(node.incoming)
     waiting, buffered = node.waiting.size, node.buffered
@@ -123,11 +138,17 @@ def _address(node: LocalNode, tally: Tally) -> Subject:
         *(tally.deliveries_in, tally.accepted, tally.rejected, tally.released, tally.modified, tally.presettled),
         *(tally.deliveries_out, tally.transit_in, tally.transit_out, tally.octets_in, tally.octets_out),
         *(node.undelivered, node.decisions.total, tally.zero_credit_in, tally.zero_credit_out),
+        *(tally.late, tally.very_late, sum(tally.latency), tally.latency_sum, age),
         *(waiting, buffered, senders, len(node.outgoing)),
     )
     # Names of dynamic nodes are secrets, and as many as requests.
     name = OTHER if isinstance(node, DynamicNode) else node.name
     return Subject(ref(node), (name, node.tenant), values, node.tenant)
+
+
+def _latency(tally: Tally) -> Values:
+    found: list[float] = list(accumulate(tally.latency))
+    return (*found, tally.latency_sum, found[-1])
 
 
 def _tenant(counts: TenantCounts) -> Values:

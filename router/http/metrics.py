@@ -23,7 +23,7 @@ OPEN: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LABELS: Final = ("address", "tenant")
 
 # The parts of the series that each kind of subjects has, in tenths of all. The router itself has some twenty.
-ADDRESSES: Final = 7
+ADDRESSES: Final = 6
 OF_TENANTS: Final = 1
 NEIGHBOURS: Final = 0.5
 LISTENERS: Final = 0.5
@@ -67,6 +67,7 @@ class Metrics:
         #: The addresses without a row, by tenant.
         self._rest = Table(families.ADDRESS, LABELS[1:], self._part(OF_TENANTS), (*fixed, (LABELS[0], OTHER)))
         self._tenants = Table(families.TENANT, ("tenant",), self._part(OF_TENANTS), fixed)
+        self._latencies = Table(families.LATENCY, ("tenant",), self._part(OF_TENANTS), fixed)
         self._neighbours = Table(families.NEIGHBOUR, ("neighbour",), self._part(NEIGHBOURS), fixed)
         self._of_listeners = Table(families.LISTENER, ("listener",), self._part(LISTENERS), fixed)
         self._router: Subject | None = None
@@ -79,6 +80,7 @@ class Metrics:
         rest = [Subject(tenant, (tenant,), values, tenant) for tenant, values in self._addresses.others()]
         yield from self._rest.update(rest)
         yield from self._tenants.update(found.tenants)
+        yield from self._latencies.update(found.latencies)
         yield from self._neighbours.update(self._octets.grown(found.neighbours))
         yield from self._of_listeners.update(found.listeners)
         self._router = Subject("", (), found.router)
@@ -115,7 +117,8 @@ class Metrics:
         if "router" in kinds and not tenant and self._router is not None:
             yield families.ROUTER, [Row(families.ROUTER, self._fixed, self._router)]
         if "router" in kinds:
-            yield families.TENANT, self._of_tenant(self._tenants, tenant) if tenant else self._tenants.with_other()
+            for table in (self._tenants, self._latencies):
+                yield table.families, self._of_tenant(table, tenant) if tenant else table.with_other()
         if "address" in kinds and tenant:
             own = [each for each in self._addresses.rows.values() if each.tenant == tenant]
             yield families.ADDRESS, [*own, *self._of_tenant(self._rest, tenant)]

@@ -49,7 +49,8 @@ class Row:
         self.values = subject.values
         #: What each series begins with, up to its value, by family.
         self.prefixes = tuple(
-            tuple(f"{each.full_name}{_shown((*labels, *more))} " for more in each.values) for each in families
+            tuple(f"{PREFIX}{each.name}{end}{_shown((*labels, *more))} " for end, more in each.samples)
+            for each in families
         )
 
 
@@ -166,7 +167,7 @@ def lines(families: Sequence[Family], rows: Sequence[Row], *, is_open: bool) -> 
     for number, family in enumerate(families):
         name = f"{PREFIX}{family.name}" if is_open and family.kind == COUNTER else family.full_name
         yield f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n"
-        count = len(family.values)
+        count = len(family.samples)
         for begin in range(0, len(rows), STEP):
             part = []
             for row in rows[begin : begin + STEP]:

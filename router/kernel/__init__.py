@@ -82,7 +82,7 @@ from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, HeldDelivery, take_he
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.kept_messages import Keeper
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
-from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
+from amqpmesh.router.kernel.link_endpoint import LATENCY_BOUNDS, KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
 from amqpmesh.router.kernel.outcome_steps import (
     SETTLE_RECEIVER,
@@ -128,6 +128,7 @@ __all__ = [
     "FIRST",
     "HELD_AT_ONCE",
     "IMPATIENCE",
+    "LATENCY_BOUNDS",
     "LEAST",
     "LINK",
     "LONGEST",

@@ -103,6 +103,7 @@ def _send_again(router: KernelRouter, fast: FastDelivery, state: bytes, settled:
         outgoing.outstanding += 1  # `_put_off` has taken it off
     _settle_outgoing(router, fast)
     outgoing.count_outcome(state)
+    outgoing.count_latency(router.now - fast.arrived)
     if not (settled or outgoing.ended):
         outgoing.session.dispose(False, fast.outgoing_id, True, state)
     delivery_id = _write_leg(out, 0, False, -1, b"", payload)

@@ -56,6 +56,7 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     outgoing.count_outcome(state)
     incoming.count_outcome(state)
     fast.outcome_at = router.now
+    outgoing.count_latency(router.now - fast.arrived)
     step = outcome_step(fast.second, settled, False)
     if step & _SETTLE_RECEIVER:
         _settle_outgoing(router, fast)

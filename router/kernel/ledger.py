@@ -144,6 +144,19 @@ class Ledger:
         else:
             del self.beside[delivery_id]
 
+    def oldest(self) -> Entry | None:
+        """Return the live delivery with the first id, which came before nearly all others; None: there is none."""
+        if self.beside:
+            return next(iter(self.beside.values()))
+        slots = self.slots
+        size = len(slots)
+        if self.live:
+            for offset in range(size):
+                entry = slots[(self.base + offset) & (size - 1)]
+                if entry is not None:
+                    return entry
+        return None
+
     def _shrink(self) -> None:
         """Reduce the slots to twice the live deliveries. Those of the last ids stay in slots, others go beside."""
         slots = self.slots

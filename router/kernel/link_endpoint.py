@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.kernel.delivery_keys import _OCTETS
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 
 #: Octets of a dictionary for each entry above which `compact` rebuilds it.
 _ROOMY: Final = 250
+
+#: Upper bounds of latencies that are counted together, seconds; beyond the last one, all others are.
+LATENCY_BOUNDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 10.0)
+
+#: Of so many deliveries of a link, the latency of one is counted. The others only if they are late: seconds.
+_TIMED_OF: Final = 64
+_LATE: Final = 1.0
+_VERY_LATE: Final = 10.0
 
 
 class KernelLink:
@@ -51,6 +61,9 @@ class KernelLink:
         "lane_to_lane",
         "last_at",
         "last_tag",
+        "late",
+        "latency",
+        "latency_sum",
         "leg",
         "link_credit",
         "lowered",
@@ -78,9 +91,11 @@ class KernelLink:
         "sink",
         "snd_settle_mode",
         "source",
+        "timed",
         "turn",
         "unsettled",
         "user_ids",
+        "very_late",
     )
 
     def __init__(
@@ -204,6 +219,14 @@ class KernelLink:
         self.modified = 0
         #: Seconds without credit, but for the time since `dry_since`.
         self.dry_for = 0.0
+        #: Senders: deliveries whose outcome came after more than a second, and after more than ten.
+        self.late = 0
+        self.very_late = 0
+        #: The latencies of a part of them, by `LATENCY_BOUNDS`, and their sum in seconds; None: there were none.
+        self.latency: array[int] | None = None
+        self.latency_sum = 0.0
+        #: Deliveries until the next one of that part.
+        self.timed = 0
 
     @property
     def has_counted(self) -> bool:
@@ -221,6 +244,21 @@ class KernelLink:
             self.modified += 1
         elif kind == _REJECTED:
             self.rejected += 1
+
+    def count_latency(self, seconds: float) -> None:
+        """Count the time from a delivery's arrival to its receiver's outcome."""
+        if seconds >= _LATE:
+            self.late += 1
+            if seconds >= _VERY_LATE:
+                self.very_late += 1
+        if self.timed:
+            self.timed -= 1
+        else:
+            self.timed = _TIMED_OF - 1
+            if self.latency is None:
+                self.latency = array("Q", bytes(8 * (len(LATENCY_BOUNDS) + 1)))
+            self.latency[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+            self.latency_sum += seconds
 
 
 def enable_fast_path(link: KernelLink, handle: int, route: FastRoute | None) -> None:

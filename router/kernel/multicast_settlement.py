@@ -50,6 +50,7 @@ def _take_outcome(router: KernelRouter, leg: FastLeg, state: bytes | None, settl
         if not _may_be_told(incoming, strongest):
             return False
     outgoing.count_outcome(state)
+    outgoing.count_latency(router.now - multicast.arrived)
     leg.outcome = state
     leg.outcome_at = router.now
     multicast.unanswered -= 1

@@ -176,6 +176,8 @@ cdef class Ledger:
     @cython.locals(size=Py_ssize_t, least=long, last=long, begin=long, offset=long, each=long, slots=list, fewer=list,
                    entry=object)
     cdef void _shrink(self) except *
+    @cython.locals(size=Py_ssize_t, offset=long, slots=list, entry=object)
+    cpdef object oldest(self)
     @cython.locals(offset=long, begin=long, end=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
     cpdef list select(self, long first, long last)
     @cython.locals(offset=long, begin=long, after=long, left=long, found=dict, slots=list, size=Py_ssize_t, entry=object)
@@ -328,8 +330,16 @@ cdef class KernelLink:
     cdef public Relay relay
     cdef public RateMeter meter
     cdef public UserIdRule user_ids
+    cdef public int late, very_late, timed
+    cdef public double latency_sum
+    cdef public object latency
     @cython.locals(kind=long)
     cpdef bint count_outcome(self, bytes state) except -1
+    cpdef bint count_latency(self, double seconds) except -1
+
+cdef long _TIMED_OF
+cdef double _LATE
+cdef double _VERY_LATE
 
 cdef long _MANY_GRANTED
 cdef long _MANY_SINKS

@@ -28,10 +28,11 @@ from amqpmesh.router.model.blocked import (
     why_node,
     why_outgoing,
 )
-from amqpmesh.router.model.counters import TenantCounts
+from amqpmesh.router.model.counters import LATENCY_NAMES, TenantCounts
 from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode, LocalNode, OwnNode
+from amqpmesh.router.model.oldest import note_oldest, oldest_unsettled
 from amqpmesh.router.statistics.common import ConnectionDirection, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
 from amqpmesh.router.statistics.router_statistics import (
@@ -88,6 +89,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     used: set[Node | None] = set()
     own = 0
     counted: set[IncomingLink | OutgoingLink] = set()
+    ages: dict[object, float] = {}
 
     def count(link: IncomingLink | OutgoingLink) -> Node | None:
         counted.add(link)
@@ -106,6 +108,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
                 counts = by_tenant.setdefault(record.peer.tenant, TenantCounts())
                 counts.octets_in += record.octets_in
                 counts.octets_out += record.octets_out
+        for sent_by, age in oldest_unsettled(record, core.context.now):
+            note_oldest(ages, core.context.seen_as(sent_by.node), age)
         for link in (*record.incoming, *record.outgoing, *record.detached_unsettled):
             yield
             if not (link in record.incoming or link in record.outgoing or link in record.detached_unsettled):
@@ -132,7 +136,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     nodes: list[NodeStatistics] = []
     for node, tally in by_address.items():
         if node in used or node.waiting.size or not isinstance(node, OwnNode):
-            addresses.append(_address(node, tally, why[node], where[node]))
+            addresses.append(_address(node, tally, why[node], where[node], ages.get(node)))
         nodes.extend(_nodes(node))
         yield
     limits: list[LimitStatistics] = []
@@ -364,9 +368,13 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     )
 
 
-def _address(node: LocalNode, tally: Tally, reason: Reason | None, where: ConsumerRouters) -> AddressStatistics:
+def _address(
+    node: LocalNode, tally: Tally, reason: Reason | None, where: ConsumerRouters, age: float | None
+) -> AddressStatistics:
     """Return the statistics of an address as clients see it: its node for consumers and its ingress for producers as
     one.
+
+    Args: age: of its oldest unsettled delivery, seconds.
     """
     ingress = node.ingress
     borrowed = sum(share.credit_sink.granted for share in node.borrowers)
@@ -400,6 +408,11 @@ def _address(node: LocalNode, tally: Tally, reason: Reason | None, where: Consum
         octets_out=tally.octets_out,
         zero_credit_in=tally.zero_credit_in,
         zero_credit_out=tally.zero_credit_out,
+        delayed_1s=tally.late,
+        delayed_10s=tally.very_late,
+        latency=dict(zip(LATENCY_NAMES, tally.latency, strict=True)),
+        latency_seconds=tally.latency_sum,
+        oldest_unsettled=age,
         undelivered=node.undelivered,
         relayed=_relayed(node, tally),
         decided=node.decisions.total,

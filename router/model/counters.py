@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from amqpmesh.router.kernel import LATENCY_BOUNDS
 from amqpmesh.router.statistics.common import Decision
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+
+#: The latencies of no delivery, by `LATENCY_BOUNDS`.
+NO_LATENCIES: Final = (0,) * (len(LATENCY_BOUNDS) + 1)
+
+#: The upper bounds as text, "inf" for latencies beyond the last one.
+LATENCY_NAMES: Final = (*(f"{each:g}" for each in LATENCY_BOUNDS), "inf")
 
 
 class ByOutcome(TypedDict):
@@ -27,6 +38,9 @@ class Tally:
         "accepted",
         "deliveries_in",
         "deliveries_out",
+        "late",
+        "latency",
+        "latency_sum",
         "modified",
         "octets_in",
         "octets_out",
@@ -35,6 +49,7 @@ class Tally:
         "released",
         "transit_in",
         "transit_out",
+        "very_late",
         "zero_credit_in",
         "zero_credit_out",
     )
@@ -51,6 +66,12 @@ class Tally:
         #: Seconds without credit, all links together.
         self.zero_credit_in = 0.0
         self.zero_credit_out = 0.0
+        #: Deliveries whose outcome came after more than a second, and after more than ten.
+        self.late = 0
+        self.very_late = 0
+        #: The latencies of one delivery in 64, by `LATENCY_BOUNDS`, and their sum in seconds.
+        self.latency = NO_LATENCIES
+        self.latency_sum = 0.0
         self.presettled = 0
         self.accepted = 0
         self.rejected = 0
@@ -63,6 +84,11 @@ class Tally:
         for name in Tally.__slots__:
             setattr(other, name, getattr(self, name))
         return other
+
+    def add_latency(self, latency: Iterable[int], seconds: float) -> None:
+        """Add latencies. Args: latency: by `LATENCY_BOUNDS`. seconds: their sum."""
+        self.latency = tuple(map(add, self.latency, latency))
+        self.latency_sum += seconds
 
     def add(self, link: IncomingLink | OutgoingLink, now: float) -> None:
         """Add the counts of a link. Args: now: seconds."""
@@ -77,6 +103,10 @@ class Tally:
         self.deliveries_out += counted.deliveries
         self.octets_out += counted.octets
         self.zero_credit_out += link.zero_credit_seconds(now)
+        self.late += counted.late
+        self.very_late += counted.very_late
+        if counted.latency is not None:
+            self.add_latency(counted.latency, counted.latency_sum)
         if counted.lane:
             self.transit_out += counted.deliveries
         self.presettled += counted.presettled

@@ -355,6 +355,20 @@ class AddressStatistics(Outcomes):
     """Seconds in which its senders had no credit, all of them together."""
     zero_credit_out: float
     """Seconds in which its receivers gave no credit, all of them together."""
+    delayed_1s: int
+    """Deliveries whose outcome came more than a second after their arrival at this router."""
+    delayed_10s: int
+    """Deliveries whose outcome came more than ten seconds after their arrival."""
+    latency: Mapping[str, int]
+    """Deliveries by the time from their arrival to the receiver's outcome, one in 64 of each link: by the upper bounds
+    of that time in seconds, `inf` for all others.
+    """
+    latency_seconds: float
+    """The sum of these times, in seconds."""
+    oldest_unsettled: float | None
+    """The age of the oldest delivery that was sent and is not settled, in seconds, if its session has no older one.
+    None: there is none.
+    """
     undelivered: int
     """Deliveries that were released or dropped because no receiver took them."""
     relayed: int

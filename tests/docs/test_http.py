@@ -26,7 +26,8 @@ role = "http"
 def test_every_metric_is_explained() -> None:
     text = (ROOT / "docs" / "operate" / "metrics.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(amqpmesh_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", text, re.MULTILINE)
-    kinds = (families.ADDRESS, families.TENANT, families.NEIGHBOUR, families.LISTENER, families.ROUTER)
+    tenants = (*families.TENANT, *families.LATENCY)
+    kinds = (families.ADDRESS, tenants, families.NEIGHBOUR, families.LISTENER, families.ROUTER)
     assert documented == [
         (each.full_name, each.kind, ", ".join(f"`{name}`" for name in labels_of(each)), each.help)
         for kind in (*kinds, families.LEFT_OUT)
@@ -36,7 +37,7 @@ def test_every_metric_is_explained() -> None:
 
 
 def labels_of(family: families.Family) -> list[str]:
-    return list(dict.fromkeys(name for labels in family.values for name, _ in labels))
+    return list(dict.fromkeys(name for _, labels in family.samples for name, _ in labels))
 
 
 def test_every_command_is_answered(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_it_holds_what_was_put_there_and_not_removed(
         if compacts and not len(live) % compacts:
             ledger.compact()
         assert len(ledger) == len(live)
+        assert ledger.oldest() in live.values() if live else ledger.oldest() is None
         assert ledger.find(at) is live.get(at)
     assert ledger.deliveries == live
     assert all(ledger.find(each) is live[each] for each in live)
@@ -95,6 +96,21 @@ def test_another_takes_the_place_of_one_of_the_same_id() -> None:
     for each, new in ((5_000, third), (0, fourth)):  # in a slot, and beside the slots
         ledger.put(each, new)
         assert (len(ledger), ledger.find(each)) == (2, new)
+
+
+def test_the_oldest_is_the_first_that_is_live() -> None:
+    ledger = Ledger()
+    each = deliveries(20)
+    assert ledger.oldest() is None
+    for at, delivery in enumerate(each):
+        ledger.put(at, delivery)
+    for at, delivery in enumerate(each):
+        assert ledger.oldest() is delivery
+        ledger.remove(at)
+    assert ledger.oldest() is None
+    ledger.put(0, each[0])
+    ledger.put(5_000, each[1])
+    assert ledger.oldest() is each[0]
 
 
 def test_a_delivery_that_is_not_live_cannot_be_removed() -> None:

@@ -55,7 +55,12 @@ WORDS: Final = ("q", "q/all", "q/bad", "dead", "other", "gone", "away", "", "$ma
 NUMBERS: Final = frozenset({"identity", "number", "connection", "maker"})
 #: Attributes that depend on how long something takes, which is shared: flows may be one or several, and a route may be
 #: there before a delivery comes or not. `deliveries_in` has the sum of these deliveries.
-SHARED: Final = frozenset({"octets_out", "relayed", "decided", "decisions"})
+SHARED: Final = frozenset(
+    {
+        *("octets_out", "relayed", "decided", "decisions"),
+        *("zero_credit_in", "zero_credit_out", "latency", "latency_seconds", "oldest_unsettled"),
+    }
+)
 
 #: Numbers of connections and lanes in names, and digests of tokens.
 _MASKED: Final = re.compile(r"(?<='name': ')(connection|lane)/\d+|\*[0-9a-f]{12}")
