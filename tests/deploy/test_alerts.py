@@ -183,6 +183,22 @@ def test_prometheus_own_tool_says_the_same(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_containers_have_the_rules_and_the_dashboard() -> None:
+    folder = ROOT / "deploy" / "compose"
+    services = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    mounted = {
+        target: (folder / source).resolve()
+        for service in ("prometheus", "grafana")
+        for source, target, _ in (volume.split(":") for volume in services[service]["volumes"])
+    }
+    prometheus = yaml.safe_load((folder / "prometheus.yml").read_text(encoding="utf-8"))
+    assert [mounted[f"/etc/prometheus/{each}"] for each in prometheus["rule_files"]] == [RULES]
+    assert prometheus["scrape_configs"][0]["job_name"] == "amqpmesh", "the rules name it"
+    (provider,) = yaml.safe_load((folder / "grafana-dashboards.yml").read_text(encoding="utf-8"))["providers"]
+    assert mounted[f"{provider['options']['path']}/amqpmesh.json"] == DASHBOARD
+    assert all(each.exists() for each in mounted.values())
+
+
 def names() -> set[str]:
     """Return the names of all series that there are."""
     every = (

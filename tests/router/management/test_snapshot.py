@@ -51,6 +51,30 @@ def pair(network: Network, *, credit: int = 10) -> tuple[Client, Client]:
     return consumer, producer
 
 
+@pytest.mark.parametrize("distribution", [Distribution.BALANCED, Distribution.MULTICAST])
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_the_oldest_unsettled_delivery_has_an_age(distribution: Distribution, redeliver: bool) -> None:
+    network = Network(AddressConfig(pattern="q", distribution=distribution, redeliver=redeliver))
+    consumers, producer = [network.client() for _ in range(2)], network.client()
+    for each in consumers:
+        each.receiver("q")
+    out = producer.sender("q")
+    assert address(network, "q").oldest_unsettled is None
+    for _ in range(2):
+        producer.send(out, message())
+        network.advance(2.0)
+    assert address(network, "q").oldest_unsettled == 4.0
+    for each in consumers:
+        for arrival in each.take():
+            arrival.accept()
+    network.run()
+    found = address(network, "q")
+    assert found.oldest_unsettled is None
+    assert found.delayed_1s == found.accepted == (4 if distribution is Distribution.MULTICAST else 2)
+    assert found.delayed_10s == 0
+    network.leave()
+
+
 # What is counted.
 
 
