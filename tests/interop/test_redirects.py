@@ -39,9 +39,9 @@ MESSAGE = {"sections": [[0x77, ["string", "x"]]]}
 ADDRESSED = {"sections": [[0x73, ["list", [["null"], ["null"], ["string", "elsewhere/a"]]]], *MESSAGE["sections"]]}
 
 
-@pytest.fixture
-def elsewhere(start_router):
-    return start_router(ELSEWHERE)
+@pytest.fixture(scope="module")
+def elsewhere(start_shared_router):
+    return start_shared_router(ELSEWHERE)
 
 
 def plain(typed):
