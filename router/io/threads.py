@@ -12,7 +12,7 @@ from amqpmesh.router.io.environment import REAL, environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.amqp.sasl.mechanisms import Work
+    from amqpmesh.router.amqp.sasl.mechanisms import Computation
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,7 +24,7 @@ _THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunV
 _FILE_THREAD: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh file thread")
 
 
-async def do(work: Work) -> None:
+async def do(work: Computation) -> None:
     """Do the work of a SASL exchange; long work runs in a thread. Raises: nothing."""
     # A simulation must repeat exactly, and its virtual clock waits for no thread.
     if work.iterations <= LIGHT or environment() is not REAL:

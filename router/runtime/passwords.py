@@ -11,7 +11,7 @@ import trio
 
 from amqpmesh.policies.guesses import Guesses, TenantGuesses, network_of
 from amqpmesh.router.access.rights import key_of, tenant_of_login
-from amqpmesh.router.amqp.sasl.mechanisms import Question
+from amqpmesh.router.amqp.sasl.mechanisms import Computation, Question
 from amqpmesh.router.io.threads import LIGHT, do
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Passwords:
     async def do(self, record: ConnectionRecord, work: Work) -> None:
         """Do the password work of a connection's SASL exchange in its turn. Raises: nothing."""
         if work.user is None:
+            assert isinstance(work, Computation), "a question is about a user"
             await do(work)
             return
         await self._do_in_turn(work, self._place(record, work.user))
@@ -124,7 +125,9 @@ class Passwords:
         Returns: False: it was not done, and `do` must be called.
         """
         now = trio.current_time()
-        if work.iterations > LIGHT or (work.iterations and now < self._hashes_from):
+        if not isinstance(work, Computation) or work.iterations > LIGHT:
+            return False
+        if work.iterations and now < self._hashes_from:
             return False
         place: _Place | None = None
         if work.user is not None:
@@ -163,7 +166,7 @@ class Passwords:
                 return False
             if isinstance(work, Question):
                 await self._ask(work)
-            else:
+            elif isinstance(work, Computation):
                 await do(work)
         self._note(place, work)
         return True

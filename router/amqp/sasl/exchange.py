@@ -21,6 +21,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     BusyError,
     ClientConversation,
     ClientSide,
+    Computation,
     MechanismError,
     ServerSide,
     Success,
@@ -259,6 +260,7 @@ class SaslServer(_Exchange[ClientFrame]):
                 if self._defers:
                     self.work = said
                     return []
+                assert isinstance(said, Computation), "a question is put aside"
                 said.do()
                 said = self._tell(b"")
             challenge = encode_composite(SaslChallenge(challenge=said))
@@ -409,6 +411,7 @@ class SaslClient(_Exchange[ServerFrame]):
                 if self._defers:
                     self.work = turn
                     return
+                assert isinstance(turn, Computation), "a client asks no questions"
                 turn.do()
                 turn = self._tell(b"")
             self._turn = turn

@@ -136,28 +136,17 @@ class Success:
 
 
 class Work:
-    """A check or a hash of a password: up to half a second of processor time, which the caller may spend in a thread.
+    """A result that an exchange waits for: a hash or a check of a password.
 
-    Attributes: `user`: the user whose password a server checks; None: a client hashes its own. `iterations`: rounds of
-    hashing; 0: next to no time.
+    Attributes: `user`: the user whose password a server checks; None: a client hashes its own.
     """
 
-    __slots__ = ("_error", "_function", "_value", "iterations", "user")
+    __slots__ = ("_error", "_value", "user")
 
-    def __init__(self, function: Callable[[], object], *, iterations: int, user: str | None = None) -> None:
-        """Args: function: does the work; a check returns whether the password is right, or raises."""
+    def __init__(self, user: str | None = None) -> None:
         self.user = user
-        self.iterations = iterations
-        self._function: Callable[[], object] = function
         self._value: object = None
         self._error: Exception | None = None
-
-    def do(self) -> None:
-        """Do the work. Exceptions are kept for `result`."""
-        try:
-            self._value = self._function()
-        except Exception as error:
-            self._error = error
 
     def refuse(self, reason: str) -> None:
         """Refuse the work instead of doing it: `result` raises BusyError, and the peer may try again later."""
@@ -169,16 +158,38 @@ class Work:
         return self._error is None and bool(self._value)
 
     def result(self) -> Any:
-        """Return the result of the function. Raises: its exception; BusyError: the work was refused."""
+        """Return the result of the work. Raises: its exception; BusyError: the work was refused."""
         if self._error is not None:
             raise self._error
         return self._value
 
 
+class Computation(Work):
+    """Work that this process does: up to half a second of processor time, which the caller may spend in a thread.
+
+    Attributes: `iterations`: rounds of hashing; 0: next to no time.
+    """
+
+    __slots__ = ("_function", "iterations")
+
+    def __init__(self, function: Callable[[], object], *, iterations: int, user: str | None = None) -> None:
+        """Args: function: does the work; a check returns whether the password is right, or raises."""
+        super().__init__(user)
+        self.iterations = iterations
+        self._function: Callable[[], object] = function
+
+    def do(self) -> None:
+        """Do the work. Exceptions are kept for `result`."""
+        try:
+            self._value = self._function()
+        except Exception as error:
+            self._error = error
+
+
 class Question(Work):
     """A check of a password that somebody else does: it takes time, and next to no processor time.
 
-    The value is the identity of the user, or None. It is asked for with `ask`, not `do`.
+    The value is the identity of the user, or None.
     """
 
     __slots__ = ("_ask",)
@@ -187,7 +198,7 @@ class Question(Work):
         """Args: ask: returns the identity of the user; None: the user is unknown, or the password is wrong. It gets
         what `ask` gets.
         """
-        super().__init__(_asked_too_late, iterations=MAX_ITERATIONS, user=user)
+        super().__init__(user)
         self._ask = ask
 
     @property
@@ -201,10 +212,6 @@ class Question(Work):
             self._value = await self._ask(threads)
         except Exception as error:
             self._error = error
-
-
-def _asked_too_late() -> object:
-    raise NotImplementedError("a question is asked, not done")
 
 
 class Questioner(Authenticator):
@@ -303,7 +310,7 @@ def _plain_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     if isinstance(users, Questioner):
         check: Work = users.question(user, password)
     else:
-        check = Work(partial(users.verify_plain, user, password), iterations=max(users.iterations), user=user)
+        check = Computation(partial(users.verify_plain, user, password), iterations=max(users.iterations), user=user)
     yield check
     found = check.result()
     if not found:
@@ -350,7 +357,7 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
     try:
         challenge = server.begin(_text((yield b"")))
         final = _text((yield _octets(challenge)))
-        check = Work(partial(server.check, final), iterations=0, user=server.user)
+        check = Computation(partial(server.check, final), iterations=0, user=server.user)
         yield check
         return Success(server.user, _octets(check.result()))
     except ScramError as error:
@@ -365,7 +372,7 @@ def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
         client.set_server_first(_text((yield Turn(_octets(client.get_client_first()), satisfied=False))))
         if int(client.iterations) > MAX_ITERATIONS:
             raise MechanismError("SCRAM: the server asks for too many iterations")
-        proof = Work(client.get_client_final, iterations=int(client.iterations))
+        proof = Computation(client.get_client_final, iterations=int(client.iterations))
         yield proof
         client.set_server_final(_text((yield Turn(_octets(proof.result()), satisfied=False))))
     except ScramException as error:

@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.errors import (
     connection_closed,
 )
 from amqpmesh.router.amqp.sasl.exchange import SaslClient
+from amqpmesh.router.amqp.sasl.mechanisms import Computation
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.environment import stopwatch_seconds
@@ -95,6 +96,7 @@ class ClientConnection:
             work, self._work = self._work, None
             if work is None:
                 break
+            assert isinstance(work, Computation), "a client checks no password"
             await do(work)
             self.engine.sasl_worked(trio.current_time())
             data = b""

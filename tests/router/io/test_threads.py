@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from amqpmesh.router.amqp.sasl.mechanisms import Work
+from amqpmesh.router.amqp.sasl.mechanisms import Computation
 from amqpmesh.router.io import threads
 from amqpmesh.router.io.threads import LIGHT, aside, do
 
@@ -34,7 +34,7 @@ async def test_a_large_file_holds_up_no_login() -> None:
             for _ in range(3):
                 nursery.start_soon(aside, goes_on.wait, 5.0)
             await trio.testing.wait_all_tasks_blocked()
-            await do(cast(Work, login))
+            await do(cast(Computation, login))
             assert login.is_done
             assert not goes_on.is_set()
             goes_on.set()

@@ -13,7 +13,7 @@ from amqpmesh import SaslError, connect
 from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
-from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS, Work
+from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS, Computation
 from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.users import Users, add_user
@@ -330,16 +330,16 @@ async def test_a_client_hashes_its_password_in_a_thread(tmp_path: Path, monkeypa
     file = tmp_path / "users.toml"
     add_user(file, "ada", "right", 20_000)
     heavy = []
-    do = Work.do
+    do = Computation.do
 
-    def noted(work: Work) -> None:
+    def noted(work: Computation) -> None:
         if work.iterations:
             heavy.append(work.iterations)
             watched.around(do)(work)
         else:
             do(work)
 
-    monkeypatch.setattr(Work, "do", noted)
+    monkeypatch.setattr(Computation, "do", noted)
     async with (
         Router(listeners=[listener(file)]) as router,
         connect(router.listeners[0].url, user="ada", password="right", mechanisms=["SCRAM-SHA-256"]),
