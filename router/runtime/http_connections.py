@@ -42,13 +42,14 @@ class Client(NamedTuple):
 class OpenConnections:
     """The open connections of a listener, at most as many as its limit.
 
-    A new one takes the place of the one that has waited longest for a request, so idle clients keep nobody out.
+    A new one takes the place of the one that has waited longest for a whole request: clients that send nothing, or an
+    octet now and then, keep nobody out.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: set[trio.CancelScope] = set()
-        #: Those that wait for a request, the oldest first.
+        #: Those that wait for a request or for its end, the oldest first.
         self._idle: dict[trio.CancelScope, None] = {}
 
     def __len__(self) -> int:
@@ -63,6 +64,7 @@ class OpenConnections:
             self.leave(oldest)
             oldest.cancel()
         self._open.add(scope)
+        self._idle[scope] = None
         return True
 
     def leave(self, scope: trio.CancelScope) -> None:
@@ -76,7 +78,7 @@ class OpenConnections:
             self._idle[scope] = None
 
     def work(self, scope: trio.CancelScope) -> None:
-        """Note that a request of a connection has begun."""
+        """Note that a request of a connection has come."""
         self._idle.pop(scope, None)
 
 
@@ -92,7 +94,7 @@ async def serve(
     """Serve one connection to its end. The caller closes the stream. Raises: nothing but cancellation.
 
     Args: respond: answers a request. Raises: HttpError. rest, work: are called when the connection waits for a request,
-        and when one has begun.
+        and when one has come.
     """
     connection = HttpConnection(limits)
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the client is gone
@@ -139,7 +141,6 @@ async def _read(
                     await stream.send_all(connection.go_on())
                 data = bytes(await stream.receive_some(READ_SIZE))
                 if not connection.is_begun and data:
-                    work()
                     scope.deadline = trio.current_time() + limits.request_time
                 connection.receive(data)
         except EOFError:

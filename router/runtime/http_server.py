@@ -124,6 +124,8 @@ class HttpServer:
                         nursery.start_soon(_Site(self, listener, nursery).accept)
                     if self._door is not None:
                         nursery.start_soon(self._admit_siblings, self._door, nursery)
+        except Exception as error:
+            log.error("internal error", exception=error)
         finally:
             if self._door is not None:
                 self._door.close()

@@ -187,6 +187,7 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() 
     assert [each.cancel_called for each in scopes[:3]] == [False, True, False]
     connections.rest(scopes[1])  # it is over, and takes nothing
     connections.work(scopes[2])
+    connections.work(scopes[3])
     assert not connections.enter(scopes[4])
     connections.leave(scopes[2])
     assert connections.enter(scopes[4])
