@@ -88,17 +88,19 @@ def _finish_touched(context: Context) -> None:
         for each in outgoing:
             _update_branch(context, each)
         for node in addresses:
-            if _is_unused(context, node):
+            is_idle = node.is_idle
+            if is_idle and _is_unused(context, node):
                 context.forget_timer(node)
                 continue
             check_node(context.memory, node, draining=context.draining)
-            if node.has_pool:
+            pool = node.made_pool
+            if pool is not None:
                 if memory.used_up:
-                    pause_ahead(node.pool, context.now)
-                _grant(context, node.pool.grants(context.now))
+                    pause_ahead(pool, context.now)
+                _grant(context, pool.grants(context.now))
                 stay_quiet(node)
                 if node.waiting.size:
-                    pause_ahead(node.pool, context.now)
+                    pause_ahead(pool, context.now)
             if node.draining or node.lenders:
                 _answer_drains(context, node)
             if node.borrowers:
@@ -108,7 +110,7 @@ def _finish_touched(context: Context) -> None:
                     if share.ingress.is_multicast and (share.look(context.now) or share.ingress.waiting.size):
                         context.touch(share.ingress)
             context.set_timer(node, node.next_timer())
-            if _drop_if_idle(context, node):
+            if (is_idle or node.remote is not None or node.is_internal) and _drop_if_idle(context, node):
                 context.forget_timer(node)
         windows, context.touched_windows = context.touched_windows, {}
         for window in windows:
@@ -155,15 +157,11 @@ def _update_branch(context: Context, outgoing: OutgoingLink) -> None:
 
 
 def _is_unused(context: Context, node: Node) -> bool:
-    """Forget a node of this router alone whose last link has gone, before it is asked for anything. Returns: whether it
-    was forgotten.
-    """
-    return (
-        node.is_idle
-        and node.remote is None
-        and not (node.is_internal or node.draining or context.memory.withheld)
-        and context.nodes.drop_if_idle(node)
-    )
+    """Forget an idle node of this router alone before it is asked for anything. Returns: whether it was forgotten."""
+    if node.remote is not None or node.is_internal or node.draining or context.memory.withheld:
+        return False
+    context.nodes.remove(node)
+    return True
 
 
 def _drop_if_idle(context: Context, node: Node) -> bool:

@@ -264,8 +264,8 @@ class Context:
     def forget_timer(self, owner: ConnectionRecord | Node) -> None:
         """Cancel the timer of `owner`."""
         self.timers.cancel(owner)
-        if isinstance(owner, Node) and owner.has_pool:
-            owner.pool.timer_at = inf
+        if isinstance(owner, Node) and owner.made_pool is not None:
+            owner.made_pool.timer_at = inf
 
     # -------------------------------------------------------------------------------------------------------- counters
 
@@ -379,8 +379,8 @@ class Context:
         self.touched[node] = None
         if node.fast_route is not None or node.borrowers:
             self.close_fast_route(node)
-        elif node.has_pool:
-            node.pool.is_open = False  # it may get a route before the batch ends
+        elif node.made_pool is not None:
+            node.made_pool.is_open = False  # it may get a route before the batch ends
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """Note that an outgoing link can take more or less than before."""
@@ -411,8 +411,8 @@ class Context:
 
         Args: complete: close routes that list all links, too. A link that gets credit needs no decision there.
         """
-        if complete and node.has_pool:
-            node.pool.is_open = False
+        if complete and node.made_pool is not None:
+            node.made_pool.is_open = False
         route = node.fast_route
         if route is not None and (complete or not route.lists_all):
             route.generation = 0
@@ -482,8 +482,8 @@ class Context:
     def _look_at(self, node: Node) -> None:
         """Have a node looked at by the end of the batch. Its fast route stays."""
         self.touched[node] = None
-        if node.has_pool:
-            node.pool.is_open = False
+        if node.made_pool is not None:
+            node.made_pool.is_open = False
 
 
 def _unset(*_: object) -> NoReturn:

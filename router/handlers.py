@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.model.connections import ConnectionRecord
 
+#: The links whose deliveries the router relays.
+_ROUTED: Final = (IncomingLink, OutgoingLink)
+
 
 class Handlers:
     """The handlers of the engine's events, a method for each kind, and the rooms that they call."""
@@ -279,25 +282,25 @@ class Handlers:
         link = endpoint.context
         if (link is None or isinstance(link, Claim)) and not event.by_peer and event.error is not None:
             self.attaching.refused(record, endpoint, event.error)
-        if isinstance(link, Neighbour) and self.mesh is not None:
-            self.mesh.detached(link)
-        if isinstance(link, TokenLink):
-            token_links.detached(record, link)
-        if isinstance(link, OutgoingLink) and link.lane is not None and not link.gone:
-            assert self.mesh is not None
-            self.mesh.routes.lane_refused(link)
-        if isinstance(link, IncomingLink | OutgoingLink):
+        if isinstance(link, _ROUTED):
+            if isinstance(link, OutgoingLink) and link.lane is not None and not link.gone:
+                assert self.mesh is not None
+                self.mesh.routes.lane_refused(link)
             if event.by_peer and not event.closed:
                 suspend(self._context, link)
             else:
                 # Neither side can name its deliveries any more, whichever side has closed it (§2.6.5, §2.6.6).
                 close_link(self._context, link)
+        elif isinstance(link, TokenLink):
+            token_links.detached(record, link)
+        elif isinstance(link, Neighbour) and self.mesh is not None:
+            self.mesh.detached(link)
         if event.by_peer and endpoint.session.can_send:  # a handler may have closed the connection
             endpoint.detach(closed=event.closed)
         self.containers.detached(event)
         if event.closed and not event.by_peer:
             endpoint.let_go()
-        if isinstance(link, IncomingLink | OutgoingLink):
+        if isinstance(link, _ROUTED):
             self._context.dismantle(link)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:

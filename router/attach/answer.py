@@ -101,6 +101,7 @@ class Attaching:
         octets = size_of_attach(attach)
         self._check_handles(record)
         key = self._key(record, endpoint)
+        known = self._context.link_names.having(key)
         claim = endpoint.context if isinstance(endpoint.context, Claim) else None
         # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
@@ -117,18 +118,17 @@ class Attaching:
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.detached_unsettled) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
-            known = self._context.link_names.having(key)
-            holders = [each.connection for each in known if each.connection is not record] if known else []
+            holders = [each.connection for each in known if each.connection is not record] if known else None
             # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
-            if claim is None and holders and attach.unsettled is None and self._context.config.theft_wait:
+            if holders and claim is None and attach.unsettled is None and self._context.config.theft_wait:
                 _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
-            robbed = [each for each in self._context.link_names.having(key) if _is_robbed(record, claim, each)]
+            robbed = [each for each in known if _is_robbed(record, claim, each)] if known else []
             caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
-                resumed = [each for each in self._context.link_names.having(key) if each.connection is record]
+                resumed = [each for each in known if each.connection is record]
                 for each in resumed:
                     suspend(self._context, each)
             if isinstance(endpoint, Receiver):
@@ -157,9 +157,9 @@ class Attaching:
             record.account.add(octets)
         if self._context.recording is not None:
             self._context.recording.up(link)
-        others = [*resumed, *self._context.link_names.having(key)]
+        others = [*resumed, *self._context.link_names.having(key)] if known else None
         self._context.link_names.add(key, link)
-        for holder in others:
+        for holder in others or ():
             if _is_robbed(record, claim, holder):
                 self._steal(record, holder)
             else:
@@ -372,7 +372,10 @@ class Attaching:
         else:
             node.outgoing = with_item(node.outgoing, outgoing)
         outgoing.join_pool(counts=not copy)
-        context.touch_outgoing(outgoing)
+        if node.is_multicast or context.recording is not None:
+            context.touch_outgoing(outgoing)
+        else:
+            context.touch(node)  # without credit the link itself can take nothing
         context.routes.consumers_changed(node)
         return outgoing
 

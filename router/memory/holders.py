@@ -186,6 +186,6 @@ def check_node(memory: Memory, node: Node, *, draining: bool) -> None:
     suspended = is_over or draining
     if suspended != node.suspended:
         node.suspended = suspended
-        if node.has_pool:
+        if node.made_pool is not None:
             # A tenant that may take only a part of the memory must not fill it with credit that it was given before.
-            node.pool.set_suspended(suspended, at_once=is_over and node.account.whole is not memory.budget)
+            node.made_pool.set_suspended(suspended, at_once=is_over and node.account.whole is not memory.budget)

@@ -147,7 +147,6 @@ class Node:
     __slots__ = (
         "__weakref__",
         "_memory",
-        "_pool",
         "awaited",
         "borrowers",
         "config",
@@ -159,6 +158,7 @@ class Node:
         "fast_route",
         "incoming",
         "left_at",
+        "made_pool",
         "name",
         "outgoing",
         "past",
@@ -191,7 +191,8 @@ class Node:
         #: The memory of the router, or of the node's tenant; once a message has waited here, the node's own account in
         #: it. An account has no limit of its own, 0.
         self._memory = memory
-        self._pool: Pool | None = None
+        #: The pool, if it was made: a producer or a consumer has attached.
+        self.made_pool: Pool | None = None
         #: True if its senders get no credit: the node is above its share of memory, or the router drains.
         self.suspended = False
         self.tenant = tenant
@@ -229,24 +230,19 @@ class Node:
     @property
     def pool(self) -> Pool:
         """The pool that divides the credit of its consumers among its producers; made when first used."""
-        pool = self._pool
+        pool = self.made_pool
         if pool is None:
             config = self.config
             pool = Pool(
                 config.distribution, max_credit=config.max_credit, drain_time=config.drain_time, ahead=config.ahead
             )
             pool.set_suspended(self.suspended)
-            self._pool = pool
+            self.made_pool = pool
         return pool
-
-    @property
-    def has_pool(self) -> bool:
-        """True if the pool was made: a producer or a consumer has attached."""
-        return self._pool is not None
 
     def next_timer(self) -> float | None:
         """Return the time of the next timer of its pool or its queue; None: there is none."""
-        at = None if self._pool is None else self._pool.next_timer()
+        at = None if self.made_pool is None else self.made_pool.next_timer()
         until = self.waiting.next_deadline() if self.waiting.size else None
         return until if at is None or (until is not None and until < at) else at
 
@@ -272,12 +268,12 @@ class Node:
     @property
     def demand(self) -> int:
         """Deliveries that can leave from here now."""
-        return 0 if self._pool is None else self._pool.demand
+        return 0 if self.made_pool is None else self.made_pool.demand
 
     @property
     def granted(self) -> int:
         """Deliveries that senders may still send here."""
-        return 0 if self._pool is None else self._pool.granted
+        return 0 if self.made_pool is None else self.made_pool.granted
 
     def wait(self, relay: Relay, deadline: float | None = None) -> None:
         """Add a relay to the queue; see `Waiting.add`."""

@@ -22,6 +22,9 @@ def open_pool(node: Node) -> None:
     Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
     """
     pool = node.pool
+    if not (node.incoming or node.borrowers or node.shares):  # nobody has credit there
+        pool.is_plain = pool.goes_ahead = pool.is_open = False
+        return
     pool.is_plain = (
         not (
             node.is_multicast

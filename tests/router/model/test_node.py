@@ -13,9 +13,9 @@ from tests.support.worlds.network import Network
 
 def test_an_address_has_a_pool_once_a_link_comes_and_asks_for_nothing_before() -> None:
     node = Node("", "q", AddressConfig(pattern="#"), Budget(2**20))
-    assert (node.demand, node.granted, node.next_timer(), node.has_pool) == (0, 0, None, False)
+    assert (node.demand, node.granted, node.next_timer(), node.made_pool) == (0, 0, None, None)
     node.pool.add_source(usable=7)
-    assert (node.demand, node.has_pool) == (7, True)
+    assert (node.demand, node.made_pool) == (7, node.pool)
     assert node.pool is node.pool
 
 
@@ -35,7 +35,7 @@ def test_an_address_that_only_a_look_has_made_is_gone_without_a_pool() -> None:
     router.core.context.touch(node)
     router.run()
     router.advance(0.1)
-    assert (router.core.context.nodes.find("", "q"), node.has_pool) == (None, False)
+    assert (router.core.context.nodes.find("", "q"), node.made_pool) == (None, None)
 
 
 def test_the_timer_of_an_address_goes_with_it() -> None:
