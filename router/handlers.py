@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.attach.answer import Attaching
     from amqpmesh.router.audit.trail import AuditTrail
     from amqpmesh.router.containers.container_links import Containers
@@ -54,6 +55,16 @@ if TYPE_CHECKING:
 
 #: The links whose deliveries the router relays.
 _ROUTED: Final = (IncomingLink, OutgoingLink)
+
+
+def _retained(record: ConnectionRecord, event: events.LinkAttached) -> Attach:
+    """Return what the router retains of a peer's `attach`."""
+    alike = event.alike
+    if alike is None or record.own:
+        return of_attach(event.attach, own=record.own)
+    if alike.retained is None:
+        alike.retained = of_attach(event.attach)
+    return alike.retained
 
 
 class Handlers:
@@ -254,7 +265,7 @@ class Handlers:
         if not isinstance(endpoint.context, OutgoingLink):
             self._take(record, event)
         if endpoint.remote is not None:
-            endpoint.remote = of_attach(event.attach, own=record.own)
+            endpoint.remote = _retained(record, event)
 
     def _take(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         link = event.link.context
@@ -268,7 +279,7 @@ class Handlers:
         elif record.token is not None and token_links.is_of_tokens(record, event):
             self._take_token_link(record, event)
         else:
-            self.attaching.answer(record, event.link, event.attach)
+            self.attaching.answer(record, event)
 
     def _take_token_link(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         try:

@@ -142,10 +142,7 @@ class Connection:
             self._opening = True
             return
         after = self._step(STEP.SENT_OPEN)
-        body = encoded_open(self.settings, self.hostname, compact=self.flow_state.compact)
-        if len(body) > self._room:
-            raise self._refusal("open", body)
-        self.flow_state.append(0, body)
+        self.write_body(0, "open", encoded_open(self.settings, self.hostname, compact=self.flow_state.compact))
         self._set_state(after)
 
     def restrict(self, settings: ConnectionSettings) -> None:
@@ -334,10 +331,16 @@ class Connection:
         Raises: CommandError: the frame is too large for the peer; nothing was written.
         """
         body = encode_performative(performative, compact=self.flow_state.compact)
-        if len(body) > self._room:
-            if not isinstance(performative, Detach | End | Close):
-                raise self._refusal(type(performative).__name__.lower(), body)
+        if isinstance(performative, Detach | End | Close) and len(body) > self._room:
             body = encode_performative(short_farewell(performative))
+            self.flow_state.append(channel, body)
+        else:
+            self.write_body(channel, type(performative).__name__.lower(), body)
+
+    def write_body(self, channel: int, name: str, body: bytes) -> None:
+        """Append a frame. Args: name: of the performative. Raises: CommandError: as `write`."""
+        if len(body) > self.flow_state.remote_max_frame_size - HEADER_SIZE:
+            raise self._refusal(name, body)
         self.flow_state.append(channel, body)
 
     @property

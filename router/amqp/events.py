@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.amqp.link import Link, Receiver, Sender
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.amqp.session import Session
@@ -78,6 +79,8 @@ class LinkAttached:
 
     link: Link
     attach: Attach
+    #: What it has in common with others; None: nothing is remembered.
+    alike: AlikeAttaches | None = None
 
 
 @dataclass(slots=True)

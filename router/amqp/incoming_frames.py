@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
+from amqpmesh.router.amqp.alike_attaches import decode_alike
 from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error, framing_error, invalid_field
 from amqpmesh.router.amqp.events import HELD_BACK, RELAYED, DeliveriesGathered, Event
@@ -38,10 +39,12 @@ from amqpmesh.router.amqp.states import CLOSING, ConnectionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.amqp.connection import Connection
 
 # Descriptor codes (§2.7).
 _OPEN: Final = 0x10
+_ATTACH: Final = 0x12
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 _CLOSE: Final = 0x18
@@ -102,6 +105,10 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
             disposition = kernel.skim_disposition(body, 0, len(body))
             if disposition is not None:
                 return _session(connection, channel).receive_disposition(disposition)
+        elif code == _ATTACH and len(body) <= connection.settings.max_values:
+            alike = decode_alike(body)
+            if alike is not None:
+                return _receive_attach(connection, channel, *alike)
     max_values = connection.settings.max_values
     if len(body) > max_values and is_overfull(body, max_values):  # each value has at least one octet
         abridged, payload_at = decode_abridged(body, max_values)
@@ -121,6 +128,15 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
     if payload_at != len(body) and not isinstance(performative, Transfer):
         raise decode_error(f"bytes behind a {_label(performative)}")
     return _receive_performative(connection, channel, performative, body[payload_at:])
+
+
+def _receive_attach(connection: Connection, channel: int, attach: Attach, alike: AlikeAttaches) -> tuple[Event, ...]:
+    """Pass an `attach` to its session, and answer an error of the session."""
+    session = _session(connection, channel)
+    try:
+        return session.receive(attach, alike)
+    except ProtocolError as error:
+        return _fail_session(session, error)
 
 
 def _receive_performative(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
@@ -17,12 +18,13 @@ from amqpmesh.router.amqp.standard.definitions import (
     Role,
     SenderSettleMode,
 )
-from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow, encoded_detach
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow, encode_performative, encoded_detach
 from amqpmesh.router.amqp.states import LINK, STEP, LinkEndpointState, Step, direct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from amqpmesh.router.amqp.alike_attaches import AttachTerms
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.messaging import Source, Target
@@ -142,37 +144,56 @@ class Link:
         Raises: CommandError: this end has sent its attach already, the session has ended, or the attach is the first
             and does not fit into the peer's frames.
         """
-        after = self._step(STEP.SENT_ATTACH)
-        sender = self.role is SENDER
-        handle = self.session.allocate_handle(self)
-        try:
-            self.session.write(
-                Attach(
-                    name=self.name,
-                    handle=handle,
-                    role=self.role,
-                    snd_settle_mode=snd_settle_mode,
-                    rcv_settle_mode=rcv_settle_mode,
-                    source=source,
-                    target=target,
-                    unsettled=unsettled,  # type: ignore[arg-type]  # tags and states, or none yet
-                    initial_delivery_count=initial_delivery_count if sender else None,
-                    max_message_size=max_message_size,
-                    offered_capabilities=tuple(offered_capabilities),
-                    desired_capabilities=tuple(desired_capabilities),
-                    properties=dict(properties) if properties else None,
-                )
+
+        def body(handle: int) -> bytes:
+            attach = Attach(
+                name=self.name,
+                handle=handle,
+                role=self.role,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                unsettled=unsettled,  # type: ignore[arg-type]  # tags and states, or none yet
+                initial_delivery_count=initial_delivery_count if self.role is SENDER else None,
+                max_message_size=max_message_size,
+                offered_capabilities=tuple(offered_capabilities),
+                desired_capabilities=tuple(desired_capabilities),
+                properties=dict(properties) if properties else None,
             )
+            return encode_performative(attach, compact=self.session.flow_state.wire.compact)
+
+        self._attach(body, rcv_settle_mode, max_message_size, initial_delivery_count)
+
+    def answer(
+        self, terms: AttachTerms, rcv_settle_mode: ReceiverSettleMode, max_message_size: int | None = None
+    ) -> None:
+        """Answer the peer's attach as `attach` does, with fields that are encoded. Raises: as `attach`."""
+        self._attach(partial(terms.body, self.name), rcv_settle_mode, max_message_size, 0)
+
+    def _attach(
+        self,
+        body: Callable[[int], bytes],
+        rcv_settle_mode: ReceiverSettleMode,
+        max_message_size: int | None,
+        initial_delivery_count: int,
+    ) -> None:
+        """Send our `attach`. Args: body: makes it for a handle. Raises: as `attach`."""
+        after = self._step(STEP.SENT_ATTACH)
+        session = self.session
+        handle = session.allocate_handle(self)
+        try:
+            session.connection.write_body(session.flow_state.channel, "attach", body(handle))
         except CommandError as refusal:
-            self.session.free_handle(handle)
+            session.free_handle(handle)
             if self.state is S.DETACHED:
                 raise
             error = Error(condition=AmqpCondition.FRAME_SIZE_TOO_SMALL, description=str(refusal))
-            self.session.connection.report(self.session.fail(error))
+            session.connection.report(session.fail(error))
             return
         flow_state = self.flow_state
         flow_state.handle = handle
-        if sender:
+        if self.role is SENDER:
             flow_state.delivery_count = self.initial_delivery_count = initial_delivery_count
         else:
             flow_state.max_message_size = max_message_size or 0

@@ -34,6 +34,7 @@ from amqpmesh.router.amqp.states import LINK, SESSION, STEP, LinkEndpointState, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.amqp.codec.types import Symbol
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.standard.performatives import Performative
@@ -249,14 +250,14 @@ class Session:
         self._handles.maximum = begin.handle_max
         return (SessionBegun(self),)
 
-    def receive(self, performative: Performative) -> tuple[Event, ...]:
-        """Take a frame other than `transfer` and `disposition`. Raises: ProtocolError."""
+    def receive(self, performative: Performative, alike: AlikeAttaches | None = None) -> tuple[Event, ...]:
+        """Take a frame other than `transfer` and `disposition`. Args: alike: to an `attach`. Raises: ProtocolError."""
         if self.state in (S.DISCARDING, S.END_SENT) and not isinstance(performative, End):
             return ()
         if isinstance(performative, Flow):
             return self._receive_flow(performative)
         if isinstance(performative, Attach):
-            return self._receive_attach(performative)
+            return self._receive_attach(performative, alike)
         if isinstance(performative, Detach):
             return self._receive_detach(performative)
         assert isinstance(performative, End)
@@ -364,7 +365,7 @@ class Session:
             )
         return link
 
-    def _receive_attach(self, attach: Attach) -> tuple[Event, ...]:
+    def _receive_attach(self, attach: Attach, alike: AlikeAttaches | None) -> tuple[Event, ...]:
         handle = attach.handle
         if handle > self.handle_max:
             raise ProtocolError(
@@ -399,7 +400,7 @@ class Session:
             return ()
         if isinstance(attach.source, Extension) or isinstance(attach.target, Extension):
             return self.fail_link(link, AmqpCondition.NOT_IMPLEMENTED, "a source or target of an unknown type")
-        return (LinkAttached(link, attach),)
+        return (LinkAttached(link, attach, alike),)
 
     def _check_room(self) -> None:
         """Check that a handle will be free for our answer to one more `attach`, besides the answers that are due.

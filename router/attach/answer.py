@@ -1,8 +1,4 @@
-"""Answers to attaches, dynamic nodes, and stolen links (§2.6.1, §2.6.3, §3.5).
-
-The router's attach reports the terms that are in force; it never repeats the peer's terms as they were. Filters are
-left out, since the router applies none. No terminus is durable, and none outlives its link.
-"""
+"""Answers to attaches, dynamic nodes, and stolen links (§2.6.1, §2.6.3, §3.5)."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from amqpmesh.router.access.rights import check, check_address, check_user_ids, 
 from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
-from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
+from amqpmesh.router.amqp.codec.types import Described
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import (
@@ -26,21 +22,17 @@ from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
     LinkCondition,
-    SenderSettleMode,
 )
-from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES
 from amqpmesh.router.amqp.standard.messaging import (
-    DistributionMode,
     LifetimePolicy,
-    NodeProperties,
     Source,
     Target,
-    TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.stealing import Claim, Claims
+from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
@@ -57,6 +49,7 @@ from amqpmesh.router.statistics.common import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from amqpmesh.router.amqp.events import LinkAttached
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.attach.resolve import Lookup
     from amqpmesh.router.context import Context
@@ -73,14 +66,6 @@ TRACEABLE: Final = 32
 TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
-DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
-# Members of enumerations that each attach needs, as of `states.direct`.
-_MIXED: Final = SenderSettleMode.MIXED
-_COPY: Final = DistributionMode.COPY
-_MOVE: Final = DistributionMode.MOVE
-_LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
-_MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
-
 
 class Attaching:
     """The answers of a router to the attaches of peers."""
@@ -93,11 +78,12 @@ class Attaching:
         #: which it may be logged again.
         self._logged_shared: OrderedDict[int, float] = OrderedDict()
 
-    def answer(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
+    def answer(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Answer a peer's attach.
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer has not detached too many ended links.
         """
+        endpoint, attach = event.link, event.attach
         octets = size_of_attach(attach)
         self._check_handles(record)
         key = self._key(record, endpoint)
@@ -132,10 +118,10 @@ class Attaching:
                 for each in resumed:
                     suspend(self._context, each)
             if isinstance(endpoint, Receiver):
-                link: IncomingLink | OutgoingLink = self._producer(record, endpoint, attach)
+                link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event)
             else:
                 assert isinstance(endpoint, Sender)
-                link = self._consumer(record, endpoint, attach, robbed)
+                link = self._consumer(record, endpoint, event, robbed)
         except (RefusedError, ProtocolError) as refusal:
             if is_counted:
                 caps.give_back(record, sends=isinstance(endpoint, Receiver))
@@ -157,7 +143,7 @@ class Attaching:
             record.account.add(octets)
         if self._context.recording is not None:
             self._context.recording.up(link)
-        others = [*resumed, *self._context.link_names.having(key)] if known else None
+        others = [*resumed, *self._context.link_names.having(key)] if known or resumed else None
         self._context.link_names.add(key, link)
         for holder in others or ():
             if _is_robbed(record, claim, holder):
@@ -214,8 +200,8 @@ class Attaching:
 
     # ---------------------------------------------------------------------------------------------------- producers
 
-    def _producer(self, record: ConnectionRecord, endpoint: Receiver, attach: Attach) -> IncomingLink:
-        context = self._context
+    def _producer(self, record: ConnectionRecord, endpoint: Receiver, event: LinkAttached) -> IncomingLink:
+        context, attach = self._context, event.attach
         target = attach.target
         if isinstance(target, Coordinator):
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
@@ -250,19 +236,8 @@ class Attaching:
         else:
             pool = node.pool
         both = in_common(context, record, endpoint, attach)
-        endpoint.attach(
-            source=attach.source,
-            target=Target(
-                address=named,
-                expiry_policy=_LINK_DETACH,
-                dynamic=target.dynamic,
-                dynamic_node_properties=_properties(node) if target.dynamic and isinstance(node, DynamicNode) else None,
-            ),
-            snd_settle_mode=attach.snd_settle_mode,
-            rcv_settle_mode=attach.rcv_settle_mode,
-            max_message_size=caps.message_size(record) or None,
-            unsettled=None if attach.unsettled is None else states(both),
-        )
+        unsettled = None if attach.unsettled is None else states(both)
+        answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled)
         incoming = (IncomingLink if foreign is None else ForeignIncomingLink)(
             record, endpoint, node, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )
@@ -296,17 +271,17 @@ class Attaching:
         self,
         record: ConnectionRecord,
         endpoint: Sender,
-        attach: Attach,
+        event: LinkAttached,
         robbed: list[IncomingLink | OutgoingLink],
     ) -> OutgoingLink:
-        context = self._context
+        context, attach = self._context, event.attach
         source = attach.source
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
         node: LocalNode
         foreign: Foreign | None = None
-        copy = source.distribution_mode is _COPY
+        copy = source.distribution_mode is COPY
         if copy:
             check(context, record, May.COPY)
         if source.dynamic:
@@ -334,24 +309,7 @@ class Attaching:
             default = None
         most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
         end_undecided(context, record, endpoint, attach)
-        endpoint.attach(
-            source=Source(
-                address=named,
-                expiry_policy=_LINK_DETACH,
-                dynamic=source.dynamic,
-                dynamic_node_properties=_properties(node) if source.dynamic and isinstance(node, DynamicNode) else None,
-                distribution_mode=_COPY if copy else _MOVE,
-                default_outcome=source.default_outcome if default is not None else None,
-                # Symbols that are no outcomes are left out (§3.5.3, outcomes).
-                outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES)
-                if source.outcomes
-                else (),
-            ),
-            target=attach.target,
-            snd_settle_mode=_MIXED,
-            rcv_settle_mode=attach.rcv_settle_mode,
-            unsettled=None if attach.unsettled is None else {},
-        )
+        answer_receiver(endpoint, event, named, node, with_default=default is not None)
         outgoing = (OutgoingLink if foreign is None else ForeignOutgoingLink)(
             record,
             endpoint,
@@ -484,11 +442,6 @@ def _no_credit_reason(context: Context, node: Node) -> Reason:
         consumers = context.routes.consumer_routers(seen.tenant, seen.name)
         reason = why_address(seen, draining=context.draining, consumers=consumers)
     return reason or Reason.NO_RECEIVER
-
-
-def _properties(node: DynamicNode) -> NodeProperties:
-    """Return the properties of a dynamic node (§3.5.9)."""
-    return {LIFETIME_POLICY: node.lifetime, DISTRIBUTION_MODES: _MODES}
 
 
 def _traceable(text: str) -> str:

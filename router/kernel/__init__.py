@@ -51,7 +51,7 @@ from amqpmesh.router.kernel.field_lists import FieldList, ListField
 from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_buffer import Frame, FrameReader
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
-from amqpmesh.router.kernel.frame_reading import frame_size, read_flow, skim_disposition, skim_transfer
+from amqpmesh.router.kernel.frame_reading import frame_size, read_flow, skim_disposition, skim_transfer, split_attach
 from amqpmesh.router.kernel.frame_writing import (
     OUTGOING_WINDOW,
     write_disposition,
@@ -253,6 +253,7 @@ __all__ = [
     "skim_disposition",
     "skim_transfer",
     "skip",
+    "split_attach",
     "state_kind",
     "sweep",
     "take_held",

@@ -197,6 +197,15 @@ class FieldList:
         self._append(out, value, depth, True)
         return bytes(out)
 
+    def like(self, other: object, first: tuple[object, ...]) -> Any:
+        """Return a composite like another one of its class, with other values of the first fields."""
+        value: Any = self._made.__new__(self._made)
+        own = len(first)
+        for number in range(self._width):
+            field: ListField = self._fields[number]
+            set_field(value, field._name, first[number] if number < own else getattr(other, field._name))
+        return value
+
     def _is_any_mandatory(self) -> bool:
         for number in range(self._width):
             field: ListField = self._fields[number]

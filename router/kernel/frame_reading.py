@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SMALLEST: Final = 15
 _TRANSFER_CODE: Final = 0x14
 _DISPOSITION_CODE: Final = 0x15
+_ATTACH_CODE: Final = 0x12
 _FLOW_CODE: Final = 0x13
 
 
@@ -206,6 +207,31 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
             frame.state = _STATES[state]
         at = end
     return at == end
+
+
+def split_attach(data: bytes) -> tuple[str, int, bytes] | None:
+    """Cut the body of an `attach` behind its name and its handle (§2.7.3).
+
+    Returns: the name, the handle, and what the other fields follow from: the number of all fields, then the octets of
+        the others. None: the decoder must read it.
+    """
+    end = len(data)
+    if end < 12 or data[0] or data[1] != 0x53 or data[2] != _ATTACH_CODE:
+        return None
+    at = _fields_at(data, 3, end)
+    if at < 0 or at + 1 >= end or data[at] != 0xA1:
+        return None
+    handle_at = at + 2 + data[at + 1]
+    if handle_at >= end:
+        return None
+    after = uint_end(data, handle_at, end)
+    if after < 0 or data[handle_at] == 0x40:
+        return None
+    try:
+        name = data[at + 2 : handle_at].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return name, uint_value(data, handle_at, data[handle_at]), data[at - 1 : at] + data[after:]
 
 
 def _fields_at(data: bytes, at: int, end: int) -> int:

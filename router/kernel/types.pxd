@@ -26,6 +26,7 @@ cdef long _HALF
 cdef long _SMALLEST
 cdef long _TRANSFER_CODE
 cdef long _DISPOSITION_CODE
+cdef long _ATTACH_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
@@ -137,6 +138,8 @@ cdef class FieldList:
     cdef long _width, _depth
     @cython.locals(number=long, field=ListField)
     cdef bint _is_any_mandatory(self) except -1
+    @cython.locals(number=long, own=long, field=ListField)
+    cpdef object like(self, object other, tuple first)
     @cython.locals(number=long, size=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, count=long, code=long, field=ListField)
     cdef tuple _read(self, bytes data, Py_ssize_t at, long depth)
     @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, count=long, number=long, at=Py_ssize_t, size=Py_ssize_t, is_null=bint, field=ListField)
@@ -1008,6 +1011,8 @@ cdef class FlowFrame:
 
 @cython.locals(size=long, body_at=long)
 cpdef long frame_size(bytes data, Py_ssize_t at, long most) except? -1
+@cython.locals(end=Py_ssize_t, at=Py_ssize_t, handle_at=Py_ssize_t, after=Py_ssize_t)
+cpdef tuple split_attach(bytes data)
 cdef Py_ssize_t _fields_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(count=long, field=long, value=long, after=Py_ssize_t)
 cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
