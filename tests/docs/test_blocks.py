@@ -71,7 +71,7 @@ RUN: Final = {
 }
 """The tests that run the blocks of a page, by language."""
 
-NOT_RUN: Final = 5
+NOT_RUN: Final = 7
 """Blocks at most that a comment before them says are not run, and why."""
 
 PIECE: Final = "        ...  # a piece goes here\n"

@@ -38,7 +38,7 @@ WHAT_IS_INSTALLED = (
 # What is tried is what was installed, not this checkout; and nobody waits for the kernel's optimizer here.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {"CFLAGS": "-O0"}
 
-BLOCKS = {block.heading: block.text for block in blocks("operate/install.md", "sh")}
+BLOCKS = {block.heading: block.text for block in blocks("operate/install.md", "sh") if block.unrun is None}
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def test_print_shows_what_run_with_the_same_arguments_would_use(
 
 
 def test_an_option_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(write(tmp_path, "")), "--listen", "http://127.0.0.1"]) == 2
+    assert main(["check", str(write(tmp_path, "")), "--listen", "mqtt://127.0.0.1"]) == 2
     assert "--listen: must begin with amqp://" in capsys.readouterr().err
 
 
