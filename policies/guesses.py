@@ -30,6 +30,12 @@ class _Remembered(Generic[K, V]):
     def __len__(self) -> int:
         return self._size
 
+    def limit(self, most: int) -> None:
+        """Remember another number of values from now on."""
+        self._most = most
+        while self._size > most:
+            self._forget_one()
+
     def has(self, tenant: str | None, key: K) -> bool:
         return key in self._tenants.get(tenant, ())
 
@@ -54,8 +60,11 @@ class _Remembered(Generic[K, V]):
         self._size += 1
         self._counts.add(tenant)
         if self._size > self._most:
-            largest = self._counts.largest()
-            self.pop(largest, next(iter(self._tenants[largest])))
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        largest = self._counts.largest()
+        self.pop(largest, next(iter(self._tenants[largest])))
 
 
 @dataclass(slots=True)
@@ -79,6 +88,11 @@ class Guesses:
         self._free = free
         self._longest = longest
         self._failures: _Remembered[tuple[str, str], _Failures] = _Remembered(most)
+
+    def renew(self, *, free: int, longest: float, most: int) -> None:
+        """Have other limits from now on. Args: as of the class."""
+        self._free, self._longest = free, longest
+        self._failures.limit(most)
 
     def __len__(self) -> int:
         """Return the number of pairs of host and user that are remembered."""
@@ -124,6 +138,12 @@ class TenantGuesses:
         self._longest = longest
         self._failures: _Remembered[str, _Failures] = _Remembered(most)
         self._known: _Remembered[tuple[str, str], None] = _Remembered(most)
+
+    def renew(self, *, free: int, longest: float, most: int) -> None:
+        """Have other limits from now on. Args: as of the class."""
+        self._free, self._longest = free, longest
+        self._failures.limit(most)
+        self._known.limit(most)
 
     def __len__(self) -> int:
         """Return the number of pairs that are remembered."""

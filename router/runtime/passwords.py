@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.access import Peer
     from amqpmesh.router.amqp.sasl.mechanisms import Work
+    from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
@@ -92,6 +93,17 @@ class Passwords:
         self._threads = trio.CapacityLimiter(places)
         #: The time from which a hash may be computed at once, seconds.
         self._hashes_from = 0.0
+
+    def renew(self, config: RouterConfig) -> None:
+        """Follow changed limits. What is remembered stays; checks that have begun end as they began."""
+        for guesses, free in ((self._guesses, config.login_failures), (self._of_tenants, config.login_tenant_failures)):
+            guesses.renew(free=free, longest=config.login_wait, most=config.login_memory)
+        self._most_delayed = config.login_queue
+        places = config.login_checks
+        self._threads.total_tokens = places
+        self._questions_by_host.renew(max(1, places // 4))
+        self._questions_by_tenant.renew(max(1, places // 2))
+        self._questions.renew(places)
 
     async def do(self, record: ConnectionRecord, work: Work) -> None:
         """Do the password work of a connection's SASL exchange in its turn. Raises: nothing."""
@@ -245,7 +257,12 @@ class _Turns(Generic[K]):
     def __init__(self, places: int = 1) -> None:
         """Args: places: turns of a key at a time."""
         self._places = places
-        self._semaphores: dict[K, trio.Semaphore] = {}
+        #: With the number of places that each has.
+        self._semaphores: dict[K, tuple[trio.Semaphore, int]] = {}
+
+    def renew(self, places: int) -> None:
+        """Have other places for keys that nobody holds a turn of now."""
+        self._places = places
 
     def is_free(self, key: K) -> bool:
         """Return whether nobody holds a turn of this key, or waits for one."""
@@ -257,9 +274,10 @@ class _Turns(Generic[K]):
 
         Raises: _TooManyError: the wait exceeded `PATIENCE`.
         """
-        semaphore = self._semaphores.get(key)
-        if semaphore is None:
-            semaphore = self._semaphores[key] = trio.Semaphore(self._places)
+        found = self._semaphores.get(key)
+        if found is None:
+            found = self._semaphores[key] = trio.Semaphore(self._places), self._places
+        semaphore, places = found
         try:
             with trio.move_on_after(PATIENCE) as patience:
                 await semaphore.acquire()
@@ -270,5 +288,5 @@ class _Turns(Generic[K]):
             finally:
                 semaphore.release()
         finally:
-            if semaphore.value == self._places and self._semaphores.get(key) is semaphore:
+            if semaphore.value == places and self._semaphores.get(key) is found:
                 del self._semaphores[key]
