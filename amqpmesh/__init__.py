@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.requester import Requester
     from amqpmesh.router.client.sender import Sender
     from amqpmesh.router.client.sent import Sent
+    from amqpmesh.router.config.differences import Difference
     from amqpmesh.router.config.file import (
         AddressConfig,
         ConnectorConfig,
@@ -77,10 +78,13 @@ if TYPE_CHECKING:
         TokensConfig,
         Watch,
     )
+    from amqpmesh.router.config.tables import Effect
     from amqpmesh.router.config.user_checks import Login, UserIdentity
     from amqpmesh.router.io.dialing import Backoff
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
+    from amqpmesh.router.runtime.applying import Applied
+    from amqpmesh.router.runtime.reload import UserChange
     from amqpmesh.router.runtime.router import Router
     from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Outcomes, Reason
     from amqpmesh.router.statistics.mesh_statistics import (
@@ -118,6 +122,7 @@ __all__ = [
     "AmqpMeshError",
     "AmqpSequence",
     "AmqpValue",
+    "Applied",
     "Array",
     "Backoff",
     "Byte",
@@ -143,9 +148,11 @@ __all__ = [
     "DeliveryAbortedError",
     "DeliveryAnnotationsRule",
     "Described",
+    "Difference",
     "Direction",
     "DisagreementStatistics",
     "Distribution",
+    "Effect",
     "ElsewhereConfig",
     "Error",
     "Float",
@@ -215,6 +222,7 @@ __all__ = [
     "UInt",
     "ULong",
     "UShort",
+    "UserChange",
     "UserIdentity",
     "Watch",
     "__version__",
@@ -264,6 +272,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "ULong",
                 "UShort",
             ),
+            "amqpmesh.router.config.differences": ("Difference",),
             "amqpmesh.router.config.file": (
                 "AddressConfig",
                 "ConnectorConfig",
@@ -287,6 +296,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "TokensConfig",
                 "Watch",
             ),
+            "amqpmesh.router.config.tables": ("Effect",),
             "amqpmesh.router.config.user_checks": ("Login", "UserIdentity"),
             "amqpmesh.router.io.dialing": ("Backoff",),
             "amqpmesh.router.client.connect": ("Connection", "connect"),
@@ -296,6 +306,8 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
             "amqpmesh.router.client.requester": ("Requester",),
             "amqpmesh.router.client.sender": ("Sender",),
             "amqpmesh.router.client.sent": ("Sent",),
+            "amqpmesh.router.runtime.applying": ("Applied",),
+            "amqpmesh.router.runtime.reload": ("UserChange",),
             "amqpmesh.router.runtime.router": ("Router",),
             "amqpmesh.router.message.content": ("Message",),
             "amqpmesh.router.message.outcomes": (

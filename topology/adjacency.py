@@ -55,6 +55,19 @@ class Adjacency:
         """The cost of sending to the neighbour: as it was changed, or configured here, or else at the other end."""
         return self.changed_cost or self.configured_cost or self.remote_cost or 1
 
+    def set_cost(self, cost: int | None, *, configured: bool) -> bool:
+        """Change the cost of sending to the neighbour. Returns: whether it was another one.
+
+        Args: configured: it takes the place of the configured cost, and of a changed one; the next HELLO tells it.
+            cost: None: the configuration has none.
+        """
+        before = self.cost
+        if configured:
+            self.configured_cost, self.changed_cost = cost, None
+        elif cost != before:
+            self.changed_cost = cost
+        return self.cost != before
+
     @property
     def advertised(self) -> bool:
         """True if this adjacency can be advertised: it is up, and not damped."""

@@ -186,14 +186,13 @@ class Topology:
         known = self._hello_protocol.adjacencies.get(adjacency)
         return 1 if known is None else known.cost
 
-    def set_cost(self, adjacency: Hashable, cost: int, now: float) -> Step:
+    def set_cost(self, adjacency: Hashable, cost: int | None, now: float, *, configured: bool = False) -> Step:
         """Change the cost of sending on a connection; an unknown one is ignored. The other direction keeps its cost.
 
-        Raises: ValueError: a cost below 1.
+        Args: cost, configured: as of `Adjacency.set_cost`. Raises: ValueError: a cost below 1.
         """
         known = self._hello_protocol.adjacencies.get(adjacency)
-        if known is not None and known.cost != _cost(cost):
-            known.changed_cost = cost
+        if known is not None and known.set_cost(None if cost is None else _cost(cost), configured=configured):
             self._links_changed(now)
         return self._finish(now)
 

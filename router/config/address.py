@@ -9,7 +9,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import refusal
 from amqpmesh.router.config.limits import MAX_AHEAD, MAX_WORKERS, UINT_MAX
 from amqpmesh.router.config.redirect import RedirectConfig
-from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 
 
 class Overflow(StrEnum):
@@ -33,26 +33,28 @@ def _dead_letter_refusal(address: str) -> str | None:
 class AddressConfig(Table):
     """The rules for deliveries of the addresses that match a pattern; the most specific pattern counts."""
 
+    EFFECT = Effect.AT_ONCE
+
     pattern: str = setting(check=_pattern_refusal)
-    distribution: Distribution = setting(default=Distribution.BALANCED)
+    distribution: Distribution = setting(default=Distribution.BALANCED, effect=Effect.NEW_LINKS)
     max_credit: int = setting(default=500, low=1, high=2**31 - 1)
     ahead: int = setting(default=MAX_AHEAD, low=0, high=MAX_AHEAD)
-    max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
+    max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1, effect=Effect.NEW_LINKS)
     drain_time: float = setting(default=0.25, low=0.0, high=60.0)
-    window: int = setting(default=500, low=1, high=2**31 - 1)
+    window: int = setting(default=500, low=1, high=2**31 - 1, effect=Effect.NEW_LINKS)
     anonymous_wait: float = setting(default=1.0, low=0.0, high=3600.0)
     overflow: Overflow = setting(default=Overflow.HOLD)
     overflow_time: float = setting(default=1.0, low=0.0, high=3600.0)
-    copy_backlog: int = setting(default=2**20, low=0)
+    copy_backlog: int = setting(default=2**20, low=0, effect=Effect.NEW_LINKS)
     redeliver: bool = setting(default=False)
     redeliver_max: int = setting(default=64 * 2**10, low=1)
     attempts: int = setting(default=3, low=1, high=UINT_MAX)
     dead_letter: str | None = setting(default=None, check=_dead_letter_refusal)
     absolute_expiry: bool = setting(default=False)
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
-    redirect: RedirectConfig | None = setting(default=None)
-    alias: str | None = setting(default=None, check=refusal)
-    worker: int | None = setting(default=None, low=0, high=MAX_WORKERS)
+    redirect: RedirectConfig | None = setting(default=None, effect=Effect.NEW_LINKS)
+    alias: str | None = setting(default=None, check=refusal, effect=Effect.NEW_LINKS)
+    worker: int | None = setting(default=None, low=0, high=MAX_WORKERS, effect=Effect.NEW_LINKS)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -10,7 +10,7 @@ from amqpmesh.policies.redirect import RedirectPolicy, pattern_refusal
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, TerminusExpiryPolicy
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
-from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import Endpoint, Service, place
 
 ConnectorRole = Literal["mesh", "container"]
@@ -59,6 +59,8 @@ def _capabilities_refusal(capabilities: tuple[str, ...]) -> str | None:
 class ConnectorTlsConfig(Table):
     """TLS of a connector: the certificates that it trusts, and its own (§5.2). All files are PEM."""
 
+    EFFECT = Effect.NEW_CONNECTIONS
+
     certificate: Path | None = setting(default=None)
     key: Path | None = setting(default=None)
     trust: Path | None = setting(default=None)
@@ -72,6 +74,8 @@ class ConnectorTlsConfig(Table):
 @table
 class PasswordConfig(Table):
     """The source of a password. The password itself is not in the configuration, which is shown to people."""
+
+    EFFECT = Effect.NEW_CONNECTIONS
 
     file: Path | None = setting(default=None)
     env: str | None = setting(default=None, check=emptiness)
@@ -90,10 +94,12 @@ class ConnectorConfig(Limits):
     credentials (ANONYMOUS).
     """
 
-    url: str | tuple[str, ...] = setting(check=_url_refusal)
-    name: str = setting(default="")
-    role: ConnectorRole = setting(default="mesh")
-    cost: int | None = setting(default=None, low=1, high=USHORT_MAX)
+    EFFECT = Effect.NEW_CONNECTIONS
+
+    url: str | tuple[str, ...] = setting(check=_url_refusal, effect=Effect.AT_ONCE)
+    name: str = setting(default="", effect=Effect.AT_ONCE)
+    role: ConnectorRole = setting(default="mesh", effect=Effect.AT_ONCE)
+    cost: int | None = setting(default=None, low=1, high=USHORT_MAX, effect=Effect.AT_ONCE)
     tls: ConnectorTlsConfig | None = setting(default=None)
     user: str | None = setting(default=None, check=emptiness)
     password: PasswordConfig | None = setting(default=None)
@@ -152,6 +158,8 @@ class ConnectorConfig(Limits):
 @table
 class LinkConfig(Table):
     """A link to a node of another container. It feeds an address of the mesh, or is fed by it."""
+
+    EFFECT = Effect.AT_ONCE
 
     connector: str = setting(check=emptiness)
     name: str = setting(default="")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from amqpmesh.policies import renames
 from amqpmesh.policies.exports import MOST, Export, Exports, Import, Use
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @table
 class ExportConfig(Table):
     """Addresses that a tenant offers to another one."""
+
+    EFFECT = Effect.AT_ONCE
 
     pattern: str = setting(check=renames.fault)
     to: str = setting(check=emptiness)
@@ -45,6 +47,8 @@ class ExportConfig(Table):
 @table
 class ImportConfig(Table):
     """Addresses that a tenant takes from another one."""
+
+    EFFECT = Effect.AT_ONCE
 
     from_: str = setting(check=emptiness)
     pattern: str = setting(check=renames.fault)

@@ -26,7 +26,7 @@ from amqpmesh.router.config.observability import AuditConfig, LogConfig, Metrics
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
-from amqpmesh.router.config.tables import Table, declared, parsed, read, rows, setting, table, written
+from amqpmesh.router.config.tables import Effect, Table, declared, parsed, read, rows, setting, table, written
 from amqpmesh.router.config.users import Users
 
 __all__ = [
@@ -95,7 +95,10 @@ class RouterConfig(Limits):
     not in the file: see `router.config.workers`.
     """
 
-    id: str = setting(factory=default_id, check=_id_refusal)
+    EFFECT = Effect.AT_ONCE
+    RESTART = "its peers know the router by it"
+
+    id: str = setting(factory=default_id, check=_id_refusal, effect=Effect.RESTART)
     drain: float = setting(default=5.0, low=0.0, high=3600.0)
     theft_wait: float = setting(default=0.25, low=0.0, high=60.0)
     memory: int = setting(default=256 * 2**20, low=2**20)
@@ -173,6 +176,31 @@ class RouterConfig(Limits):
         more = tuple(ConnectorConfig(url=url, **self.limits()) for url in urls)  # type: ignore[arg-type]  # numbers
         return replace(self, connectors=(*self.connectors, *more))
 
+    def with_more(
+        self,
+        listeners: Sequence[str | ListenerConfig],
+        connectors: Sequence[str | ConnectorConfig],
+        container_links: Sequence[LinkConfig],
+    ) -> "RouterConfig":
+        """Return this configuration with further listeners, connectors and links. Args: texts are URLs, as above.
+
+        Raises: ConfigError: as above.
+        """
+        config = self
+        for listener in listeners:
+            if isinstance(listener, str):
+                config = config.with_listeners(listener)
+            else:
+                config = replace(config, listeners=(*config.listeners, listener))
+        for connector in connectors:
+            if isinstance(connector, str):
+                config = config.with_connectors(connector)
+            else:
+                config = replace(config, connectors=(*config.connectors, connector))
+        if container_links:
+            config = replace(config, container_links=(*config.container_links, *container_links))
+        return config
+
 
 def _with_names(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
     """Return the tables with names: a table without one gets the name of `stem`.
@@ -184,7 +212,7 @@ def _with_names(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any,
     for each in tables:
         name = each.name or free_name(stem(each), taken)
         taken.append(name)
-        named.append(replace(each, name=name))
+        named.append(each if each.name == name else replace(each, name=name))
     return tuple(named)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from amqpmesh.router.config.tables import Table, setting, table
+from amqpmesh.router.config.tables import Effect, Table, setting, table
 
 HTTP_MECHANISMS: Final = ("ANONYMOUS", "PLAIN", "EXTERNAL", "OAUTHBEARER")
 """The mechanisms that have a counterpart in HTTP: no authentication, Basic, a certificate in TLS, Bearer."""
@@ -16,6 +16,9 @@ HTTP_MECHANISMS: Final = ("ANONYMOUS", "PLAIN", "EXTERNAL", "OAUTHBEARER")
 @table
 class HttpConfig(Table):
     """Limits of a listener for HTTP."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "the server of listeners for HTTP has begun with it"
 
     connections: int = setting(default=100, low=1, high=10_000)
     #: Octets of a request's first line and header fields together, and of its content.

@@ -1,7 +1,7 @@
 """Limits of one connection, in either direction."""
 
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
-from amqpmesh.router.config.tables import Table, declared, setting, table
+from amqpmesh.router.config.tables import Effect, Table, declared, setting, table
 
 MAX_WORKERS = 64
 """Workers of a router: each is connected to each other one."""
@@ -17,6 +17,8 @@ ULONG_MAX = 2**64 - 1
 @table
 class Limits(Table):
     """The limits of one connection. A listener or connector without its own has those of the router."""
+
+    EFFECT = Effect.NEW_CONNECTIONS
 
     idle_time_out: float = setting(default=16.0, low=0.0, high=UINT_MAX / 1000)
     max_frame_size: int = setting(default=32 * 2**10, low=512, high=UINT_MAX)

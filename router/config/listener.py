@@ -8,7 +8,7 @@ from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.http import HTTP_MECHANISMS, HttpConfig, host_refusal, origin_refusal
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
 from amqpmesh.router.config.redirect import PlaceConfig
-from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import Endpoint, endpoint
 from amqpmesh.router.config.user_checks import UserCheck
 
@@ -52,6 +52,8 @@ def _sasl_refusal(mechanisms: Sequence[str]) -> str | None:
 class TlsConfig(Table):
     """TLS of a listener: its certificate, and its demands on clients (§5.2). All files are PEM."""
 
+    EFFECT = Effect.NEW_CONNECTIONS
+
     certificate: Path = setting()
     key: Path = setting()
     trust: Path | None = setting(default=None)
@@ -83,23 +85,26 @@ class ListenerConfig(Limits):
     `[mesh]` rules the authentication of neighbours: by TLS with a certificate of the mesh, or not at all.
     """
 
-    url: str = setting(check=_url_refusal)
+    EFFECT = Effect.NEW_CONNECTIONS
+    RESTART = "the server of listeners for HTTP has begun with it"
+
+    url: str = setting(check=_url_refusal, effect=Effect.BOUND_ANEW)
     name: str = setting(default="")
-    role: ListenerRole = setting(default="normal")
-    cost: int | None = setting(default=None, low=1, high=USHORT_MAX)
-    connections: int = setting(default=10_000, low=1)
+    role: ListenerRole = setting(default="normal", effect=Effect.BOUND_ANEW)
+    cost: int | None = setting(default=None, low=1, high=USHORT_MAX, effect=Effect.AT_ONCE)
+    connections: int = setting(default=10_000, low=1, effect=Effect.AT_ONCE)
     sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
-    users: Path | tuple[Path, ...] | UserCheck | None = setting(default=None)
+    users: Path | tuple[Path, ...] | UserCheck | None = setting(default=None, effect=Effect.AT_ONCE)
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
     redirect: PlaceConfig | None = setting(default=None)
-    manage: bool = setting(default=False)
+    manage: bool = setting(default=False, effect=Effect.AT_ONCE)
     cbs: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
-    hosts: tuple[str, ...] = setting(default=(), check=host_refusal)
-    origins: tuple[str, ...] = setting(default=(), check=origin_refusal)
-    http: HttpConfig | None = setting(default=None)
+    hosts: tuple[str, ...] = setting(default=(), check=host_refusal, effect=Effect.RESTART)
+    origins: tuple[str, ...] = setting(default=(), check=origin_refusal, effect=Effect.RESTART)
+    http: HttpConfig | None = setting(default=None, effect=Effect.RESTART)
 
     @property
     def users_files(self) -> tuple[Path, ...]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from amqpmesh.router.config.tables import Rule, Table, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, setting, table
 
 MAX_ORIGINS = 100_000
 INSECURE_ORIGINS = 1_000
@@ -16,6 +16,9 @@ class MeshConfig(Table):
 
     All files are PEM.
     """
+
+    EFFECT = Effect.RESTART
+    RESTART = "the other routers of the mesh know the router by it"
 
     certificate: Path | None = setting(default=None)
     key: Path | None = setting(default=None)

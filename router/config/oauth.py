@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from amqpmesh.policies import tenants
 from amqpmesh.router.config.connector import PasswordConfig
-from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, Words, emptiness, setting, table
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519")
 """Algorithms of signatures (RFC 7518, RFC 9864). Each has a public key: with a secret that is shared, each router could
@@ -49,6 +49,9 @@ def _aliases_refusal(aliases: Words) -> str | None:
 class TokensConfig(Table):
     """Limits of tokens, and of the clients that show them."""
 
+    EFFECT = Effect.RESTART
+    RESTART = "tokens in use were judged by it"
+
     size: int = setting(default=8192, low=256, high=2**16)
     claims: int = setting(default=256, low=1, high=4096)
     depth: int = setting(default=8, low=1, high=32)
@@ -59,6 +62,9 @@ class TokensConfig(Table):
 @table
 class TokenIssuerConfig(Table):
     """An issuer of JSON Web Tokens (RFC 7519): which tokens of it are valid, and what its claims mean."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "tokens in use were judged by it"
 
     issuer: str = setting(check=emptiness)
     audience: tuple[str, ...] = setting(check=_some_refusal)
@@ -103,6 +109,9 @@ def _keys_refusal(keys: tuple[PasswordConfig, ...]) -> str | None:
 @table
 class TokenKeyConfig(Table):
     """A named secret by which clients make tokens of their own: shared access signatures."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "tokens in use were judged by it"
 
     name: str = setting(check=emptiness)
     keys: tuple[PasswordConfig, ...] = setting(check=_keys_refusal)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from amqpmesh.router.config.tables import Rule, Table, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, setting, table
 from amqpmesh.router.logs.event_log import LogFormat
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -12,6 +12,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 @table
 class LogConfig(Table):
     """The log of the daemon on standard error. An embedded router leaves logging to its process."""
+
+    EFFECT = Effect.AT_ONCE
 
     level: LogLevel = setting(default="info")
     format: LogFormat = setting(default="text")
@@ -24,6 +26,9 @@ def _size_refusal(size: int) -> str | None:
 @table
 class AuditConfig(Table):
     """The audit log: its file, and its size."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "the audit log is open"
 
     file: Path = setting()
     #: Octets before the file is rotated; 0: never.
@@ -38,6 +43,9 @@ class AuditConfig(Table):
 class MetricsConfig(Table):
     """The metrics that listeners for HTTP show."""
 
+    EFFECT = Effect.RESTART
+    RESTART = "series that are shown have begun with it"
+
     #: The most series of one answer, about.
     series: int = setting(default=2_000, low=500, high=1_000_000)
 
@@ -45,6 +53,9 @@ class MetricsConfig(Table):
 @table
 class TelemetryConfig(Table):
     """The recording: its folder, the part of the deliveries that it holds, and its size."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "the recording has begun with it"
 
     directory: Path = setting()
     sample: float = setting(default=1.0, low=0.0, high=1.0)

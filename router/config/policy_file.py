@@ -22,7 +22,7 @@ from amqpmesh.policies.user_ids import UserId
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.exports import ExportConfig, ImportConfig, exports_of
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
-from amqpmesh.router.config.tables import Rule, Table, Words, emptiness, parsed_text, rows, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, Words, emptiness, parsed_text, rows, setting, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,8 +69,11 @@ def _network_fault(text: str) -> str | None:
 class PolicyConfig(Table):
     """The policy of the router."""
 
+    EFFECT = Effect.RESTART
+    RESTART = "the rights of all connections come from that file"
+
     file: Path = setting()
-    vouch: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    vouch: tuple[str, ...] = setting(default=(), check=_each(emptiness), effect=Effect.AT_ONCE)
     push: bool = setting(default=False)
     signed: bool = setting(default=False)
 
@@ -78,6 +81,8 @@ class PolicyConfig(Table):
 @table
 class MatchConfig(Table):
     """A way into a tenant: all keys that are given have to match."""
+
+    EFFECT = Effect.AT_ONCE
 
     listener: str | None = setting(default=None, check=emptiness)
     hostname: str | None = setting(default=None, check=emptiness)
@@ -112,6 +117,8 @@ class MatchConfig(Table):
 class TenantConfig(Table):
     """A tenant."""
 
+    EFFECT = Effect.AT_ONCE
+
     name: str = setting(check=tenants.fault)
     match: tuple[MatchConfig, ...] = setting(default=())
     default: bool = setting(default=False)
@@ -139,6 +146,8 @@ class TenantConfig(Table):
 @table
 class GroupConfig(Table):
     """A group of peers, and its rights."""
+
+    EFFECT = Effect.AT_ONCE
 
     name: str = setting(check=emptiness)
     tenant: str | None = setting(default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqpmesh.policies.limits import UNLIMITED, Allowance
 from amqpmesh.router.config.limits import UINT_MAX
 from amqpmesh.router.config.quantities import Memory, OctetRate, Octets, Rate
-from amqpmesh.router.config.tables import Table, declared, setting, table
+from amqpmesh.router.config.tables import Effect, Table, declared, setting, table
 
 
 def _nothing(rate: float) -> str | None:
@@ -15,6 +15,8 @@ def _nothing(rate: float) -> str | None:
 @table
 class UserLimitsConfig(Table):
     """The limits of each user of a group."""
+
+    EFFECT = Effect.AT_ONCE
 
     connections: int | None = setting(default=None, low=1)
     sessions: int | None = setting(default=None, low=1)

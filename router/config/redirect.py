@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from amqpmesh.policies.redirect import PeerAddress, Redirect, pattern_refusal
 from amqpmesh.router.config.limits import USHORT_MAX
-from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 from amqpmesh.router.config.urls import DEFAULT_PORTS
 
 Follower = Literal["client", "router"]
@@ -31,6 +31,8 @@ def _says_nothing(config: "PlaceConfig") -> bool:
 class PlaceConfig(Table):
     """The container to which a whole connection is redirected (§2.8.16)."""
 
+    EFFECT = Effect.NEW_CONNECTIONS
+
     hostname: str | None = setting(default=None, check=_host_refusal)
     network_host: str | None = setting(default=None, check=_host_refusal)
     port: int | None = setting(default=None, low=1, high=USHORT_MAX)
@@ -48,6 +50,8 @@ class PlaceConfig(Table):
 @table
 class RedirectConfig(PlaceConfig):
     """The container to which the links of an address are redirected, and the address there (§2.8.18)."""
+
+    EFFECT = Effect.NEW_LINKS
 
     address: str | None = setting(default=None, check=emptiness)
     follow: Follower = setting(default="client")
@@ -105,8 +109,10 @@ def _hosts_refusal(patterns: Sequence[str]) -> str | None:
 class ElsewhereConfig(Table):
     """The limits of connections on demand: clients choose the destinations."""
 
-    domains: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
-    redirects: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
+    EFFECT = Effect.AT_ONCE
+
+    domains: tuple[str, ...] = setting(default=(), check=_hosts_refusal, effect=Effect.NEW_LINKS)
+    redirects: tuple[str, ...] = setting(default=(), check=_hosts_refusal, effect=Effect.NEW_CONNECTIONS)
     places: int = setting(default=64, low=1, high=10_000)
     nodes: int = setting(default=256, low=1, high=30_000)
     idle: float = setting(default=30.0, low=0.0, high=3600.0)

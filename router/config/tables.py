@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
@@ -27,6 +27,16 @@ class Words(dict[str, tuple[str, ...]]):
 
     def __hash__(self) -> int:  # type: ignore[override]  # of a table that is never changed
         return hash(frozenset(self.items()))
+
+
+class Effect(StrEnum):
+    """The way in which a changed key comes into effect while the router runs."""
+
+    AT_ONCE = "at once"
+    NEW_CONNECTIONS = "for new connections"
+    NEW_LINKS = "for new links"
+    BOUND_ANEW = "listener is bound anew"
+    RESTART = "restart"
 
 
 class Rule(NamedTuple):
@@ -67,13 +77,14 @@ def setting(
     high: float | None = None,
     check: Callable[[Any], str | None] | None = None,
     apart: bool = False,
+    effect: Effect | None = None,
 ) -> Any:
     """Declare a key of a table; without default or factory it is required.
 
     Args: low, high: the least and the greatest value. check: returns the reason to refuse a value, or None. apart: in
-        the file it is no key of this table, but a table of its own.
+        the file it is no key of this table, but a table of its own. effect: of a change; None: that of its table.
     """
-    metadata = {"low": low, "high": high, "check": check, "apart": apart}
+    metadata = {"low": low, "high": high, "check": check, "apart": apart, "effect": effect}
     if factory is not None:
         return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -106,6 +117,10 @@ class Table:
     """The common base of tables: it checks each key by itself, then keys against each other."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
+    EFFECT: ClassVar[Effect] = Effect.RESTART
+    """The effect of a change of a key that this class declares without another one."""
+    RESTART: ClassVar[str] = ""
+    """The reason why a change needs a restart, for people."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -134,6 +149,14 @@ class Table:
 def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
     """Return the keys of a table, in the order of their declaration."""
     return fields(cls) if is_dataclass(cls) else ()
+
+
+def effect_of(cls: type[Table], name: str) -> Effect:
+    """Return the effect of a change of a key. Args: name: of the attribute."""
+    owner = next(each for each in cls.__mro__ if name in vars(each).get("__annotations__", ()))
+    item = next(each for each in declared(cls) if each.name == name)
+    effect: Effect = item.metadata["effect"] or owner.EFFECT  # type: ignore[attr-defined]  # tables declare them
+    return effect
 
 
 def key_of(item: Field[Any]) -> str:
@@ -345,39 +368,24 @@ _SCALARS: Mapping[type, Callable[[object, Path], object]] = {
 }
 
 
-def differing(one: object, other: object, where: str = "") -> list[str]:
-    """Return the keys in which two tables of one class differ: `listeners[0].tls.key`."""
-    if isinstance(one, Table) and type(one) is type(other):
-        return [
-            difference
-            for item in declared(type(one))
-            for difference in differing(
-                getattr(one, item.name), getattr(other, item.name), f"{where}.{key_of(item)}" if where else key_of(item)
-            )
-        ]
-    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [difference for n, (a, b) in pairs for difference in differing(a, b, f"{where}[{n}]")]
-    return [] if one == other else [where]
-
-
 def written(shown: Table, heading: str) -> Iterator[str]:
     """Return a table as TOML, with all defaults; keys without a value are left out."""
     yield heading
     for item in declared(type(shown)):
         value = getattr(shown, item.name)
         if value is not None and not item.metadata["apart"]:
-            yield f"{key_of(item)} = {_toml(value)}"
+            yield f"{key_of(item)} = {toml(value)}"
 
 
-def _toml(value: object) -> str:
+def toml(value: object) -> str:
+    """Return a value as TOML."""
     if isinstance(value, Table):
         items = ((key_of(item), getattr(value, item.name)) for item in declared(type(value)))
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in items if item is not None) + " }"
+        return "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in items if item is not None) + " }"
     if isinstance(value, Words):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(texts)}" for name, texts in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(name)} = {toml(texts)}" for name, texts in value.items()) + " }"
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

@@ -145,6 +145,11 @@ class Users:
         groups = {other: names for other, names in self._groups.items() if other != name}
         return type(self)(left, self.disabled - {name}, groups)
 
+    def limited_to(self, others: Self) -> Self:
+        """Return these users without the right to log in of those who may not among others."""
+        lost = {user for user in self._verifiers if not others.may_log_in(user)}
+        return type(self)(self._verifiers, self.disabled | lost, self._groups)
+
     def switch(self, user: str, *, disabled: bool) -> Self:
         """Return these users with one that can log in, or cannot. Raises: CommandError: there is no such user."""
         name = self._known(user)

@@ -87,6 +87,8 @@ class ContainerLink:
         self.serves = serves
         self.refused = refused
         self._asks = asks
+        #: True if the configuration has it, and no client.
+        self.is_configured = asks is not None
         #: The end of the redirects that it has followed; None: it has followed none.
         self.chain: RedirectChain | None = None
         #: The connection of its connector; None: there is none.

@@ -93,6 +93,10 @@ class Containers:
         self._leave(each)
         each.chain = None
 
+    def remove_configured(self, name: str) -> None:
+        """Remove a link of the configuration. Args: name: the link's."""
+        self.remove(next(each for each in self._all if each.is_configured and each.name == name))
+
     # ------------------------------------------------------------------------------------------------------ connections
 
     def opened(self, record: ConnectionRecord) -> None:
@@ -206,9 +210,8 @@ class Containers:
         self._link_ended(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _is_untried(self, each: ContainerLink, endpoint: Link) -> bool:
-        """Return whether a link attached a moment ago, and has had no delivery. Some containers answer an attach before
-        they look for the node, and detach the link when the node is missing.
-        """
+        """Return whether a link attached a moment ago, and has had no delivery: some containers attach first, and look
+        for the node then."""
         link = endpoint.context
         is_unused = isinstance(link, IncomingLink | OutgoingLink) and link.last_delivery_at is None
         return is_unused and self._context.now - each.since < REFUSING
@@ -244,9 +247,7 @@ class Containers:
         each.become(S.ATTACHING, self._context.now)
 
     def _attach_watch(self, each: ContainerLink, record: ConnectionRecord) -> None:
-        """Attach the watch, and the link after it. The session must be a new one: RabbitMQ 3 does not answer the detach
-        of the last watch, since that had no credit.
-        """
+        """Attach the watch, and the link after it, in a new session: RabbitMQ 3 answers no detach of the last watch."""
         self._end_session(each)
         try:
             watch = each.attach_watch(self._session_of(each, record))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.config.redirect import ElsewhereConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
 
@@ -62,6 +63,10 @@ class OnDemandConnections:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    def renew(self, config: ElsewhereConfig) -> None:
+        """Have other limits from now on. What exists stays."""
+        self._config = config
 
     def use(self, place: PeerAddress, user: object, *, home: str | None = None) -> str:
         """Provide a connection to a place until `user` leaves it (`leave`).

@@ -253,6 +253,16 @@ class RemoteNodes:
         """
         return self._use(tenant, name, redirect.place.address or name, redirect.peer_address)
 
+    def renew(self) -> tuple[Mapping[str, Distribution], Mapping[str, Distribution]]:
+        """Follow a changed configuration. Nodes that exist stay until they are not used any more.
+
+        Returns: what `single` had, and what it has now.
+        """
+        before = self.single
+        self._domains = RedirectPolicy(allowed=self._context.config.elsewhere.domains)
+        self.single = dict(self._find_single())
+        return before, self.single
+
     def _find_single(self) -> Iterator[tuple[str, Distribution]]:
         for config in self._context.config.addresses:
             is_followed = config.redirect is not None and config.redirect.is_followed

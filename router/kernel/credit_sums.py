@@ -127,10 +127,10 @@ class PoolState:
         self._ahead_from = 0.0  # no sink goes ahead before this time
         self._ahead_at = 0.0  # when it last counted as a pool whose senders go ahead
 
-    def change_settings(self, max_credit: int, drain_time: float) -> None:
+    def change_settings(self, max_credit: int, drain_time: float, ahead: int) -> None:
         """Grant with other settings from now on. Credit that a sink has stays. Args: as of `Pool`."""
         settings = self._settings
-        self._settings = pool_settings(max_credit, settings.starve_time, settings.reclaim_time, drain_time)
+        self._settings = pool_settings(max_credit, settings.starve_time, settings.reclaim_time, drain_time, ahead)
 
     # What a pool shows, to explain why a sender waits.
 

@@ -367,6 +367,16 @@ class MeshMember:
             if _origin(neighbour.record) == origin:
                 self.set_cost(neighbour, cost)
 
+    def reset_costs(self) -> None:
+        """Have the costs of the configuration, in place of those that were changed while running."""
+        self._costs.clear()
+        for neighbour in list(self.neighbours.values()):
+            record = neighbour.record
+            config = record.connector or record.listener
+            assert config is not None, "a connection has one or the other"
+            record.cost = config.cost
+            self._apply(self.topology.set_cost(neighbour, config.cost, self._context.now, configured=True))
+
     def change_cost(self, statistics: Costly, cost: int) -> None:
         """Change the cost of sending on a neighbour's connection, or on all connections of a connector or listener.
 

@@ -231,6 +231,10 @@ class Admission:
             began; None: there was none.
         """
         hand_overs = self._hand_overs
+        if listener.is_removed:
+            stream.close()
+            listener.connections -= 1
+            return
         try:
             credentials = credentials or self._credentials_of(listener.config)
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)

@@ -168,6 +168,18 @@ class Connector:
             reason=None if is_open else self._reason,
         )
 
+    def can_become(self, config: ConnectorConfig) -> bool:
+        """Tell whether it can have another configuration and keep its connection, which leads to the same place."""
+        if (config.name, config.role) != (self.config.name, self.config.role):
+            return False
+        if config.url == self.config.url:
+            return True
+        return (
+            self._record is not None
+            and self._redirected_from is None
+            and self._url in {str(each) for each in config.places}
+        )
+
     def stop(self) -> None:
         """Connect no more. An open connection continues until it ends."""
         self._scope.cancel()

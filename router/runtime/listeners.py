@@ -29,6 +29,9 @@ connection beyond it is refused, or retries a second later.
 ACCEPT_BATCH = 16
 """Connections accepted in a row before open ones get their turn."""
 
+REST = 256
+"""Waiting connections that a listener accepts before it moves to another port."""
+
 INHERITS = sys.platform == "linux"
 """An accepted socket has the options of the listening one (tcp(7))."""
 
@@ -59,12 +62,15 @@ class Listener:
     def __init__(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
         """Args: sockets: bound to one port, each to another address of the host."""
         self.config = config
-        self.url = str(config.endpoint if config.endpoint.is_unix else at_port(config.endpoint, sockets))
+        self.url = _url_of(config, sockets)
         self.connections = 0
         self.most = 0
         self.refused = 0
         self.sockets = sockets
         self._poller: Poller | None = None
+        self._admit: Admit | None = None
+        #: The configuration has it no more: connections whose handshake is not over yet are closed, too.
+        self.is_removed = False
 
     @property
     def name(self) -> str:
@@ -89,22 +95,31 @@ class Listener:
         Args: shared: other processes of this user listen at the same port.
         Raises: OSError: with the URL; the port is in use or needs privileges, or the host is not local.
         """
-        endpoint = config.endpoint
-        if endpoint.is_unix:
-            return cls(config, [bound_to_path(endpoint.host)])
-        try:
-            found = await trio.socket.getaddrinfo(
-                endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            return cls(config, _bind(_addresses(found), shared=shared, listens=True))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
+        return cls(config, await listening_at(config.endpoint, shared=shared))
+
+    def move(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
+        """Listen at other sockets from now on. The caller must call `accept` again. Its connections stay."""
+        self._accept_rest()
+        self.close()
+        self.config, self.url, self.sockets, self._poller = config, _url_of(config, sockets), sockets, None
+
+    def remove(self) -> None:
+        """Close it, since the configuration has it no more."""
+        self.is_removed = True
+        self.close()
+
+    def close_to_others(self, *, shared: bool) -> None:
+        """Let no other listener of this user bind to the port, or let it. Args: shared: let it."""
+        for each in self.sockets:
+            if each.fileno() != -1 and each.family != socket.AF_UNIX:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
 
     async def accept(self, admit: Admit, poller: Poller | None = None) -> None:
         """Pass each new connection with the peer's address to `admit`, until `close`.
 
         Args: poller: waits for connections from now on, and `accept` returns at once.
         """
+        self._admit = admit
         if poller is not None and self._is_polled_by(poller, admit):
             return
         async with trio.open_nursery() as nursery:
@@ -119,6 +134,12 @@ class Listener:
                     self._poller.remove(listening.fileno())
                 trio.lowlevel.notify_closing(listening)
                 listening.close()
+
+    def _accept_rest(self) -> None:
+        """Accept the connections that wait: once the sockets are closed, the system resets them."""
+        for each in self.sockets:
+            if self._admit is not None and each.fileno() != -1:
+                self.accept_some(each, self._admit, REST)
 
     def _is_polled_by(self, poller: Poller, admit: Admit) -> bool:
         """Return False if the system has no resources for polling."""
@@ -173,6 +194,50 @@ class Listener:
             admit(self, TcpStream(connected), WORKER)
         else:
             connected.close()
+
+
+async def listening_at(
+    endpoint: Endpoint, *, shared: bool = False, beside: Sequence[Listener] = ()
+) -> list[socket.socket]:
+    """Listen at every address of an endpoint's host.
+
+    Args: shared: other processes of this user listen at the same port. beside: listeners of this router that are about
+        to be closed, and may have the port as long.
+    Raises: OSError: with the URL; as `Listener.bind`.
+    """
+    if endpoint.is_unix:
+        return [bound_to_path(endpoint.host)]
+    try:
+        found = await trio.socket.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        addresses = _addresses(found)
+        try:
+            return _bind(addresses, shared=shared, listens=True)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not beside or shared:
+                raise
+        return _bind_beside(addresses, beside)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
+
+
+def _bind_beside(addresses: Sequence[Address], beside: Sequence[Listener]) -> list[socket.socket]:
+    """Listen at a port that listeners of this router have. Nothing else can take the port in between."""
+    for each in beside:
+        each.close_to_others(shared=True)
+    try:
+        sockets = _bind(addresses, shared=True, listens=True)
+    finally:
+        for each in beside:
+            each.close_to_others(shared=False)
+    for bound in sockets:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+    return sockets
+
+
+def _url_of(config: ListenerConfig, sockets: Sequence[socket.socket]) -> str:
+    return str(config.endpoint if config.endpoint.is_unix else at_port(config.endpoint, sockets))
 
 
 class _PolledSocket:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from amqpmesh.router.config.file import ListenerConfig, RouterConfig, load
+from amqpmesh.router.config.differences import row_pairs
+from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
 from amqpmesh.router.runtime.token_keys import TokenFiles
@@ -38,13 +39,14 @@ class UserChange(NamedTuple):
 class Reloaded:
     """The content of all files of a router."""
 
-    config: RouterConfig | None
     accepting: dict[ListenerConfig, Credentials]
-    connecting: dict[Connector, ConnectorCredentials]
+    """By the configuration that is to be in force."""
+    connecting: dict[ConnectorConfig, ConnectorCredentials]
+    on_demand: dict[Connector, ConnectorCredentials]
     policy: PolicyText | None
     tokens: TokenFiles | None
     users: tuple[UserChange, ...]
-    """The changes of users, for the audit log."""
+    """The changes of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,41 +55,49 @@ class Reader:
 
     current: RouterConfig
     listeners: Mapping[ListenerConfig, Credentials]
-    connectors: tuple[Connector, ...]
+    on_demand: tuple[Connector, ...]
 
-    def read(self, config: NewConfig) -> Reloaded:
-        """Read the files. Args: config: the new configuration. Raises: ConfigError: a file is not valid."""
-        # The new configuration comes first: its errors name the key that leads to a file.
-        new = load(config) if isinstance(config, Path) else config() if callable(config) else config
-        mesh, policy = self.current.mesh, self.current.policy
-        accepting = {each: Credentials.load(each, mesh) for each in self.listeners}
+    def read(self, wanted: RouterConfig) -> Reloaded:
+        """Read the files. Args: wanted: the configuration that is to be in force. Raises: ConfigError: a file is not
+        valid.
+        """
+        mesh, policy = wanted.mesh, wanted.policy
+        streams = [each for each in self.listeners if each not in self.current.listeners]
+        accepting = {each: Credentials.load(each, mesh) for each in (*wanted.listeners, *streams)}
         return Reloaded(
-            config=new,
             accepting=accepting,
-            connecting={each: ConnectorCredentials.load(each.config, mesh) for each in self.connectors},
+            connecting={each: ConnectorCredentials.load(each, mesh) for each in wanted.connectors},
+            on_demand={each: ConnectorCredentials.load(each.config, mesh) for each in self.on_demand},
             policy=None if policy is None else read_policy(policy, mesh),
-            tokens=TokenFiles.read(self.current),
-            users=() if self.current.audit is None else tuple(user_changes(self.listeners, accepting)),
+            tokens=TokenFiles.read(wanted),
+            users=tuple(self._user_changes(wanted, accepting)),
         )
 
+    def _user_changes(self, wanted: RouterConfig, after: Mapping[ListenerConfig, Credentials]) -> Iterator[UserChange]:
+        """Return which users of listeners have come, have gone, are disabled, enabled again, or in other groups."""
+        for running, listener in row_pairs(self.current, wanted, "listeners"):
+            if running is not None and listener is not None:
+                yield from _changes(listener.name, self.listeners[running], after[listener])
 
-def user_changes(
-    before: Mapping[ListenerConfig, Credentials], after: Mapping[ListenerConfig, Credentials]
-) -> Iterator[UserChange]:
-    """Return which users of listeners have come, have gone, are disabled, enabled again, or in other groups."""
-    for listener, credentials in after.items():
-        old, new = before[listener].users, credentials.users
-        if old is None or new is None:
-            continue
-        names, known = frozenset(new), frozenset(old)
-        for event, users in (
-            ("user added", names - known),
-            ("user removed", known - names),
-            ("user disabled", (new.disabled - old.disabled) & known),
-            ("user enabled", (old.disabled - new.disabled) & names),
-            ("user groups changed", {each for each in names & known if old.groups_of(each) != new.groups_of(each)}),
-        ):
-            for user in sorted(users)[:NAMED]:
-                yield UserChange(event, listener.name, user)
-            if len(users) > NAMED:
-                yield UserChange(event, listener.name, others=len(users) - NAMED)
+
+def configuration(new: NewConfig) -> RouterConfig | None:
+    """Return a new configuration. Raises: ConfigError: it is not valid."""
+    return load(new) if isinstance(new, Path) else new() if callable(new) else new
+
+
+def _changes(listener: str, before: Credentials, after: Credentials) -> Iterator[UserChange]:
+    old, new = before.users, after.users
+    if old is None or new is None:
+        return
+    names, known = frozenset(new), frozenset(old)
+    for event, users in (
+        ("user added", names - known),
+        ("user removed", known - names),
+        ("user disabled", (new.disabled - old.disabled) & known),
+        ("user enabled", (old.disabled - new.disabled) & names),
+        ("user groups changed", {each for each in names & known if old.groups_of(each) != new.groups_of(each)}),
+    ):
+        for user in sorted(users)[:NAMED]:
+            yield UserChange(event, listener, user)
+        if len(users) > NAMED:
+            yield UserChange(event, listener, others=len(users) - NAMED)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.client.connections.in_process import InProcess
@@ -22,7 +21,6 @@ from amqpmesh.router.client.links.arguments import demand_trio
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.policy_trust import read_policy
-from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
 from amqpmesh.router.incremental import Steps, run_to_end
 from amqpmesh.router.io.dialing import Backoff, Opener
@@ -35,11 +33,13 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.admission import Admission, Served
+from amqpmesh.router.runtime.applying import Applied, ConfigChanges
 from amqpmesh.router.runtime.connectors import Connector, Network, explained, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.edge import Edge
 from amqpmesh.router.runtime.heap import RouterMemory
-from amqpmesh.router.runtime.http_listeners import begin_http, by_protocol
+from amqpmesh.router.runtime.http_listeners import begin_http
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.observers import Observers
@@ -47,14 +47,14 @@ from amqpmesh.router.runtime.on_demand_connectors import OnDemand
 from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
-from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded
+from amqpmesh.router.runtime.reload import NewConfig
 from amqpmesh.router.runtime.snapshots import Snapshots
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config.users import Users
+    from amqpmesh.router.config.observability import LogConfig
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
     from amqpmesh.router.runtime.transport import Transport
@@ -107,24 +107,12 @@ class Router(LinkFactory):
         if isinstance(config, Path):
             config = load(config)
         config = replace(config or RouterConfig(), **settings)
-        for listener in listeners:
-            if isinstance(listener, str):
-                config = config.with_listeners(listener)
-            else:
-                config = replace(config, listeners=(*config.listeners, listener))
-        for connector in connectors:
-            if isinstance(connector, str):
-                config = config.with_connectors(connector)
-            else:
-                config = replace(config, connectors=(*config.connectors, connector))
-        if container_links:
-            config = replace(config, container_links=(*config.container_links, *container_links))
-        self.config = config
+        self.config = config = config.with_more(listeners, connectors, container_links)
         self.id = config.id
-        #: The listeners, in the order of the configuration; none before `async with`.
-        self.listeners: tuple[Listener, ...] = ()
-        #: The connectors, in the order of the configuration; none before `async with`.
-        self.connectors: tuple[Connector, ...] = ()
+        self._edge = Edge()
+        #: Called with `[log]` when `apply` changes it. Only the command line sets it: an embedded router leaves the
+        #: logging of its process alone.
+        self.on_log: Callable[[LogConfig], object] | None = None
         self._network = Network(open_stream, look_up, backoff)
         # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
@@ -132,7 +120,6 @@ class Router(LinkFactory):
         self._policies = PolicyStore(config)
         self._snapshots = Snapshots(self._take_snapshot)
         self._management = ManagementNode(self._stream_listener, self._snapshots, self._policies.take)
-        self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
         self._key_readers: KeyReaders | None = None
@@ -142,12 +129,21 @@ class Router(LinkFactory):
         self._drained = False
         self._served = Served()
         self._draining = trio.Lock()
-        self._reloading = trio.Lock()
 
     def __repr__(self) -> str:
         stage = "new" if self._core is None else "running" if self._accepting else "over"
         urls = ", ".join(each.url for each in self.listeners)
         return f"<Router {shown(self.id)} {stage}{urls and f', listens at {urls}'}>"
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listeners, in the order of the configuration; none before `async with`."""
+        return tuple(self._edge.listeners)
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        """The connectors, in the order of the configuration; none before `async with`."""
+        return tuple(self._edge.connectors)
 
     async def __aenter__(self) -> Self:
         """Listen, then serve.
@@ -163,8 +159,9 @@ class Router(LinkFactory):
         member = self._member()
         policy = None if self.config.policy is None else await aside(partial(read_policy, self.config.policy), mesh)
         token_files = await TokenFiles.read_aside(self.config)
+        edge = self._edge
         for listener in self.config.listeners:
-            self._credentials[listener] = Credentials.load(listener, mesh)
+            edge.credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
         with ExitStack() as undoing:
             bound = []
@@ -172,8 +169,8 @@ class Router(LinkFactory):
                 bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
-            core.context.users_of = self._users
-            core.context.is_revoked = lambda listener, shown: self._credentials[listener].has_revoked(shown)
+            core.context.users_of = edge.users_of
+            core.context.is_revoked = edge.is_revoked
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
             if token_files is not None:
@@ -186,20 +183,19 @@ class Router(LinkFactory):
             undoing.pop_all()
         self._observers = observers
         self._membership = member
-        self.listeners = tuple(bound)
+        edge.hold(bound)
         self._core = core
         self._driver = self._drive(core)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
-        amqp, _ = by_protocol(bound)
         self._admission = Admission(
             core,
             self._driver,
             self._poller,
             self._nursery.start_soon,
-            amqp,
-            lambda listener: self._credentials[listener],
+            edge.amqp,
+            edge.credentials_of,
             self._serve_accepted,
             self._served,
         )
@@ -215,13 +211,21 @@ class Router(LinkFactory):
         observers.start(self._nursery.start_soon)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
-        self._http = await begin_http(bound, core, self._driver, self._snapshots, self._credentials, self._start_inside)
-        for each in amqp:
-            self._nursery.start_soon(
-                each.accept, self._admission.admit, None if each.config.endpoint.secure else self._poller
-            )
-        pairs = zip(self.config.connectors, credentials, strict=True)
-        self.connectors = tuple(self._start_connector(connector, loaded) for connector, loaded in pairs)
+        self._http = await begin_http(bound, core, self._driver, self._snapshots, edge.credentials, self._start_inside)
+        self._changes = ConfigChanges(
+            core,
+            self._driver,
+            edge,
+            on_demand=self._on_demand,
+            policies=self._policies,
+            observers=observers,
+            membership=member,
+            key_readers=self._key_readers,
+            changed=self._config_changed,
+        )
+        edge.begin(core, self._poller, self._nursery.start_soon, self._admission.admit, self._start_connector)
+        for connector, loaded in zip(self.config.connectors, credentials, strict=True):
+            edge.connect(connector, loaded)
         return self
 
     async def __aexit__(
@@ -289,41 +293,39 @@ class Router(LinkFactory):
         Open connections stay, except those that the policy does not permit any more, those of users who may not log in
         any more, and those to routers of the mesh that are not trusted any more.
 
-        Args: config: the new configuration, to be compared with the current one.
-        Returns: the keys that differ: they need a restart.
+        Args: config: another configuration, to be compared with the one in force.
+        Returns: the keys that differ: `apply` puts them in force.
         Raises: ConfigError: a file is not valid; then nothing has changed.
         """
-        return self._put_in_force(self._reader().read(config))
+        self._started()
+        return self._changes.reload(config)
 
     async def reload_aside(self, config: NewConfig = None) -> list[str]:
-        """Do the same as `reload`, and read the files in a thread: a large policy takes a part of a second.
-
-        Args: config: as of `reload`, or a function that reads it.
-        """
-        async with self._reloading, self._policies.changing:
-            return self._put_in_force(await aside(self._reader().read, config))
-
-    def _reader(self) -> Reader:
+        """Do the same as `reload`, in a thread. Args: config: may also be a function that reads it."""
         self._started()
-        self._observers.reopen()
-        return Reader(self.config, dict(self._credentials), (*self.connectors, *self._on_demand))
+        return await self._changes.reload_aside(config)
 
-    def _put_in_force(self, read: Reloaded) -> list[str]:
-        core = self._started()
-        if self._membership is not None and core.mesh is not None:
-            self._membership.reload(core.mesh, trio.current_time())
-        if read.policy is not None:
-            self._policies.put_in_force(read.policy)
-        if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
-            read.tokens.put_in_force(core.context.tokens)
-            self._key_readers.read_soon()
-        self._observers.users_changed(read.users)
-        self._credentials |= read.accepting
-        end_logins(core.context)
-        self._driver.settle()
-        for connector, credentials in read.connecting.items():
-            connector.credentials = credentials
-        return [] if read.config is None else differing(self.config, read.config)
+    async def apply(self, config: NewConfig = None, *, dry_run: bool = False) -> Applied:
+        """Put a configuration in force without a restart, as a whole or not at all; read all files again, too.
+
+        Links that no change concerns notice nothing. Rights that are taken away come first, and a later failure does
+        not give them back.
+
+        Args: config: the new configuration, its file, or a function that reads it in a thread; None: the one in force.
+            dry_run: compare only.
+        Returns: what differs, and which differences wait for a restart.
+        Raises: ConfigError: it, or a file that it names, is not valid; then nothing has changed. OSError: a listener
+            could not be bound, with its URL; then nothing has changed but rights. CommandError: the router does not
+            run.
+        """
+        if not self._accepting:
+            raise CommandError("the router has ended, or is about to")
+        return await self._changes.apply(config, dry_run=dry_run)
+
+    def _config_changed(self, config: RouterConfig) -> None:
+        before, self.config = self.config, config
+        if before.log != config.log and self.on_log is not None:
+            self.on_log(config.log)
 
     async def serve_stream(
         self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"
@@ -341,8 +343,8 @@ class Router(LinkFactory):
         listener = listener or self._stream_listener
         if listener.is_http:
             raise CommandError("streams of a program carry AMQP, no HTTP")
-        if listener not in self._credentials:
-            self._credentials[listener] = Credentials.load(listener, self.config.mesh)
+        if listener not in self._edge.credentials:
+            self._edge.credentials[listener] = Credentials.load(listener, self.config.mesh)
         await self._serve(stream, listener, host, shield=False)
 
     def statistics(self) -> Statistics:
@@ -370,10 +372,6 @@ class Router(LinkFactory):
 
     def _drive(self, core: Core) -> Driver:
         return Driver(core)
-
-    def _users(self, listener: ListenerConfig) -> Users | None:
-        credentials = self._credentials.get(listener)
-        return None if credentials is None else credentials.users
 
     def _member(self) -> Membership | None:
         return membership(self.config)
@@ -437,7 +435,7 @@ class Router(LinkFactory):
 
     async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
         core = self._started()
-        credentials = self._credentials[listener]
+        credentials = self._edge.credentials_of(listener)
         identity = UNKNOWN
         if listener.endpoint.secure:
             assert credentials.context is not None, "the configuration demands a certificate for amqps"
@@ -447,6 +445,10 @@ class Router(LinkFactory):
             if secured is None:
                 return
             stream, identity = secured
+            now = self._edge.now(listener)
+            if now is None:  # it was removed during the handshake
+                return
+            listener = now
         record = credentials.accept(core, listener, host, trio.current_time(), identity)
         await self._admission.serve_secured(self._transport(record, stream, credentials))
 
@@ -470,10 +472,7 @@ class Router(LinkFactory):
         self._inside.end()
         self._management.end()
         self._snapshots.end()
-        for listener in by_protocol(self.listeners)[0]:
-            listener.close()
-        for connector in self.connectors:
-            connector.stop()
+        self._edge.stop()
         self._on_demand.stop()
 
     def _close_all(self) -> None:
@@ -497,4 +496,4 @@ def memory_of(router: Router) -> RouterMemory:
 
     Raises: CommandError: the router was never started.
     """
-    return RouterMemory(router._started(), router.listeners)
+    return RouterMemory(router._started(), router._edge.listeners)

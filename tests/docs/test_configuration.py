@@ -38,7 +38,7 @@ from amqpmesh.router.config.file import (
 )
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
-from amqpmesh.router.config.tables import Table, declared, key_of
+from amqpmesh.router.config.tables import Table, declared, effect_of, key_of
 from tests.docs.pages import ROOT
 
 PAGE = "".join(
@@ -88,17 +88,21 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[metrics]`": (MetricsConfig, None),
 }
 
+# The tables of a policy file: all of it applies at once.
+OF_POLICIES = (TenantConfig, MatchConfig, ExportConfig, ImportConfig, GroupConfig, UserLimitsConfig)
+
 
 class Row(NamedTuple):
     key: str
     default: str
     least: str
     greatest: str
+    changes: str = ""
 
 
 def documented(section: str) -> list[Row]:
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:5]] for line in text.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
     return [Row(key.strip("`"), *others) for key, *others in rows]
 
 
@@ -127,7 +131,8 @@ def in_the_code(cls: type[Table], without: type[Table] | None) -> Iterator[Row]:
         least, greatest = ("" if limit is None else repr(limit).removesuffix(".0") for limit in limits)
         mandatory = item.default is MISSING and item.default_factory is MISSING
         default = "" if mandatory else WORDS.get((cls, item.name)) or default_of(item.default)
-        yield Row(key_of(item), default, least, greatest)
+        changes = "" if issubclass(cls, OF_POLICIES) else effect_of(cls, item.name).value
+        yield Row(key_of(item), default, least, greatest, changes)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -32,7 +32,7 @@ from tests.docs.pages import ROOT, log_lines, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, exactly
 
-PAGES = ("operate/install.md", "operate/security.md", "operate/limits.md", "operate/logs.md")
+PAGES = ("operate/install.md", "operate/changing.md", "operate/security.md", "operate/limits.md", "operate/logs.md")
 """Pages that show lines of logs; the last explains each event."""
 
 TEXT = (ROOT / "docs" / PAGES[-1]).read_text(encoding="utf-8")
@@ -297,9 +297,10 @@ def told_to_read_again(folder: Path) -> set[str]:
         daemon.send(signal.SIGHUP)
         lines.append(daemon.line())
         users.write_bytes(users_before)
-        config.write_text(f"{config_before}\n[[address]]\npattern = 'a'\n", encoding="utf-8")
+        more = "[tokens]\nrate = 3.0\n[[address]]\npattern = 'news/#'\nmax_credit = 100\n"
+        config.write_text(f"{config_before}\n{more}", encoding="utf-8")
         daemon.send(signal.SIGHUP)
-        lines += [daemon.line(), daemon.line()]
+        lines += [daemon.line(), daemon.line(), daemon.line()]
         config.write_text(config_before, encoding="utf-8")
         status, rest = daemon.end()
     assert status == 0

@@ -19,6 +19,7 @@ from amqpmesh import (
     AmqpMeshError,
     AmqpSequence,
     AmqpValue,
+    Applied,
     Array,
     Backoff,
     Byte,
@@ -44,9 +45,11 @@ from amqpmesh import (
     DeliveryAbortedError,
     DeliveryAnnotationsRule,
     Described,
+    Difference,
     Direction,
     DisagreementStatistics,
     Distribution,
+    Effect,
     ElsewhereConfig,
     Error,
     Float,
@@ -115,6 +118,7 @@ from amqpmesh import (
     UByte,
     UInt,
     ULong,
+    UserChange,
     UserIdentity,
     UShort,
     Watch,
@@ -305,6 +309,18 @@ def configuration(folder: Path) -> RouterConfig:
         elsewhere=ElsewhereConfig(domains=("*.example",), places=8),
         log=LogConfig(level="debug", format="json"),
     )
+
+
+async def changed(router: Router, config: RouterConfig) -> AsyncIterator[str]:
+    """Yield a line for each change of a configuration."""
+    applied: Applied = await router.apply(config, dry_run=True)
+    difference: Difference
+    for difference in applied.differences:
+        since: Effect = difference.effect
+        yield f"{difference.key} {difference.before} {difference.after} {since is Effect.RESTART}"
+    change: UserChange
+    for change in applied.users:
+        yield f"{change.event} {change.listener} {change.user} {change.others}"
 
 
 def shown(statistics: Statistics) -> Iterator[str]:

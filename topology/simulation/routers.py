@@ -89,7 +89,7 @@ class HostedRouter(Router):
             serve=self._serve_opened,
             run_task=self._nursery.start_soon,
         )
-        self.connectors = (*self.connectors, connector)
+        self._edge.connectors.append(connector)
         core = self._started()
         # `$management` can change its cost, as that of other connectors.
         core.context.config = replace(core.context.config, connectors=(*core.context.config.connectors, config))
@@ -104,7 +104,7 @@ class HostedRouter(Router):
         for connector in self.connectors:
             if connector.name == name:
                 connector.stop()
-        self.connectors = tuple(each for each in self.connectors if each.name != name)
+                self._edge.connectors.remove(connector)
         core = self._started()
         core.context.config = replace(
             core.context.config, connectors=tuple(each for each in core.context.config.connectors if each.name != name)

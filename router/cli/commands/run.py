@@ -1,4 +1,4 @@
-"""`amqpmesh run [CONFIG]`: a router as a daemon, which stops on SIGTERM or SIGINT and reloads on SIGHUP.
+"""`amqpmesh run [CONFIG]`: a router as a daemon, which stops on SIGTERM or SIGINT and changes on SIGHUP.
 
 With `--workers` it runs several processes: `supervisor.py` starts them.
 """
@@ -19,7 +19,7 @@ from amqpmesh.router.cli import configuration, registry
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
 from amqpmesh.router.cli.process import system
-from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, RouterConfig
+from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, LogConfig, RouterConfig
 from amqpmesh.router.io.environment import IS_ALONE
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
@@ -40,6 +40,8 @@ class DaemonHooks:
 
     reload_config: Callable[[], RouterConfig]
     """Reads the configuration again after SIGHUP; may raise ConfigError."""
+    set_log: Callable[[LogConfig], object]
+    """Lets the log follow a change."""
     begun: Callable[[Router], object]
     """Called when the router listens."""
     ending: Callable[[], object]
@@ -53,8 +55,9 @@ class DaemonHooks:
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     command.description = (
-        "Run a router until it receives SIGTERM or SIGINT. A second signal stops it at once. SIGHUP reloads "
-        f"certificates and users. Without CONFIG and --listen, the router listens at {DEFAULT_URL}."
+        "Run a router until it receives SIGTERM or SIGINT. A second signal stops it at once. SIGHUP reads "
+        "the configuration, certificates and users again. Without CONFIG and --listen, the router listens at "
+        f"{DEFAULT_URL}."
     )
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
@@ -68,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     Raises: ConfigError; OSError: a listener could not be bound.
     """
     config = configuration.effective(given)
-    event_log.configure(config.log.level, config.log.format, sys.stderr)
+    _set_log(config.log)
     system.set_process_name()
     system.raise_file_limit()
     if given.workers is not None:
@@ -79,6 +82,7 @@ def run(given: argparse.Namespace) -> int:
         )
     stage = DaemonHooks(
         reload_config=partial(configuration.effective, given),
+        set_log=_set_log,
         begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
@@ -93,15 +97,20 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
 
     config = worker.config
     system.collect_garbage_less_often()
-    event_log.configure(config.log.level, config.log.format, sys.stderr, worker=config.id)
+    _set_log(config.log, worker=config.id)
     stage = DaemonHooks(
         reload_config=lambda: worker.part_of(configuration.effective(given)),
+        set_log=partial(_set_log, worker=config.id),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,
         ended=lambda drained: worker.say(DRAINED) if drained else None,
         end_now={END_NOW},
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
+
+
+def _set_log(log: LogConfig, **bearing: str) -> None:
+    event_log.configure(log.level, log.format, sys.stderr, **bearing)
 
 
 def _log_started(
@@ -128,10 +137,11 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     ):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
         async with Router(config) as router:
+            router.on_log = stage.set_log
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
-                await _until_told_to_end(signals, router, config, stage)
+                await _until_told_to_end(signals, router, stage)
                 nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
@@ -143,24 +153,23 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
 
-async def _until_told_to_end(
-    signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: DaemonHooks
-) -> None:
+async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage: DaemonHooks) -> None:
     async for number in signals:
         if number != signal.SIGHUP:
-            log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
+            log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
         try:
-            changed = await router.reload_aside(stage.reload_config)
+            await router.apply(stage.reload_config)
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
+            continue
+        except OSError as error:
+            log.error("reload failed", url=error.filename, reason=error.strerror or str(error))
             continue
         except Exception as error:  # an internal error ends the reload only, as it ends one connection elsewhere
             log.error("internal error", exception=error)
             continue
         log.info("reloaded")
-        for key in changed:
-            log.warning("restart required", key=key)
 
 
 async def _cancel_on_signal(signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope) -> None:

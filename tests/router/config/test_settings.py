@@ -28,7 +28,7 @@ from amqpmesh.router.config.file import (
     load,
     parse,
 )
-from amqpmesh.router.config.tables import declared, differing
+from amqpmesh.router.config.tables import declared
 from amqpmesh.router.config.users import add_user
 
 FILE = Path("/etc/amqpmesh/a.toml")
@@ -738,14 +738,6 @@ def meshes(draw: st.DrawFn) -> RouterConfig:
 @given(configs() | meshes())
 def test_a_written_configuration_is_read_as_an_equal_one(config: RouterConfig) -> None:
     assert parsed("\n".join(lines(config))) == config
-
-
-def test_differences_are_named_by_key() -> None:
-    old = parsed("[router]\nid='A'\n[[listener]]\nurl='amqp://127.0.0.1:1'\n[[address]]\npattern='a'")
-    new = parsed("[router]\nid='B'\n[[listener]]\nurl='amqp://127.0.0.1:2'\n[[address]]\npattern='a'\nwindow=2")
-    assert differing(old, old) == []
-    assert differing(old, new) == ["id", "listeners[0].url", "addresses[0].window"]
-    assert differing(old, new.with_listeners("amqp://127.0.0.1:3")) == ["id", "listeners", "addresses[0].window"]
 
 
 def test_a_program_may_write_the_words_of_a_file() -> None:

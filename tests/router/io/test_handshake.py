@@ -215,7 +215,7 @@ async def test_reload_shows_new_certificates_to_new_connections_and_keeps_the_ot
             router.reload()
         assert certificate(await shown(router)) == certificate(before), "one bad file, and nothing has changed"
         (tmp_path / "users.toml").write_text(users)
-        assert router.reload(replace(router.config, id="other")) == ["id"]
+        assert router.reload(replace(router.config, id="other")) == ["router.id"]
         assert certificate(await shown(router)) != certificate(before)
         assert router.reload(router.config) == []
         await before.close()

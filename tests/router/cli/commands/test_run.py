@@ -203,8 +203,11 @@ def test_sighup_reads_users_and_certificates_again_and_a_bad_file_changes_nothin
 
     config.write_text(f"[router]\nid = 'B'\n{text}[[address]]\npattern = 'a'\n")
     router.send(signal.SIGHUP)
-    router.said(r" WARNING restart required key=id")
-    router.said(r" WARNING restart required key=addresses")
+    router.said(r" WARNING restart required key=router\.id from=.* to=")
+    router.said(r" INFO configuration changed key=address\[a\] to=.* effect=\"at once\"")
+    config.write_text(f"{text}[log]\nlevel = 'debug'\nformat = 'json'\n")
+    router.send(signal.SIGHUP)
+    router.said(r'"event": "reloaded"')
     router.send(signal.SIGTERM)
     assert router.ended() == 0
 
@@ -220,7 +223,13 @@ async def test_a_fault_while_it_reads_again_ends_nothing(caplog: pytest.LogCaptu
         next_signal()
         raise RuntimeError("of ours")
 
-    stage = run.DaemonHooks(reload_config=reload_config, begun=next_signal, ending=lambda: None, ended=ended.append)
+    stage = run.DaemonHooks(
+        reload_config=reload_config,
+        set_log=lambda _: None,
+        begun=next_signal,
+        ending=lambda: None,
+        ended=ended.append,
+    )
     with trio.fail_after(PATIENCE):
         assert await run.serve(RouterConfig(id="A", drain=0.0), stage) == 0
     faults = [each.exc_info[1] for each in caplog.records if each.exc_info is not None]

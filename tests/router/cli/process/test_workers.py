@@ -328,10 +328,13 @@ def status(port: int, *arguments: str) -> str:
 
 def test_sighup_is_passed_on(daemon: StartDaemon, tmp_path: Path) -> None:
     router = site(daemon, tmp_path)
-    (tmp_path / "a.toml").write_text(f"{CONFIG}[[address]]\npattern = 'a'\n")
+    more = "[[address]]\npattern = 'a'\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\nname = 'more'\n"
+    (tmp_path / "a.toml").write_text(f"{CONFIG}{more}")
     router.daemon.send(signal.SIGHUP)
-    said = {router.daemon.said(r"restart required worker=(A\.\d) key=addresses$").group(1) for _ in range(2)}
+    said = {router.daemon.said(r"restart required worker=(A\.\d) key=listener\[more\] ").group(1) for _ in range(2)}
     assert said == {"A.1", "A.2"}
+    done = {router.daemon.said(r"configuration changed worker=(A\.\d) key=address\[a\] ").group(1) for _ in range(2)}
+    assert done == {"A.1", "A.2"}
     router.daemon.send(signal.SIGINT)
     assert router.daemon.ended() == 0
     restarts = [line for line in router.daemon.lines if "restart required" in line]

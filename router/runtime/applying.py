@@ -1,0 +1,257 @@
+"""Changes of the configuration of a running router: compared, then put in force as a whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.access.change import end_logins
+from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
+from amqpmesh.router.io.threads import aside
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.management.changed_config import put_in_force, running_config
+from amqpmesh.router.runtime.listeners import Listener, listening_at
+from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration
+
+if TYPE_CHECKING:
+    import socket
+
+    from amqpmesh.router.config.file import ListenerConfig, RouterConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.edge import Edge
+    from amqpmesh.router.runtime.membership import Membership
+    from amqpmesh.router.runtime.observers import Observers
+    from amqpmesh.router.runtime.on_demand_connectors import OnDemand
+    from amqpmesh.router.runtime.policy_store import PolicyStore
+    from amqpmesh.router.runtime.token_keys import KeyReaders
+
+log = event_log.EventLog("amqpmesh.io")
+
+LOGGED: Final = 100
+"""Differences of one change that are logged; the number of the others is told."""
+
+FROM_FILE: Final[Mapping[str, object]] = {"source": "file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The result of a change of the configuration, or of its trial."""
+
+    differences: tuple[Difference, ...]
+    """The keys that differ from what ran before, in the order of the file's tables."""
+    users: tuple[UserChange, ...]
+    """The changes in files of users."""
+
+    @property
+    def waiting(self) -> tuple[Difference, ...]:
+        """The differences that wait for a restart; all others are in force."""
+        return tuple(each for each in self.differences if each.needs_restart)
+
+
+class ConfigChanges:
+    """The changes of one running router; one at a time.
+
+    A change goes in this order: rights and users, which a later failure never gives back; new listeners, whose ports
+    may be in use; then, without a pause, everything else, and last what is removed.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        driver: Driver,
+        edge: Edge,
+        *,
+        on_demand: OnDemand,
+        policies: PolicyStore,
+        observers: Observers,
+        membership: Membership | None,
+        key_readers: KeyReaders | None,
+        changed: Callable[[RouterConfig], None],
+    ) -> None:
+        """Args: changed: called with each configuration that is put in force."""
+        self._core = core
+        self._driver = driver
+        self._edge = edge
+        self._on_demand = on_demand
+        self._policies = policies
+        self._observers = observers
+        self._membership = membership
+        self._key_readers = key_readers
+        self._changed = changed
+        self._lock = trio.Lock()
+
+    def reload(self, config: NewConfig = None) -> list[str]:
+        """Read the files of the running configuration again. Args, Returns, Raises: as `Router.reload`."""
+        running, reader = self._begin()
+        new = configuration(config)
+        return self._finish_reload(running, new, reader.read(running))
+
+    async def reload_aside(self, config: NewConfig = None) -> list[str]:
+        """Do the same, and read the files in a thread."""
+        async with self._lock, self._policies.changing:
+            running, reader = self._begin()
+            new = await aside(configuration, config)
+            return self._finish_reload(running, new, await aside(reader.read, running))
+
+    async def apply(self, config: NewConfig, *, dry_run: bool = False, by: Mapping[str, object] = FROM_FILE) -> Applied:
+        """Put a configuration in force. Args, Returns, Raises: as `Router.apply`. by: for the audit log."""
+        async with self._lock, self._policies.changing:
+            running, reader = self._begin()
+
+            def prepare(new: NewConfig) -> tuple[RouterConfig, tuple[Difference, ...], Reloaded]:
+                wanted = configuration(new) or running
+                wanted = replace(wanted, worker=running.worker)
+                target = in_force(running, wanted)
+                return target, differences(running_config(self._core), wanted), reader.read(target)
+
+            target, found, read = await aside(prepare, config)
+            applied = Applied(found, read.users)
+            if dry_run:
+                return applied
+            with trio.CancelScope(shield=True):  # from here on it is whole
+                running = self._take_away(running, target, read)
+                sockets = await self._listen(running, target)
+                self._commit(running, target, read, sockets)
+            self._tell(applied, by)
+            return applied
+
+    def _begin(self) -> tuple[RouterConfig, Reader]:
+        self._observers.reopen()
+        running = self._core.context.config
+        return running, Reader(running, dict(self._edge.credentials), tuple(self._on_demand))
+
+    def _finish_reload(self, running: RouterConfig, new: RouterConfig | None, read: Reloaded) -> list[str]:
+        self._take_away(running, running, read)
+        self._put_credentials(read)
+        self._driver.settle()
+        return [] if new is None else [each.key for each in differences(running, new)]
+
+    # ------------------------------------------------------------------------------------------------- what is first
+
+    def _take_away(self, running: RouterConfig, target: RouterConfig, read: Reloaded) -> RouterConfig:
+        """Put policies and secrets in force, and take away the rights that users and listeners lose.
+
+        Returns: the configuration without these rights, which is in force.
+        """
+        core = self._core
+        if self._membership is not None and core.mesh is not None:
+            self._membership.reload(core.mesh, trio.current_time())
+        if read.policy is not None:
+            self._policies.put_in_force(read.policy)
+        if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
+            read.tokens.put_in_force(core.context.tokens)
+            self._key_readers.read_soon()
+        self._observers.users_changed(read.users)
+        narrowed = {
+            old.name: self._narrow(old, new, read)
+            for old, new in row_pairs(running, target, "listeners")
+            if old is not None and new is not None
+        }
+        running = replace(running, listeners=tuple(narrowed.get(each.name, each) for each in running.listeners))
+        core.context.config = running
+        self._changed(running)
+        end_logins(core.context)
+        self._driver.settle()
+        return running
+
+    def _narrow(self, old: ListenerConfig, new: ListenerConfig, read: Reloaded) -> ListenerConfig:
+        credentials = read.accepting[new]
+        narrow = old if new.manage or not old.manage else replace(old, manage=False)
+        if old != new:
+            before = self._edge.credentials_of(old)
+            users = before.users
+            if users is not None and credentials.users is not None:
+                users = users.limited_to(credentials.users)
+            credentials = replace(before, users=users)
+        self._edge.change_listener(self._edge.listener_of(old), narrow, credentials, None)
+        return narrow
+
+    # ------------------------------------------------------------------------------------------------ what may fail
+
+    async def _listen(self, running: RouterConfig, target: RouterConfig) -> dict[ListenerConfig, list[socket.socket]]:
+        """Listen at all new places. Raises: OSError: a port is in use; then none of them is listened at."""
+        shared = target.worker is not None
+        leaving = [
+            self._edge.listener_of(old)
+            for old, new in row_pairs(running, target, "listeners")
+            if old is not None and (new is None or _moves(old, new))
+        ]
+        found: dict[ListenerConfig, list[socket.socket]] = {}
+        with ExitStack() as undoing:
+            for old, new in row_pairs(running, target, "listeners"):
+                if new is not None and (old is None or _moves(old, new)):
+                    found[new] = await listening_at(new.endpoint, shared=shared, beside=leaving)
+                    for each in found[new]:
+                        undoing.callback(each.close)
+            undoing.pop_all()
+        return found
+
+    # ------------------------------------------------------------------------------------------- what does not fail
+
+    def _commit(
+        self,
+        running: RouterConfig,
+        target: RouterConfig,
+        read: Reloaded,
+        sockets: dict[ListenerConfig, list[socket.socket]],
+    ) -> None:
+        core, edge = self._core, self._edge
+        gone = []
+        for old, new in row_pairs(running, target, "listeners"):
+            listener = None if old is None else edge.listener_of(old)
+            if listener is not None and (new is None or old.role != new.role):
+                gone.append(listener)
+            elif listener is not None:
+                edge.change_listener(listener, new, read.accepting[new], sockets.get(new))
+            if new is not None and (listener is None or listener in gone):
+                edge.add_listener(Listener(new, sockets[new]), read.accepting[new])
+        for listener in gone:
+            edge.remove_listener(listener)
+        connectors = {each.config: each for each in edge.connectors}
+        for old, new in row_pairs(running, target, "connectors"):
+            if old is not None and new is None:
+                edge.remove_connector(connectors[old])
+            elif old is None:
+                edge.connect(new, read.connecting[new])
+            else:
+                edge.change_connector(connectors[old], new, read.connecting[new])
+        self._put_credentials(read)
+        edge.sort(target)
+        put_in_force(core, target, trio.current_time())
+        self._driver.passwords.renew(target)
+        self._changed(target)
+        end_logins(core.context)
+        self._driver.settle()
+
+    def _put_credentials(self, read: Reloaded) -> None:
+        self._edge.credentials.update(read.accepting)
+        for connector in self._edge.connectors:
+            connector.credentials = read.connecting[connector.config]
+        for connector, credentials in read.on_demand.items():
+            connector.credentials = credentials
+
+    def _tell(self, applied: Applied, by: Mapping[str, object]) -> None:
+        """Log the differences, and note them in the audit log."""
+        audit = self._core.context.audit
+        for each in applied.differences[:LOGGED]:
+            fields: dict[str, object] = {"key": each.key, "from": each.before, "to": each.after}
+            if each.needs_restart:
+                log.warning("restart required", **fields, reason=each.reason or None)
+            else:
+                log.info("configuration changed", **fields, effect=str(each.effect))
+            if audit is not None:
+                audit.change("configuration changed", **fields, effect=str(each.effect), **by)
+        if len(applied.differences) > LOGGED:
+            log.info("configuration changed", others=len(applied.differences) - LOGGED)
+            if audit is not None:
+                audit.change("configuration changed", count=len(applied.differences) - LOGGED, **by)
+
+
+def _moves(old: ListenerConfig, new: ListenerConfig) -> bool:
+    """Tell whether a listener has to be bound anew."""
+    return old.url != new.url or old.role != new.role
