@@ -125,8 +125,11 @@ class HttpConnection:
         # h11 counts a head that is not whole yet; a whole one may come with one read.
         if sum(len(name) + len(value) + 4 for name, value in head.headers) + len(head.target) > self._limits.head:
             raise HttpError(HEAD_TOO_LARGE, "the head of the request is too large")
-        length = dict(head.headers).get(b"content-length", b"0")
-        self._take_body(int(length))
+        fields = dict(head.headers)
+        # A reader before this one may end the content elsewhere, and take the rest for another request (RFC 9112, 6.1).
+        if b"transfer-encoding" in fields and (b"content-length" in fields or head.http_version == b"1.0"):
+            raise HttpError(BAD_REQUEST, "the length of the content is ambiguous")
+        self._take_body(int(fields.get(b"content-length", b"0")))
 
     def _take_body(self, more: int) -> None:
         if len(self._body) + more > self._limits.body:
@@ -140,13 +143,15 @@ class HttpConnection:
                 raise HttpError(BAD_REQUEST, f"the header field {name} comes twice")
             headers[name] = value
         try:
-            target = urlsplit(head.target.decode("ascii"))
+            # What begins with "//" is a path as well, and names no host: a browser sends what a page chooses.
+            is_path = head.target.startswith(b"/")
+            target = urlsplit(f"{'//path' * is_path}{head.target.decode('ascii')}")
             query = dict(
                 parse_qsl(target.query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS, errors="strict")
             )
         except ValueError:
             raise HttpError(BAD_REQUEST, "the target of the request is malformed") from None
-        if target.netloc:  # the absolute form, as proxies send it (RFC 9112, 3.2.2)
+        if target.netloc and not is_path:  # the absolute form, as proxies send it (RFC 9112, 3.2.2)
             headers["host"] = target.netloc
         return Request(head.method.decode("ascii"), target.path or "/", query, headers, bytes(self._body))
 

@@ -49,6 +49,14 @@ def test_the_absolute_form_of_a_target_names_the_host() -> None:
     assert (request.path, request.headers["host"]) == ("/healthz", "evil.example")
 
 
+@pytest.mark.parametrize("target", [b"//localhost/api/link", b"//localhost:80/api", b"///localhost/api?x=//localhost/"])
+def test_a_path_that_looks_like_a_host_names_none(target: bytes) -> None:
+    # A page of evil.example, which has given its name this address, can ask for any path.
+    request = read(b"GET " + target + b" HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+    assert request is not None
+    assert (request.path, request.headers["host"]) == (target.partition(b"?")[0].decode(), "evil.example")
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_head_beyond_the_limit_is_refused_whole_or_not(whole: bool) -> None:
     head = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1100 + (b"\r\n\r\n" if whole else b"")
@@ -89,6 +97,8 @@ def test_content_beyond_the_limit_is_refused(body: bytes) -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /?" + b"&".join(b"a=1" for _ in range(30)) + b" HTTP/1.1\r\nHost: a\r\n\r\n",
