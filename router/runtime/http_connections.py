@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from amqpmesh.policies.guesses import network_of
 from amqpmesh.router.http.connection import HttpConnection
 from amqpmesh.router.http.requests import FAULT, TIME_OUT, HttpError, refusal
 from amqpmesh.router.io.handshake import UNKNOWN, Identity
@@ -42,35 +44,57 @@ class Client(NamedTuple):
 class OpenConnections:
     """The open connections of a listener, at most as many as its limit.
 
-    A new one takes the place of the one that has waited longest for a whole request: clients that send nothing, or an
-    octet now and then, keep nobody out.
+    A new one takes the place of the one that has waited longest for a whole request, of the network that has the most:
+    clients that send nothing, or an octet now and then, keep nobody out. If none of those waits, it takes the place of
+    the oldest one there, if its own network has fewer: clients that log in or read without end keep no other network
+    out.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: set[trio.CancelScope] = set()
+        #: With their networks, the oldest first.
+        self._open: dict[trio.CancelScope, str] = {}
+        self._of_network: Counter[str] = Counter()
         #: Those that wait for a request or for its end, the oldest first.
         self._idle: dict[trio.CancelScope, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, scope: trio.CancelScope) -> bool:
-        """Add a connection. Returns: False: there is no room, and none is idle."""
+    def enter(self, scope: trio.CancelScope, host: str) -> bool:
+        """Add a connection. Returns: False: there is no room for it. Args: host: the address of its client."""
+        network = network_of(host)
+        self._of_network[network] += 1
         if len(self._open) >= self._most:
-            if not self._idle:
+            oldest = self._least_needed(network)
+            if oldest is None:
+                self._count_out(network)
                 return False
-            oldest = next(iter(self._idle))
             self.leave(oldest)
             oldest.cancel()
-        self._open.add(scope)
+        self._open[scope] = network
         self._idle[scope] = None
         return True
 
     def leave(self, scope: trio.CancelScope) -> None:
         """Remove a connection."""
-        self._open.discard(scope)
+        network = self._open.pop(scope, None)
+        if network is not None:
+            self._count_out(network)
         self._idle.pop(scope, None)
+
+    def _count_out(self, network: str) -> None:
+        self._of_network[network] -= 1
+        if not self._of_network[network]:
+            del self._of_network[network]
+
+    def _least_needed(self, network: str) -> trio.CancelScope | None:
+        """Return the connection that makes room for a new one, which is counted already; None: there is none."""
+        ((most, count),) = self._of_network.most_common(1)
+        found = next((scope for scope in self._idle if self._open[scope] == most), None)
+        if found is None and count > self._of_network[network]:
+            found = next(scope for scope, each in self._open.items() if each == most)
+        return found or next(iter(self._idle), None)
 
     def rest(self, scope: trio.CancelScope) -> None:
         """Note that a connection waits for a request."""
@@ -90,11 +114,12 @@ async def serve(
     *,
     rest: Callable[[], object] = lambda: None,
     work: Callable[[], object] = lambda: None,
+    turn: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
 ) -> None:
     """Serve one connection to its end. The caller closes the stream. Raises: nothing but cancellation.
 
     Args: respond: answers a request. Raises: HttpError. rest, work: are called when the connection waits for a request,
-        and when one has come.
+        and when one has come. turn: waits until octets that have come may be read.
     """
     connection = HttpConnection(limits)
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the client is gone
@@ -102,7 +127,7 @@ async def serve(
         while not closes:
             try:
                 rest()
-                request = await _read(stream, connection, limits, work)
+                request = await _read(stream, connection, limits, work, turn)
                 if request is None:
                     return
                 answer = await respond(client, request)
@@ -126,7 +151,11 @@ async def serve(
 
 
 async def _read(
-    stream: trio.abc.Stream, connection: HttpConnection, limits: HttpConfig, work: Callable[[], object]
+    stream: trio.abc.Stream,
+    connection: HttpConnection,
+    limits: HttpConfig,
+    work: Callable[[], object],
+    turn: Callable[[], Awaitable[object]],
 ) -> Request | None:
     """Read a request. Returns: None: the client has gone, or has sent none for too long. Raises: HttpError."""
     until = limits.request_time if connection.is_begun else limits.idle_time
@@ -142,6 +171,8 @@ async def _read(
                 data = bytes(await stream.receive_some(READ_SIZE))
                 if not connection.is_begun and data:
                     scope.deadline = trio.current_time() + limits.request_time
+                # Also before it is read that the client has gone: endless requests in small pieces cost the most.
+                await turn()
                 connection.receive(data)
         except EOFError:
             return None

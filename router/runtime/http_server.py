@@ -267,7 +267,7 @@ class _Site:
                 await trio.sleep(PAUSE)
                 continue
             scope = trio.CancelScope()
-            if self._open.enter(scope):
+            if self._open.enter(scope, address[0]):
                 self._nursery.start_soon(self._serve, TcpStream(connected), address[0], scope)
             else:
                 self._listener.refused += 1
@@ -285,7 +285,7 @@ class _Site:
                     stream, identity = secured
                     client = Client(host, identity, secured=True)
                 rest, work = partial(self._open.rest, scope), partial(self._open.work, scope)
-                await serve(stream, client, self._limits, self._respond, rest=rest, work=work)
+                await serve(stream, client, self._limits, self._respond, rest=rest, work=work, turn=self._share.turn)
         except Exception as error:
             log.error("internal error", exception=error, peer=host, listener=self._listener.name)
         finally:

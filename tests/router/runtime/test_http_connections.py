@@ -180,18 +180,71 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() 
     scopes = [trio.CancelScope() for _ in range(5)]
     connections = OpenConnections(3)
     for each in scopes[:3]:
-        assert connections.enter(each)
+        assert connections.enter(each, "192.0.2.1")
         connections.rest(each)
     connections.work(scopes[0])
-    assert connections.enter(scopes[3])
+    assert connections.enter(scopes[3], "192.0.2.1")
     assert [each.cancel_called for each in scopes[:3]] == [False, True, False]
     connections.rest(scopes[1])  # it is over, and takes nothing
     connections.work(scopes[2])
     connections.work(scopes[3])
-    assert not connections.enter(scopes[4])
+    assert not connections.enter(scopes[4], "192.0.2.1")
     connections.leave(scopes[2])
-    assert connections.enter(scopes[4])
+    assert connections.enter(scopes[4], "192.0.2.1")
     assert len(connections) == 3
+
+
+async def test_busy_connections_of_one_network_keep_no_other_out() -> None:
+    flood = [trio.CancelScope() for _ in range(5)]
+    connections = OpenConnections(4)
+    for number, each in enumerate(flood[:4]):  # they log in, send a request slowly, or read no answer
+        assert connections.enter(each, f"2001:db8::{number}")
+        connections.work(each)
+    assert not connections.enter(flood[4], "2001:db8::9")
+    others = [trio.CancelScope() for _ in range(3)]
+    for each in others[:2]:
+        assert connections.enter(each, "192.0.2.1")
+        connections.work(each)
+    assert not connections.enter(others[2], "192.0.2.1")  # now both have as many
+    assert not connections.enter(flood[4], "2001:db8::9")
+    assert [each.cancel_called for each in flood] == [True, True, False, False, False]
+    connections.leave(flood[0])  # it is over already
+    assert len(connections) == 4
+    for each in (*others, *flood):
+        connections.leave(each)
+    assert len(connections) == 0
+
+
+async def test_handshakes_of_one_network_end_those_of_no_other() -> None:
+    connections = OpenConnections(3)
+    polite = trio.CancelScope()
+    assert connections.enter(polite, "192.0.2.1")
+    flood = [trio.CancelScope() for _ in range(10)]
+    for each in flood:
+        assert connections.enter(each, "198.51.100.1")
+    assert not polite.cancel_called
+    assert [each.cancel_called for each in flood] == [*[True] * 8, False, False]
+
+
+async def test_octets_are_read_as_the_share_allows(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    ours, theirs = memory_stream_pair()
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        await trio.sleep(1.0)
+
+    async def run() -> None:
+        await serve(theirs, Client("192.0.2.1"), LIMITS, respond, turn=turn)
+
+    nursery.start_soon(run)
+    for piece in (GET[:1], GET[1:2], GET[2:]):
+        await ours.send_all(piece)
+        await trio.testing.wait_all_tasks_blocked()
+    assert b" 200 " in await ours.receive_some(1000)
+    assert turns == trio.current_time() >= 2
+    await ours.aclose()
 
 
 async def test_the_thread_takes_no_more_than_its_part(autojump_clock: MockClock) -> None:
