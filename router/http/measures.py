@@ -5,9 +5,10 @@ They are those of `statistics()`, and differ from them by the time between two r
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from amqpmesh.router.delivery.arrival import receive_held
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+
+
+_CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
 
 @dataclass(slots=True)
@@ -141,8 +145,9 @@ def _address(node: LocalNode, tally: Tally, age: float) -> Subject:
         *(tally.late, tally.very_late, sum(tally.latency), tally.latency_sum, age),
         *(waiting, buffered, senders, len(node.outgoing)),
     )
-    # Names of dynamic nodes are secrets, and as many as requests.
-    name = OTHER if isinstance(node, DynamicNode) else node.name
+    # Names of dynamic nodes are secrets, and as many as requests. Readers stop at control characters, and the format
+    # has no way to write them: one such name would hide the metrics of all others.
+    name = OTHER if isinstance(node, DynamicNode) or _CONTROL.search(node.name) else node.name
     return Subject(ref(node), (name, node.tenant), values, node.tenant)
 
 

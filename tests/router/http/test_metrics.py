@@ -202,6 +202,22 @@ def test_dynamic_nodes_are_counted_without_their_names() -> None:
     network.leave()
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\r# EOF", "a\nb", "\x1b[2J", "a\u2028b"])
+def test_an_address_that_would_break_the_format_is_counted_without_its_name(name: str) -> None:
+    network = Network()
+    client = network.client()
+    client.receiver(name, credit=1)
+    client.receiver('a"\\{,}ä', credit=1)
+    metrics = of_router(network)
+    found = told(metrics)
+    assert of(found, "receivers", address="other") == 1
+    assert of(found, "receivers", address='a"\\{,}ä') == 1
+    text = run_to_end(metrics.document(OPERATOR, is_open=True)).decode()
+    asked = run_to_end(metrics.selected(OPERATOR, Selection(None, "#"), is_open=True)).decode()
+    assert all(each.isprintable() for document in (text, asked) for each in document.split("\n"))
+    network.leave()
+
+
 def test_a_tenant_sees_its_own_series_and_its_own_rest() -> None:
     tenants = Tenants(azure="", violet="")
     for tenant, count in (("azure", 40), ("violet", 3)):
