@@ -28,6 +28,9 @@ OF_TENANTS: Final = 1
 NEIGHBOURS: Final = 0.5
 LISTENERS: Final = 0.5
 
+LONGEST: Final = 256
+"""Characters of a pattern that a scraper asks for: each address is compared with all of its parts."""
+
 REMEMBERED: Final = 10_000
 """Neighbours whose octets are remembered while they are not connected."""
 
