@@ -64,7 +64,7 @@ class Adjacency:
         before = self.cost
         if configured:
             self.configured_cost, self.changed_cost = cost, None
-        elif cost != before:
+        else:
             self.changed_cost = cost
         return self.cost != before
 

@@ -75,6 +75,19 @@ def test_a_changed_cost_is_of_its_direction_alone() -> None:
     assert (graph.cost("A", "B"), graph.cost("B", "A")) == (2, 7)
 
 
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_cost_that_is_set_to_what_it_is_holds_whatever_the_neighbour_says(heard: bool) -> None:
+    mesh = Mesh()
+    mesh.start("A", "B")
+    line = mesh.connect("A", "B", cost=None, back=7)
+    if heard:
+        mesh.run(3.0)
+    mesh.set_cost(line, "A", 1)
+    mesh.run(3.0)
+    graph = mesh.routers["B"].graph
+    assert (graph.cost("A", "B"), graph.cost("B", "A")) == (1, 7)
+
+
 def test_a_router_that_is_not_heard_is_no_neighbour() -> None:
     mesh = Mesh(intercept=lambda line, sender, data: data if sender == "A" else None)
     mesh.start("A", "B")
