@@ -30,6 +30,9 @@ _ONE_WAY: Final = ONE_WAY
 #: The most seconds that input waits so, while others are served. It waits for `PATIENCE` if none are.
 LONGEST: Final = 0.2
 _LONGEST: Final = LONGEST
+#: The most seconds that input waits so, as long as others go on by the same session: it is their turn.
+UTMOST: Final = 2.0
+_UTMOST: Final = UTMOST
 #: Links of a connection that only sends: with more of them, its input does not wait for a route.
 _FEW: Final = 8
 
@@ -90,18 +93,20 @@ def _wait_in_line(router: KernelRouter, wire: KernelConnection, route: FastRoute
         wire.patient
         and sink.patient
         and sink is not wire
-        and wire.way is route
-        and wire.way_count >= _ONE_WAY
         and router.now >= sink.slow_until
-        and _only_sends(wire)
+        and _goes_one_way(wire, route)
     ):
         wire.waits_for = sink
         wire.waits_on = route
 
 
-def _only_sends(wire: KernelConnection) -> bool:
-    """Return whether a connection has few links, and none that its peer receives by."""
+def _goes_one_way(wire: KernelConnection, route: FastRoute) -> bool:
+    """Return whether a connection only sends, and all that it sends is for one route, as far as is known.
+
+    Its only link says that at once. Of several links, of an anonymous sender too, the deliveries of late do.
+    """
     count = 0
+    of_late = wire.way is route and wire.way_count >= _ONE_WAY
     for session in wire.sessions.values():
         count += len(session.links)
         if count > _FEW:
@@ -109,7 +114,9 @@ def _only_sends(wire: KernelConnection) -> bool:
         for link in session.links.values():
             if link.sender:
                 return False
-    return True
+            if not of_late and (link.anonymous or count > 1):
+                return False
+    return count > 0
 
 
 def _wait_for_receiver(router: KernelRouter, link: KernelLink, route: FastRoute) -> None:
@@ -151,15 +158,29 @@ def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRou
             break
 
 
+def _passed(route: FastRoute) -> int:
+    """Return the next transfer-id of the session in which a route waits for room; -1: it waits for something else."""
+    for link in route.links:
+        if _is_free(link):
+            return link.session.next_outgoing_id
+    return -1
+
+
 def _limit_wait(router: KernelRouter, wire: KernelConnection) -> None:
     """Count the time that the next frame of a connection waits, and end the wait when the waits add up to too much.
 
-    Other frames wait behind it, so many short waits count like one long wait.
+    Other frames wait behind it, so many short waits count like one long wait. A wait for room in a session begins again
+    when others have got room there: many connections share what one session takes.
     """
     sink = wire.waits_for
     assert sink is not None
+    route = wire.waits_on
+    passed = -1 if route is None else _passed(route)
     if wire.waits_since < 0:
+        wire.waits_since = wire.waits_from = router.now
+    elif passed != wire.passed and passed != -1 and router.now - wire.waits_from < _UTMOST:
         wire.waits_since = router.now
+    wire.passed = passed
     waited = router.now - wire.waits_since
     if waited >= _LONGEST or (wire.waits_on is None and wire.waited + waited >= _PATIENCE):
         sink.slow_until = router.now + IMPATIENCE

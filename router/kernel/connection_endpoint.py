@@ -30,6 +30,7 @@ class KernelConnection:
         "number",
         "on_wake",
         "out",
+        "passed",
         "patient",
         "pending_disposition",
         "remote_max_frame_size",
@@ -42,6 +43,7 @@ class KernelConnection:
         "toward_since",
         "waited",
         "waits_for",
+        "waits_from",
         "waits_on",
         "waits_since",
         "way",
@@ -93,6 +95,10 @@ class KernelConnection:
         #: frames have waited, less the time that was made up for. See `PATIENCE`.
         self.waits_since = -1.0
         self.waited = 0.0
+        #: The time since which it waits in all, as far as others have gone on meanwhile, seconds. `passed`: the next
+        #: transfer-id of the session that it waits for; -1: it waits for none.
+        self.waits_from = 0.0
+        self.passed = -1
         #: The connection's number in its router. `toward`: the number of the connection by which large deliveries
         #: leave; `toward_since`: since this time, seconds.
         self.number = 0

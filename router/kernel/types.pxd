@@ -250,7 +250,8 @@ cdef class KernelConnection:
     cdef public object on_wake
     cdef public bint is_open, woken, compact, patient
     cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward, way_count
-    cdef public double toward_since, slow_until, waits_since, waited
+    cdef public long passed
+    cdef public double toward_since, slow_until, waits_since, waits_from, waited
     cdef public KernelConnection waits_for
     cdef public FastRoute waits_on, way
     cdef public dict sessions
@@ -926,12 +927,14 @@ cdef bint _fits(KernelLink link, long octets) except -1
 @cython.locals(wire=KernelConnection)
 cdef bint _is_full(KernelLink link) except -1
 cdef bint _goes_to(KernelRouter router, KernelConnection wire, KernelConnection sink) except -1
-@cython.locals(waited=double)
+@cython.locals(link=KernelLink)
+cdef long _passed(FastRoute route) except -2
+@cython.locals(waited=double, sink=KernelConnection, route=FastRoute, passed=long)
 cdef bint _limit_wait(KernelRouter router, KernelConnection wire) except -1
 cpdef bint goes_by(KernelConnection wire, FastRoute route) except -1
 cdef bint _wait_in_line(KernelRouter router, KernelConnection wire, FastRoute route, KernelConnection sink) except -1
-@cython.locals(session=KernelSession, link=KernelLink, count=Py_ssize_t)
-cdef bint _only_sends(KernelConnection wire) except -1
+@cython.locals(session=KernelSession, link=KernelLink, count=Py_ssize_t, of_late=bint)
+cdef bint _goes_one_way(KernelConnection wire, FastRoute route) except -1
 @cython.locals(longest=KernelLink, out=KernelLink, wire=KernelConnection)
 cdef void _wait_for_receiver(KernelRouter router, KernelLink link, FastRoute route) except *
 cpdef bint may_go_on(KernelRouter router, FastRoute route) except -1

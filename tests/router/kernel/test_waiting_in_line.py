@@ -58,6 +58,12 @@ def test_it_waits_for_the_window_of_the_receivers_session() -> None:
     assert is_relayed(router)
 
 
+def test_of_a_connection_with_one_link_the_first_one_waits() -> None:
+    router = one_way_router(0)
+    close_window(router)
+    assert is_left(router, 0)
+
+
 def test_one_of_an_anonymous_sender_waits_for_credit_and_one_of_a_sender_with_an_address_is_decided() -> None:
     router = one_way_router()
     (out,) = router.outgoing
@@ -105,6 +111,8 @@ def test_it_waits_behind_deliveries_that_wait_in_the_router() -> None:
 @pytest.mark.parametrize("why", ["lately", "other way", "receives", "many links", "impatient", "slow", "its own"])
 def test_none_waits_that_has_others_behind_it_or_waited_in_vain(why: str) -> None:
     router = one_way_router(NEXT - 2 if why == "lately" else NEXT)
+    if why in ("lately", "other way"):
+        bound.enable_fast_path(bound.KernelLink(router.source_session, False, None, {}), 1, None)
     if why == "other way":
         bound.goes_by(router.source, bound.FastRoute())
     elif why == "receives":
@@ -144,3 +152,29 @@ def test_waits_that_end_in_time_do_not_add_up() -> None:
         router.sink_session.remote_incoming_window = 1
         assert is_relayed(router, number)
     assert router.sink.slow_until == 0.0
+
+
+def test_a_wait_begins_again_when_others_go_on() -> None:
+    router = one_way_router()
+    close_window(router)
+    began = router.flow.now
+    for part in (0.0, 0.9, 1.5, 2.4):
+        router.flow.now = began + part * LONGEST
+        if part == 1.5:
+            router.sink_session.next_outgoing_id += 1
+        assert is_left(router)
+    router.flow.now = began + 2.6 * LONGEST
+    assert not is_left(router), "nobody has gone on since"
+    assert router.sink.slow_until == router.flow.now + IMPATIENCE
+
+
+def test_a_wait_ends_although_others_go_on_for_ever() -> None:
+    router = one_way_router()
+    close_window(router)
+    times = 0
+    while is_left(router):
+        router.sink_session.next_outgoing_id += 1
+        router.flow.now += 0.5 * LONGEST
+        times += 1
+        assert times < 100
+    assert 20 <= times <= 24, "after ten times as long"
