@@ -99,7 +99,7 @@ class _Lines:
         for number, line in self._lines:
             begins = _SECTION.match(_without_comment(line))
             if begins is None:
-                raise _error(number, f"expected the name of a section and a brace, not {line!r}")
+                raise _error(number, "expected the name of a section and a brace")
             yield Section(_camel(begins[1]), self._attributes(number, 1), number)
 
     def _attributes(self, opened: Line, depth: int) -> dict[str, Attribute]:
@@ -119,7 +119,7 @@ class _Lines:
                 name = _named(given[1], depth)
                 found[name] = self._attribute(name, given[2], number)
             else:
-                raise _error(number, f"expected an attribute and its value, or a closing brace, not {line!r}")
+                raise _error(number, "expected an attribute and its value, or a closing brace")
         raise _error(opened, "the brace is not closed")
 
     def _attribute(self, name: str, value: str, line: Line) -> Attribute:

@@ -87,7 +87,8 @@ class Endpoints:
             reading.changed("multiTenant", "the tenants of the policy: a peer's hostname chooses its tenant")
         reading.needless("multiTenant", "without tenants all clients share the addresses")
         if host := reading.text("policyVhost"):
-            self.policy_listeners[str(table.keys.get("name", scheme))] = host
+            name = table.keys.setdefault("name", f"{scheme}-{section.line.number}")
+            self.policy_listeners[str(name)] = host
             reading.changed("policyVhost", "the tenant of the policy that has this listener in its match")
         reading.missing("failoverUrls", "clients are told of no other routers: give them several URLs")
         for given in ("healthz", "metrics", "websockets", "http", "httpRootDir", "httpRoot"):
@@ -188,6 +189,8 @@ class Endpoints:
         asks = profile is not None and "trust" in profile.files and "EXTERNAL" in known
         if "EXTERNAL" in known and not asks:
             known.remove("EXTERNAL")
+        if demanded and not known:  # none of those that are named can be offered: nobody gets in without one
+            known = ["SCRAM-SHA-256"]
         if not demanded and "ANONYMOUS" not in known:
             known.append("ANONYMOUS")
         if known != ["ANONYMOUS"]:

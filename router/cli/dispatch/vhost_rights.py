@@ -51,11 +51,13 @@ class VhostRights:
     _is_in_force: bool = False
     _has_patterns: bool = False
     _default_host: str = "$default"
+    _by_hostname: list[str] = field(default_factory=list)
+    """The listeners at which a hostname chooses the virtual host, if it does not at all of them."""
 
     @property
     def is_empty(self) -> bool:
-        """True if there is no policy to write."""
-        return not self.document.tables
+        """True if there is no policy to write. One that is in force and permits nothing has to be written."""
+        return not self._is_in_force
 
     def policy(self, section: Section) -> None:
         """Translate the `policy` section."""
@@ -85,15 +87,28 @@ class VhostRights:
             for each in self._vhosts:
                 self.endpoints.account.all_of(each, Fate.NEEDLESS, "enableVhostPolicy is not set: it was not in force")
             return
+        listeners = [table for table in self.endpoints.document.tables if table.heading == "[listener]"]
+        self._name_listeners(listeners)
         taken = {OPERATOR}
         for each in self._vhosts:
             self._vhost(each, taken)
-        if not self._vhosts:
-            return
-        listeners = [table for table in self.endpoints.document.tables if table.heading == "[listener]"]
+        if not self._vhosts:  # files of the policyDir may have been forgotten; without a policy, all could do all
+            self.document.first = [*self.document.first, "No virtual host: no client may do anything."]
         self.endpoints.document.table("policy").keys["file"] = "policy.toml"
         if not listeners:
             self.endpoints.document.first = [*self.endpoints.document.first, "No listener: nobody meets the policy."]
+
+    def _name_listeners(self, listeners: list[TomlTable]) -> None:
+        """Find the listeners that choose a virtual host by the hostname, which their clients choose.
+
+        Once others have a virtual host of their own, these need names.
+        """
+        if not self.endpoints.policy_listeners:
+            return
+        for number, table in enumerate(listeners, 1):
+            name = table.keys.setdefault("name", f"listener-{number}")
+            if name not in self.endpoints.policy_listeners and table.keys.get("role") != "mesh":
+                self._by_hostname.append(str(name))
 
     def _vhost(self, section: Section, taken: set[str]) -> None:
         reading = Reading(self.endpoints.account, section.kind, dict(section.attributes))
@@ -132,7 +147,10 @@ class VhostRights:
         if self._has_patterns:
             hosts = [each.replace("#", "*") for each in hosts]
         ways: list[Value] = [{"listener": each} for each in listeners]
-        ways += [{"hostname": each} for each in hosts]
+        if self.endpoints.policy_listeners:
+            ways += [{"listener": name, "hostname": each} for each in hosts for name in self._by_hostname]
+        else:
+            ways += [{"hostname": each} for each in hosts]
         if ways:
             tenant.keys["match"] = ways
         if host == self._default_host:
@@ -169,6 +187,10 @@ class VhostRights:
         if not hosts or (hosts != ["*"] and "*" not in hosts and not networks):
             why = "no host is permitted" if not hosts else f"hosts have to be addresses: {', '.join(unclear)}"
             self._leave_out(given, where, Fate.NEEDLESS if not hosts else Fate.MISSING, why)
+            return
+        if users and all(user == "anonymous" for user in users):
+            why = "a group for clients without a login alone: one without users is for all peers"
+            self._leave_out(given, where, Fate.MISSING, why)
             return
         if not is_for_all and not users:
             self._leave_out(given, where, Fate.NEEDLESS, "it names no users, so nobody is in it")
@@ -306,11 +328,13 @@ def _networks(hosts: list[str]) -> tuple[list[Value], list[str]]:
 def _patterns(written: str, *, is_pattern: bool) -> list[str] | None:
     """Return the patterns here for an address of `sources`, or for a pattern of `sourcePattern`.
 
-    Returns: None: there is no such pattern: `orders*` begins in the middle of a token.
+    Returns: None: there is no such pattern: `orders*` begins in the middle of a token, and `#` stands for itself.
     """
     variable = written.replace("${user}", "u")
     if is_pattern:
         return [written]
+    if "#" in re.split("[/.]", written):
+        return None
     if "*" not in variable:
         return [written]
     if written == "*":
