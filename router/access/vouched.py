@@ -48,6 +48,12 @@ class VouchedPeer:
         by_groups = self.rights is not None and self.rights.manage(Manage.WRITE, kind) is not None
         return self.may_change and (self.is_manager or by_groups)
 
+    @property
+    def may_change_all(self) -> bool:
+        """True if it may change entities of all types."""
+        by_groups = self.rights is not None and self.rights.manage(Manage.WRITE, None) is not None
+        return self.may_change and (self.is_manager or by_groups)
+
     def may_send(self, context: Context, name: str, container: str | None) -> bool:
         """Tell whether an answer to it may go to an address."""
         if self.rights is None or self.peer.tenant:

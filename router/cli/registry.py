@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "check a configuration",
     "send": "send messages",
     "receive": "receive messages",
+    "apply": "put a changed configuration file in force",
     "status": "show the state of a running router",
     "why": "find out what stops messages to an address",
     "top": "show the busiest addresses and links of a router, live",

@@ -281,6 +281,8 @@ def _operations_of(name: str) -> Value:
         known["DELETE"] = ["name", "identity"]
     if name == f"{PREFIX}policy":
         known["PUSH"] = ["digest", "offset", "total"]
+    if name == f"{PREFIX}router":
+        known["APPLY"] = ["file", "dry_run"]
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
     return known

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.access.change import end_logins
+from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
+from amqpmesh.router.management.config_requests import applied, arguments
+from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
 from amqpmesh.router.runtime.listeners import Listener, listening_at
-from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration
+from amqpmesh.router.runtime.reload import ConfigSource, NewConfig, Reader, Reloaded, UserChange, configuration
 
 if TYPE_CHECKING:
     import socket
 
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
     from amqpmesh.router.core import Core
+    from amqpmesh.router.message.content import Message
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.edge import Edge
     from amqpmesh.router.runtime.membership import Membership
@@ -110,15 +114,15 @@ class ConfigChanges:
                 return target, differences(running_config(self._core), wanted), reader.read(target)
 
             target, found, read = await aside(prepare, config)
-            applied = Applied(found, read.users)
+            result = Applied(found, read.users)
             if dry_run:
-                return applied
+                return result
             with trio.CancelScope(shield=True):  # from here on it is whole
                 running = self._take_away(running, target, read)
                 sockets = await self._listen(running, target)
                 self._commit(running, target, read, sockets)
-            self._tell(applied, by)
-            return applied
+            self._tell(result, by)
+            return result
 
     def _begin(self) -> tuple[RouterConfig, Reader]:
         self._observers.reopen()
@@ -235,10 +239,10 @@ class ConfigChanges:
         for connector, credentials in read.on_demand.items():
             connector.credentials = credentials
 
-    def _tell(self, applied: Applied, by: Mapping[str, object]) -> None:
+    def _tell(self, result: Applied, by: Mapping[str, object]) -> None:
         """Log the differences, and note them in the audit log."""
         audit = self._core.context.audit
-        for each in applied.differences[:LOGGED]:
+        for each in result.differences[:LOGGED]:
             fields: dict[str, object] = {"key": each.key, "from": each.before, "to": each.after}
             if each.needs_restart:
                 log.warning("restart required", **fields, reason=each.reason or None)
@@ -246,10 +250,37 @@ class ConfigChanges:
                 log.info("configuration changed", **fields, effect=str(each.effect))
             if audit is not None:
                 audit.change("configuration changed", **fields, effect=str(each.effect), **by)
-        if len(applied.differences) > LOGGED:
-            log.info("configuration changed", others=len(applied.differences) - LOGGED)
+        if len(result.differences) > LOGGED:
+            log.info("configuration changed", others=len(result.differences) - LOGGED)
             if audit is not None:
-                audit.change("configuration changed", count=len(applied.differences) - LOGGED, **by)
+                audit.change("configuration changed", count=len(result.differences) - LOGGED, **by)
+
+
+async def apply_own_file(
+    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
+    """Answer a request to apply the router's own file.
+
+    No request brings another one: the file can name any other file of the machine, and who may write it decides that.
+    Args: source: None: the router has no file. by: the sender, for the audit log.
+    """
+    try:
+        file, dry_run = arguments(request)
+        if source is None:
+            raise RequestError(NOT_IMPLEMENTED, "a program has started this router, which has no file to read again")
+        if file is not None and (source.file is None or file != str(source.file)):
+            raise RequestError(CONFLICT, f"the router was started with {source.file or 'arguments alone'}")
+        workers = source.tell_workers
+        found = await changes.apply(source.read, dry_run=dry_run or workers is not None, by=by)
+        if workers is not None and not dry_run:
+            workers()
+    except ConfigError as error:
+        return refused(request, RequestError(BAD_REQUEST, str(error)))
+    except OSError as error:
+        return refused(request, RequestError(CONFLICT, f"{error.filename}: {error.strerror or error}"))
+    except RequestError as refusal:
+        return refused(request, refusal)
+    return applied(request, found.differences, found.users)
 
 
 def _moves(old: ListenerConfig, new: ListenerConfig) -> bool:

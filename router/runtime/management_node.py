@@ -21,6 +21,7 @@ from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
+from amqpmesh.router.management.config_requests import APPLY
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.views import TenantViews, View
@@ -67,12 +68,14 @@ class ManagementNode(LinkFactory):
         listener: ListenerConfig,
         snapshots: Snapshots,
         take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
+        apply_file: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
     ) -> None:
         """Args: listener: the limits of the node's connection. snapshots: of the router.
         take_policy: puts a policy in force, given its sender for the audit log; returns the
-        reason why it is not.
+        reason why it is not. apply_file: applies the configuration file, given the request and its sender.
         """
         self._take_policy = take_policy
+        self._apply_file = apply_file
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._snapshots = snapshots
@@ -128,6 +131,8 @@ class ManagementNode(LinkFactory):
                 return
             if delivery.message.application_properties.get("operation") == PUSH:
                 response = await self._pushed(delivery.message, asking)
+            elif delivery.message.application_properties.get("operation") == APPLY:
+                response = await self._applied(delivery.message, asking)
             elif delivery.message.application_properties.get("operation") == WHY:
                 view = await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME))
                 response = self._explained(delivery.message, asking, view)
@@ -205,6 +210,22 @@ class ManagementNode(LinkFactory):
             core.context, core.lookup, tenant, asked.address, sends=asked.sends, rights=rights, for_operator=is_operator
         )
         return service.answer(request, service.OK, "OK", {"tenant": tenant or OPERATOR, "admitted": admitted, **facts})
+
+    async def _applied(self, request: Message, asking: _Asker) -> Message:
+        """Apply the configuration file. It is for those alone who may change everything."""
+        if not self._may_change_all(asking):
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        response = await self._apply_file(request, self._named(asking))
+        self._snapshots.drop()
+        return response
+
+    def _may_change_all(self, asking: _Asker) -> bool:
+        assert self._driver is not None
+        if asking.tenant:
+            return False
+        if asking.vouched is not None:
+            return asking.vouched.may_change_all
+        return asking.connection is not None and may_change(self._driver.core.context, asking.connection)
 
     def _may_push(self, asking: _Asker) -> bool:
         """Tell whether the sender of a request may change the policy, which is the operator's."""

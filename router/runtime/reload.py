@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from amqpmesh.router.config.differences import row_pairs
-from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig, load
+from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, LogConfig, RouterConfig, load
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
 from amqpmesh.router.runtime.token_keys import TokenFiles
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 
 NewConfig: TypeAlias = RouterConfig | Path | Callable[[], RouterConfig] | None
 """A configuration, its file, or a function that reads it; None: none is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """The file that the command line has started a router with, and what else depends on it."""
+
+    file: Path | None
+    """None: there is none, only arguments."""
+    read: Callable[[], RouterConfig]
+    """Reads the configuration. Raises: ConfigError: it is not valid."""
+    set_log: Callable[[LogConfig], object]
+    """Lets the log of the process follow a change."""
+    tell_workers: Callable[[], object] | None = None
+    """Has all workers of the router read the file; None: there are none."""
 
 
 NAMED: Final = 100

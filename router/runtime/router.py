@@ -33,7 +33,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.admission import Admission, Served
-from amqpmesh.router.runtime.applying import Applied, ConfigChanges
+from amqpmesh.router.runtime.applying import Applied, ConfigChanges, apply_own_file
 from amqpmesh.router.runtime.connectors import Connector, Network, explained, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
@@ -47,14 +47,13 @@ from amqpmesh.router.runtime.on_demand_connectors import OnDemand
 from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
-from amqpmesh.router.runtime.reload import NewConfig
+from amqpmesh.router.runtime.reload import ConfigSource, NewConfig
 from amqpmesh.router.runtime.snapshots import Snapshots
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config.observability import LogConfig
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
     from amqpmesh.router.runtime.transport import Transport
@@ -110,16 +109,20 @@ class Router(LinkFactory):
         self.config = config = config.with_more(listeners, connectors, container_links)
         self.id = config.id
         self._edge = Edge()
-        #: Called with `[log]` when `apply` changes it. Only the command line sets it: an embedded router leaves the
-        #: logging of its process alone.
-        self.on_log: Callable[[LogConfig], object] | None = None
+        #: The file that the command line has started it with; None, in a program.
+        self.source: ConfigSource | None = None
         self._network = Network(open_stream, look_up, backoff)
         # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = InProcess(self._stream_listener)
         self._policies = PolicyStore(config)
         self._snapshots = Snapshots(self._take_snapshot)
-        self._management = ManagementNode(self._stream_listener, self._snapshots, self._policies.take)
+        self._management = ManagementNode(
+            self._stream_listener,
+            self._snapshots,
+            self._policies.take,
+            lambda request, by: apply_own_file(self._changes, self.source, request, by),
+        )
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
         self._key_readers: KeyReaders | None = None
@@ -308,15 +311,13 @@ class Router(LinkFactory):
     async def apply(self, config: NewConfig = None, *, dry_run: bool = False) -> Applied:
         """Put a configuration in force without a restart, as a whole or not at all; read all files again, too.
 
-        Links that no change concerns notice nothing. Rights that are taken away come first, and a later failure does
-        not give them back.
+        Rights that are taken away come first, and no later failure gives them back.
 
         Args: config: the new configuration, its file, or a function that reads it in a thread; None: the one in force.
             dry_run: compare only.
         Returns: what differs, and which differences wait for a restart.
         Raises: ConfigError: it, or a file that it names, is not valid; then nothing has changed. OSError: a listener
-            could not be bound, with its URL; then nothing has changed but rights. CommandError: the router does not
-            run.
+            could not be bound, with its URL; then only rights have changed. CommandError: the router does not run.
         """
         if not self._accepting:
             raise CommandError("the router has ended, or is about to")
@@ -324,8 +325,8 @@ class Router(LinkFactory):
 
     def _config_changed(self, config: RouterConfig) -> None:
         before, self.config = self.config, config
-        if before.log != config.log and self.on_log is not None:
-            self.on_log(config.log)
+        if before.log != config.log and self.source is not None:
+            self.source.set_log(config.log)
 
     async def serve_stream(
         self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"

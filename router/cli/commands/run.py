@@ -4,6 +4,7 @@ With `--workers` it runs several processes: `supervisor.py` starts them.
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -24,6 +25,7 @@ from amqpmesh.router.io.environment import IS_ALONE
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
+from amqpmesh.router.runtime.reload import ConfigSource
 from amqpmesh.router.runtime.router import Router, memory_of
 
 if TYPE_CHECKING:
@@ -38,10 +40,8 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 class DaemonHooks:
     """The callbacks of a router that runs as a daemon."""
 
-    reload_config: Callable[[], RouterConfig]
-    """Reads the configuration again after SIGHUP; may raise ConfigError."""
-    set_log: Callable[[LogConfig], object]
-    """Lets the log follow a change."""
+    source: ConfigSource
+    """The file of the configuration, which is read again after SIGHUP."""
     begun: Callable[[Router], object]
     """Called when the router listens."""
     ending: Callable[[], object]
@@ -81,8 +81,7 @@ def run(given: argparse.Namespace) -> int:
             config, given.workers, partial(_work, given), partial(_log_started, config, workers=given.workers)
         )
     stage = DaemonHooks(
-        reload_config=partial(configuration.effective, given),
-        set_log=_set_log,
+        source=ConfigSource(_file(given), partial(configuration.effective, given), _set_log),
         begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
@@ -99,14 +98,22 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
     system.collect_garbage_less_often()
     _set_log(config.log, worker=config.id)
     stage = DaemonHooks(
-        reload_config=lambda: worker.part_of(configuration.effective(given)),
-        set_log=partial(_set_log, worker=config.id),
+        source=ConfigSource(
+            _file(given),
+            lambda: worker.part_of(configuration.effective(given)),
+            partial(_set_log, worker=config.id),
+            lambda: os.kill(os.getppid(), signal.SIGHUP),  # the supervisor passes it on
+        ),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,
         ended=lambda drained: worker.say(DRAINED) if drained else None,
         end_now={END_NOW},
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
+
+
+def _file(given: argparse.Namespace) -> Path | None:
+    return None if given.config is None else given.config.resolve()
 
 
 def _set_log(log: LogConfig, **bearing: str) -> None:
@@ -137,7 +144,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     ):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
         async with Router(config) as router:
-            router.on_log = stage.set_log
+            router.source = stage.source
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
@@ -159,7 +166,7 @@ async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage:
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
         try:
-            await router.apply(stage.reload_config)
+            await router.apply(stage.source.read)
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
             continue

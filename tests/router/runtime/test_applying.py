@@ -20,6 +20,7 @@ from amqpmesh.router.config.observability import LogConfig
 from amqpmesh.router.config.tables import Effect
 from amqpmesh.router.config.users import add_user, remove_user
 from amqpmesh.router.runtime.applying import Applied
+from amqpmesh.router.runtime.reload import ConfigSource
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY
@@ -316,7 +317,7 @@ async def test_links_to_another_container_come_and_go() -> None:
 async def test_the_log_follows_where_the_program_says_so() -> None:
     seen: list[LogConfig] = []
     async with Router(config(LOOPBACK)) as router:
-        router.on_log = seen.append
+        router.source = ConfigSource(None, lambda: router.config, seen.append)
         await router.apply(replace(router.config, log=LogConfig(level="debug")))
         await router.apply(replace(router.config, drain=1.0))
     assert seen == [LogConfig(level="debug")]

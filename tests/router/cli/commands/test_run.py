@@ -21,6 +21,7 @@ from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
 from amqpmesh.router.cli.commands import run
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.users import add_user
+from amqpmesh.router.runtime.reload import ConfigSource
 from tests.support.peers.scripted_stream import Peer, credit
 from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
 
@@ -224,8 +225,7 @@ async def test_a_fault_while_it_reads_again_ends_nothing(caplog: pytest.LogCaptu
         raise RuntimeError("of ours")
 
     stage = run.DaemonHooks(
-        reload_config=reload_config,
-        set_log=lambda _: None,
+        source=ConfigSource(None, reload_config, lambda _: None),
         begun=next_signal,
         ending=lambda: None,
         ended=ended.append,
