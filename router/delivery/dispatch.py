@@ -207,6 +207,9 @@ def _choose_all(context: Context, node: Node) -> list[OutgoingLink]:
     if node.awaited:
         for each in node.outgoing:
             each.stall()
+        for each in node.awaited:
+            if each.stalled_since is None or each.endpoint.flow_state.could_take:
+                context.touch_outgoing(each)  # so that it is watched, whatever it is that it lacks
         return []
     for each in node.outgoing:
         if not each.is_ready:

@@ -18,20 +18,62 @@ HOP_PATIENCE: Final = 0.25
 
 
 def watch(context: Context, outgoing: OutgoingLink) -> None:
-    """Give a receiver that can take no delivery of a multicast a limited time to give credit."""
-    if outgoing.stalled_since is None and not outgoing.skipped:
-        since = outgoing.stalled_since = context.now
-        patience = outgoing.node.config.overflow_time
-        if outgoing.node.lane is not None:
-            # The router of the stalled receiver skips it first, so that other receivers behind the lane miss nothing.
-            patience += HOP_PATIENCE * context.routes.hops_behind(outgoing)
-        context.schedule(since + patience, partial(_lose_patience, context, outgoing, since))
+    """Give a receiver that can take no delivery of a multicast a limited time to give credit.
 
-
-def _lose_patience(context: Context, outgoing: OutgoingLink, since: float) -> None:
-    node = outgoing.node
-    if outgoing.gone or outgoing.stalled_since != since:
+    If the kernel divides the credit, it tells of a receiver that nobody watches, and of no other.
+    """
+    if outgoing.skipped:
         return
+    flow_state = outgoing.endpoint.flow_state
+    if outgoing.stalled_since is None or flow_state.could_take:
+        outgoing.stalled_since = _unable_since(context, outgoing)
+        if not flow_state.is_watched:
+            _look_later(context, outgoing)
+
+
+def _unable_since(context: Context, outgoing: OutgoingLink) -> float:
+    """Return since when a receiver can take nothing that could before."""
+    flow_state = outgoing.endpoint.flow_state
+    flow_state.could_take = False
+    return context.now if flow_state.link_credit else max(flow_state.dry_since, flow_state.last_at)
+
+
+def _look_later(context: Context, outgoing: OutgoingLink) -> None:
+    """Look at a stalled receiver again once the patience with it is over."""
+    assert outgoing.stalled_since is not None
+    outgoing.endpoint.flow_state.is_watched = True
+    context.schedule(outgoing.stalled_since + _patience(context, outgoing), partial(_look_again, context, outgoing))
+
+
+def _patience(context: Context, outgoing: OutgoingLink) -> float:
+    """Return how many seconds a multicast waits for a receiver."""
+    patience = outgoing.node.config.overflow_time
+    if outgoing.node.lane is not None:
+        # The router of the stalled receiver skips it first, so that other receivers behind the lane miss nothing.
+        patience += HOP_PATIENCE * context.routes.hops_behind(outgoing)
+    return patience
+
+
+def _look_again(context: Context, outgoing: OutgoingLink) -> None:
+    flow_state = outgoing.endpoint.flow_state
+    flow_state.is_watched = False
+    if outgoing.gone or outgoing.skipped:
+        return
+    if outgoing.usable:
+        outgoing.stalled_since = None
+        return
+    if outgoing.stalled_since is None or flow_state.could_take:
+        outgoing.stalled_since = _unable_since(context, outgoing)
+    else:
+        outgoing.stalled_since = max(outgoing.stalled_since, flow_state.last_at)  # it took one at once
+    if outgoing.stalled_since + _patience(context, outgoing) > context.now:
+        _look_later(context, outgoing)
+    else:
+        _lose_patience(context, outgoing)
+
+
+def _lose_patience(context: Context, outgoing: OutgoingLink) -> None:
+    node = outgoing.node
     if node.config.overflow is Overflow.DROP:
         _leave_out(context, outgoing)
         context.touch(node)

@@ -72,6 +72,7 @@ ORDER: Final = (
     "fast_deliveries",
     "transfer_accounting",
     "fast_redelivery",
+    "multicast_path",
     "held_back",
     "credit_dealing",
     "fast_settlement",
@@ -79,7 +80,6 @@ ORDER: Final = (
     "dispositions",
     "link_sweep",
     "client_batch",
-    "multicast_path",
     "fast_path",
     "frame_buffer",
 )

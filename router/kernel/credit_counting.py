@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.credit_sinks import _credit_of
 from amqpmesh.router.kernel.fast_route import _is_full
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_shares import FastShare
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
+
+
+#: Frames that a session's window has room for beyond the credit of a receiver of a multicast: less is narrow.
+_NARROW: Final = 64
 
 
 def count_relayed(router: KernelRouter) -> None:
@@ -109,11 +113,23 @@ def _count_outgoing(router: KernelRouter, link: KernelLink) -> bool:
         return False
     credit = link.link_credit
     usable = max(0, min(credit, link.max_outstanding - link.outstanding))
+    is_multicast = pool._demand._least is not None
+    if is_multicast and session.remote_incoming_window < usable + _NARROW:
+        pool.is_open = (
+            False  # other links of the session may use up the window: all others would wait for this receiver
+        )
+        router.note(pool)
+        return False
     pool.set_usable(source, usable, router.now, link.lowered and not credit)
     _time_credit(router, link)
     if (credit > 0) != link.creditor and not link.flipped:
         link.flipped = True
         router.flipped.append(link)
+    if usable:
+        link.could_take = True
+    elif is_multicast and not link.is_watched:
+        router.leave(pool)  # a multicast has patience with it for a while
+        return False
     return True
 
 

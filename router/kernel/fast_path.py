@@ -38,7 +38,7 @@ from amqpmesh.router.kernel.frame_reading import (
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.going_ahead import pause_ahead
 from amqpmesh.router.kernel.head_sections import _bare_message_at
-from amqpmesh.router.kernel.held_back import _hold_back, _names_held
+from amqpmesh.router.kernel.held_back import _hold_back, _names_held, _waits
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.multicast_path import _relay_to_all
 from amqpmesh.router.kernel.serial import serial_distance
@@ -169,7 +169,9 @@ def _relay_transfer(
             _wait_in_line(router, session.wire, route, route.queue)
         return False
     if route.order == _ALL:
-        return route.borrowed != 0 and _relay_to_all(router, session, link, route, frame, data, payload_at, end)
+        relayed = route.borrowed != 0 and not _waits(route)
+        relayed = relayed and _relay_to_all(router, session, link, route, frame, data, payload_at, end)
+        return relayed or (not frame.more and _hold_back(router, session, link, route, frame, data, payload_at, end))
     came = size = end - payload_at
     exchange = 0
     if link.anonymous and router.rewritten is not None:

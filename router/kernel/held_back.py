@@ -10,9 +10,10 @@ from amqpmesh.router.kernel.credit_counting import _count_incoming
 from amqpmesh.router.kernel.credit_sinks import _credit_of
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.fast_deliveries import _new_fast_delivery, _record
-from amqpmesh.router.kernel.fast_route import _is_ready, _ready_link
+from amqpmesh.router.kernel.fast_route import _ALL, _is_ready, _ready_link
 from amqpmesh.router.kernel.head_sections import _bare_message_at
 from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.multicast_path import _all_ready, _may_wait_for_all, _write_to_all
 from amqpmesh.router.kernel.serial import _MASK
 from amqpmesh.router.kernel.transfer_accounting import _first_transfer, _write_leg
 from amqpmesh.router.kernel.violations import Violation
@@ -103,7 +104,9 @@ def _hold_back(
             return False
         pool = share.pool
     is_exit = share is None or pool is not entered
-    for links in (route.links, route.bulk):
+    if route.order == _ALL and not _may_wait_for_all(link, route, size):
+        return False
+    for links in (route.links, route.bulk) if route.order != _ALL else ():
         for out in links:
             if out.link_credit > 0 and is_exit and not pool.held:
                 return False
@@ -233,12 +236,25 @@ def _send_held(router: KernelRouter, pool: Pool) -> bool:
                 if not _send_held(router, beyond):
                     return False
             continue
+        if held.route.order == _ALL:
+            if not _all_ready(router, None, held.route, len(held.payload), b""):
+                return not _is_hindered(held.route)
+            _send_to_all(router, pool, held)
+            continue
         out = _ready_link(held.route)
         if out is None:
             return not _is_hindered(held.route)
         if not _send(router, pool, held, out):
             return False
     return True
+
+
+def _waits(route: FastRoute) -> bool:
+    """Return whether a delivery is held back that leaves by all links of a route."""
+    if not route.links:
+        return False
+    out: KernelLink = route.links[0]
+    return out.source is not None and out.source.pool is not None and bool(out.source.pool.held)
 
 
 def _credit_came(router: KernelRouter, link: KernelLink) -> None:
@@ -253,7 +269,15 @@ def _credit_came(router: KernelRouter, link: KernelLink) -> None:
 
 
 def _is_hindered(route: FastRoute) -> bool:
-    """Return whether a link of a route has credit, and something else stops it: the router notes that."""
+    """Return whether a link of a route has credit, and something else stops it: the router notes that.
+
+    A multicast is stopped by something else if all of them have credit.
+    """
+    if route.order == _ALL:
+        lacking = 0
+        for out in route.links:
+            lacking += out.link_credit <= 0
+        return not lacking
     for links in (route.links, route.bulk):
         for out in links:
             if out.link_credit > 0:
@@ -325,6 +349,22 @@ def _send(router: KernelRouter, pool: Pool, held: HeldDelivery, out: KernelLink)
     if not link.lane:
         link.session.release(1)
     return True
+
+
+def _send_to_all(router: KernelRouter, pool: Pool, held: HeldDelivery) -> None:
+    """Send a multicast that was held back. All its links are ready."""
+    delivery = held.delivery
+    link, payload, sink = held.link, held.payload, held.at_sink
+    _let_go(router, pool, held)
+    router.relays -= 1
+    held.account.add(-(len(payload) + OVERHEAD))
+    _write_to_all(
+        router, link, held.route, delivery.delivery_id, delivery.tag, delivery.settled, delivery.second, held.came_at,
+        0, b"", payload, held.header_info,
+    )  # fmt: skip
+    assert sink is not None
+    pool.forwarded(sink, router.now)
+    link.session.release(1)
 
 
 def _let_go(router: KernelRouter, pool: Pool, held: HeldDelivery) -> None:

@@ -41,6 +41,7 @@ class KernelLink:
         "anonymous",
         "available",
         "behind",
+        "could_take",
         "credit_slack",
         "creditor",
         "current",
@@ -57,6 +58,7 @@ class KernelLink:
         "flow_due",
         "granted_limit",
         "handle",
+        "is_watched",
         "lane",
         "lane_to_lane",
         "last_at",
@@ -162,6 +164,10 @@ class KernelLink:
         #: Senders: its node knows that it has credit. `flipped`: it is to be told that this has changed.
         self.creditor = False
         self.flipped = False
+        #: Senders of a multicast: it is looked at once its patience is over; and it could take a delivery since the
+        #: router last looked.
+        self.is_watched = False
+        self.could_take = False
         #: The time of the last delivery, seconds; -1: there was none.
         self.last_at = -1.0
         #: Receivers: the route by which deliveries leave; None: the router decides for each. Senders: a route that uses

@@ -88,29 +88,71 @@ def _relay_to_all(
         session.count_large(size)
         session.wire.toward = -1
     session.release(0)
+    info = router.header.info() if recorder is not None and frame.message_format <= 0 else 4
+    payload = data[payload_at:end]
+    message_format = max(frame.message_format, 0)
+    _write_to_all(
+        router, link, route, frame.delivery_id, incoming_tag, settled, second, router.now, message_format, key, payload,
+        info,
+    )  # fmt: skip
+    # `relay_frames` counts one delivery.
+    session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8)) // _LEGS_A_DELIVERY
+    link.relayed += 1
+    if link.anonymous:
+        route.relayed += 1
+    if route.borrowed > 0:
+        route.borrowed -= 1
+        route.credit_slack -= 1
+        if link.anonymous:
+            _count_lent(router, route)
+        if route.credit_slack < 0:
+            router.needs_update = True
+    link.last_at = router.now
+    link.credit_slack -= 1
+    if link.credit_slack < 0:
+        router.change_open(None if link.sink is None else link.sink.pool)
+    if not link.dirty:
+        router.mark_dirty(link)
+    return True
+
+
+def _write_to_all(
+    router: KernelRouter,
+    link: KernelLink,
+    route: FastRoute,
+    incoming_id: int,
+    incoming_tag: bytes,
+    settled: bool,
+    second: bool,
+    came_at: float,
+    message_format: int,
+    key: bytes,
+    payload: bytes,
+    header_info: int,
+) -> None:
+    """Write a delivery, which is accounted on its sender's side, to all links of a route.
+
+    Args: link: that it came by. key: the tag of legs on lanes. header_info: for its records.
+    """
+    size = len(payload)
+    recorder = router.recorder
     counter = 0
-    header_info = 4
     recorded = False
     if recorder is not None:
         counter = router.key_count if key and not link.lane else router.counter(link, incoming_tag)
         recorded = recorder.takes(counter)
-        if recorded and frame.message_format <= 0:
-            header_info = router.header.info()
     multicast: FastMulticast | None = None
     if not settled:
-        multicast = _new_multicast(link, frame.delivery_id, incoming_tag, second, router.now)
+        multicast = _new_multicast(link, incoming_id, incoming_tag, second, came_at)
         if not link.lane:
             multicast.key = key
-        if frame.message_format > 0:
-            multicast.message_format = frame.message_format
+        multicast.message_format = message_format
         multicast.size = size
         multicast.header_info = header_info
         multicast.counter = counter
         router.relays += 1
         if router.relays > router.most_relays:
             router.most_relays = router.relays
-    payload = data[payload_at:end]
-    message_format = max(frame.message_format, 0)
     for each in route.links:
         out: KernelLink = each
         mode = 0 if out.lane and not second else -1
@@ -128,7 +170,7 @@ def _relay_to_all(
                     key,
                     counter,
                     size,
-                    router.now,
+                    came_at,
                     sent_at,
                     -1.0,
                     b"",
@@ -142,25 +184,21 @@ def _relay_to_all(
         _count_leg(router, out)
     for out in route.left_out:
         out.missed += 1
-    # `relay_frames` counts one delivery.
-    session.wire.work -= (len(route.links) - 1) * (1 + (size >> 8)) // _LEGS_A_DELIVERY
-    link.relayed += 1
-    if link.anonymous:
-        route.relayed += 1
-    if route.borrowed > 0:
-        route.borrowed -= 1
-        route.credit_slack -= 1
-        if link.anonymous:
-            _count_lent(router, route)
-        if route.credit_slack < 0:
-            router.needs_update = True
-    link.last_at = router.now
-    link.credit_slack -= 1
-    if link.credit_slack < 0:
-        router.needs_update = True
-    if not link.dirty:
-        router.mark_dirty(link)
-    return True
+
+
+def _may_wait_for_all(link: KernelLink, route: FastRoute, size: int) -> bool:
+    """Return whether a delivery to all links of a route may be held back: nothing but their credit is in its way."""
+    if size > route.room or not route.links or link.session.wire.waits_for is not None:
+        return False
+    lacks = False
+    for each in route.links:
+        out: KernelLink = each
+        source = out.source
+        if out.lane or (out.max_message_size and size > out.max_message_size):
+            return False
+        if out.link_credit <= 0 or (source is not None and source.pool is not None and source.pool.held):
+            lacks = True
+    return lacks
 
 
 def _is_of_tree(session: KernelSession, route: FastRoute, tag: bytes) -> bool:
@@ -172,13 +210,14 @@ def _is_of_tree(session: KernelSession, route: FastRoute, tag: bytes) -> bool:
     return history is not None and history.expects(session.wire.container, tag)
 
 
-def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, size: int, tag: bytes) -> bool:
+def _all_ready(router: KernelRouter, session: KernelSession | None, route: FastRoute, size: int, tag: bytes) -> bool:
     """Return whether each link of a route can take a delivery in one frame now.
 
     Links of one connection follow each other in the route, so the room that they need together is counted. If an output
     is full that is not being written yet, the frame waits for it.
 
-    Args: tag: of a delivery that came by a lane; empty: it came by no lane.
+    Args: session: that the frame is read from; None: it was held back. tag: of a delivery that came by a lane; empty:
+        it came by no lane.
     """
     next_tag = onward(tag)
     wire = None
@@ -201,7 +240,7 @@ def _all_ready(router: KernelRouter, session: KernelSession, route: FastRoute, s
         ):
             return False
         if wire.sending + len(wire.out) + beside * octets > wire.backlog:
-            if session.wire.patient:
+            if session is not None and session.wire.patient:
                 _wait_for_output(router, session.wire, wire, True)
             return False
     return True

@@ -165,6 +165,13 @@ class KernelRouter:
             pool.is_due = True
             self.due.append(pool)
 
+    def change_open(self, pool: Pool | None) -> None:
+        """Have the credit of a pool divided as `change` does, and have the router told if it is not open."""
+        if pool is not None and pool.is_open:
+            self.change(pool)
+        else:
+            self.needs_update = True
+
     def leave(self, pool: Pool) -> None:
         """Leave a pool to the router, now."""
         self.note(pool)

@@ -311,7 +311,7 @@ def _count_leg(router: KernelRouter, out: KernelLink) -> None:
     """Note that a delivery has left by a link."""
     out.last_at = router.now
     if not out.link_credit:
-        router.needs_update = True
+        router.change_open(None if out.source is None else out.source.pool)
     if not out.dirty:
         router.mark_dirty(out)
         if out.session.wire.sending:  # its peer does not read: the waiting output must be counted

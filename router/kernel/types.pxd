@@ -35,7 +35,7 @@ cdef long _HELD_AT_ONCE
 cdef long _WIDENING
 cdef double _BESIDE, _PATIENCE, _PACE, _PERIOD, _PAUSE
 cdef long _AHEAD_EACH
-cdef long _FEW_TAKEN
+cdef long _FEW_TAKEN, _NARROW
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _LONG_STATE
@@ -234,6 +234,7 @@ cdef class KernelRouter:
     cdef public object on_expand
     cpdef bint mark_dirty(self, KernelLink link) except -1
     cpdef bint change(self, Pool pool) except -1
+    cpdef bint change_open(self, Pool pool) except -1
     cpdef bint leave(self, Pool pool) except -1
     cpdef bint note(self, Pool pool) except -1
     cpdef bint has_news(self) except -1
@@ -323,7 +324,7 @@ cdef class KernelLink:
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public CreditSink sink
     cdef public CreditSource source
-    cdef public bint flow_due, raised, creditor, flipped
+    cdef public bint flow_due, raised, creditor, flipped, is_watched, could_take
     cdef public double last_at, dry_since, dry_for
     cdef public long remote_handle, last_tag, turn
     cdef public long deliveries, octets, presettled, accepted, rejected, released, modified
@@ -666,7 +667,7 @@ cdef void _count_fast_share(KernelRouter router, FastShare share) except *
 cdef void _count_share(KernelRouter router, FastRoute route, long count, double last_at) except *
 @cython.locals(sink=CreditSink, source=CreditSource)
 cdef void _count_lent(KernelRouter router, FastRoute route) except *
-@cython.locals(source=CreditSource, pool=Pool, session=KernelSession, credit=long, usable=long)
+@cython.locals(source=CreditSource, pool=Pool, session=KernelSession, credit=long, usable=long, is_multicast=bint)
 cdef bint _count_outgoing(KernelRouter router, KernelLink link) except -1
 cdef void _time_credit(KernelRouter router, KernelLink link) except *
 @cython.locals(pools=list, dealt=list, pool=Pool)
@@ -702,11 +703,15 @@ cdef bint _names_held(KernelRouter router, KernelSession session) except -1
 cdef bint _send_held(KernelRouter router, Pool pool) except -1
 @cython.locals(pool=Pool)
 cdef void _credit_came(KernelRouter router, KernelLink link) except *
-@cython.locals(links=list, out=KernelLink)
+@cython.locals(links=list, out=KernelLink, lacking=long)
 cdef bint _is_hindered(FastRoute route) except -1
 @cython.locals(link=KernelLink, route=FastRoute, delivery=Delivery, tag=bytes, key=bytes, mode=long, payload=bytes, size=long, settled=bint,
                delivery_id=long, recorder=Recorder, counter=long, sent_at=double, info=long, goes_on=bint, fast=FastDelivery, sink=CreditSink)
 cdef bint _send(KernelRouter router, Pool pool, HeldDelivery held, KernelLink out) except -1
+@cython.locals(link=KernelLink, payload=bytes, sink=CreditSink, delivery=Delivery)
+cdef void _send_to_all(KernelRouter router, Pool pool, HeldDelivery held) except *
+@cython.locals(out=KernelLink)
+cdef bint _waits(FastRoute route) except -1
 cdef void _let_go(KernelRouter router, Pool pool, HeldDelivery held) except *
 @cython.locals(link=KernelLink, sink=CreditSink, share=CreditSink)
 cpdef Delivery take_held(KernelRouter router, Pool pool, HeldDelivery held)
@@ -833,11 +838,16 @@ cdef void _orphan(KernelRouter router, FastMulticast multicast) except *
 cdef void _end_if_done(KernelRouter router, FastMulticast multicast) except *
 @cython.locals(recorder=Recorder, link=KernelLink, leg=FastLeg)
 cdef void _record_legs(KernelRouter router, FastMulticast multicast) except *
-@cython.locals(size=Py_ssize_t, recorder=Recorder, settled=bint, second=bint, recorded=bint, incoming_tag=bytes, counter=long,
-               header_info=long, multicast=FastMulticast, leg=FastLeg, payload=bytes, out=KernelLink, each=object,
-               delivery_id=long, sent_at=double, key=bytes, message_format=long, mode=long)
+@cython.locals(size=Py_ssize_t, recorder=Recorder, settled=bint, second=bint, incoming_tag=bytes, info=long, payload=bytes, key=bytes,
+               message_format=long)
 cdef bint _relay_to_all(KernelRouter router, KernelSession session, KernelLink link, FastRoute route, TransferFrame frame, bytes data,
                         Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(size=Py_ssize_t, recorder=Recorder, recorded=bint, counter=long, multicast=FastMulticast, leg=FastLeg, out=KernelLink,
+               each=object, delivery_id=long, sent_at=double, mode=long)
+cdef bint _write_to_all(KernelRouter router, KernelLink link, FastRoute route, long incoming_id, bytes incoming_tag, bint settled,
+                        bint second, double came_at, long message_format, bytes key, bytes payload, long header_info) except -1
+@cython.locals(out=KernelLink, each=object, lacks=bint, source=CreditSource)
+cdef bint _may_wait_for_all(KernelLink link, FastRoute route, long size) except -1
 @cython.locals(history=TreeHistory)
 cdef bint _is_of_tree(KernelSession session, FastRoute route, bytes tag) except -1
 @cython.locals(wire=KernelConnection, octets=long, beside=long, each=object, out=KernelLink, target=KernelSession, next_tag=bytes)
@@ -889,7 +899,7 @@ cdef class ReceivedBatch:
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(route=FastRoute, share=FastShare, keeper=Keeper, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, leaves_settled=bint, exchange=long, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
-               number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, info=long,
+               number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, info=long, relayed=bint,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: when it lets it.
 FEW: Final = 64
 
+#: The most receivers of a multicast: what is held back leaves to all of them at once.
+FEW_COPIES: Final = 256
+
 
 def open_pool(node: Node) -> None:
     """Let the kernel divide the credit of a node after a turn of the router, if its pool decides everything there.
@@ -27,18 +30,23 @@ def open_pool(node: Node) -> None:
         return
     pool.is_plain = (
         not (
-            node.is_multicast
+            (node.is_multicast and (node.shares or node.borrowers or node.lane is not None))
             or node.copies
             or node.config.redeliver  # a message that is sent again uses credit of no sender
             or node.remote is not None
-            or len(node.outgoing) > FEW
+            or len(node.outgoing) > (FEW_COPIES if node.is_multicast else FEW)
             or len(node.incoming) + len(node.borrowers) + len(node.shares) > FEW
         )
         and all(map(_is_plain_sender, node.incoming))
         and all(map(_is_plain_receiver, node.outgoing))
         and not any(share.ingress.is_multicast for share in node.borrowers)
     )
-    pool.goes_ahead = pool.is_plain and bool(node.incoming) and len(node.shares) <= 1
+    pool.goes_ahead = (
+        pool.is_plain
+        and bool(node.incoming)
+        and len(node.shares) <= 1
+        and not (node.is_multicast and len(node.outgoing) > FEW)
+    )
     pool.is_open = pool.is_plain and not (
         node.waiting.size or pool.held or node.draining or node.lenders or node.suspended or node.held
     )

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import pytest
 
-from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import core
 from amqpmesh.router.amqp.events import Event, TransferReceived
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
@@ -198,7 +197,7 @@ def test_a_sender_goes_ahead_no_more_once_a_receiver_is_slow() -> None:
     line.finish()
 
 
-@pytest.mark.parametrize("settings", [{"ahead": 0}, {"redeliver": True}, {"distribution": Distribution.MULTICAST}])
+@pytest.mark.parametrize("settings", [{"ahead": 0}, {"redeliver": True}])
 def test_nobody_goes_ahead_where_that_is_off_or_needs_decisions(settings: dict[str, object]) -> None:
     line = fast(Line(2, **settings))
     assert line.ahead <= 1

@@ -10,7 +10,7 @@ import pytest
 from amqpmesh.router.amqp.events import TransferReceived
 from amqpmesh.router.delivery import arrival
 from amqpmesh.router.telemetry.schema import Kind
-from tests.router.delivery.test_fast_routes_alike import Bench, Dice, check
+from tests.router.delivery.test_fast_routes_alike import Dice, LevelBench, check
 from tests.support.data.recordings import Records
 
 
@@ -62,15 +62,8 @@ class FewDice(SoloDice):
         return "attach", self.random.randrange(4), self.random.choice(self.HANDLES)
 
 
-class SoloBench(Bench):
+class SoloBench(LevelBench):
     """A bench that looks at the statistics in the end alone: they have deliveries received that are held back."""
-
-    def __init__(self, world: dict[str, Any], *, mesh: bool) -> None:
-        """Args: see `Bench`."""
-        super().__init__(world, mesh=mesh)
-        for network in self.networks:
-            # Senders go ahead of what the kernel has relayed, and not at the same moment if the router has decided it.
-            network.core.context.kernel.ahead_at_once = 0
 
     def note(self, name: str) -> None:
         """Note the frames that each peer has got in a step."""
