@@ -40,10 +40,12 @@ class Question:
         self._h11 = h11.Connection(h11.CLIENT)
         query = urlencode({name: value for name, value in request.query.items() if name != ROUTER})
         kept = ("accept", "content-type", "x-amqpmesh-change")
-        headers = [(name, request.headers[name]) for name in kept if name in request.headers]
+        fields = {name: request.headers[name] for name in kept if name in request.headers}
         if visitor is not None:
-            headers.append((VISITOR, visitor.written()))
-        headers += [("host", "localhost"), ("connection", "close"), ("content-length", str(len(request.body)))]
+            fields[VISITOR] = visitor.written()
+        fields |= {"host": "localhost", "connection": "close", "content-length": str(len(request.body))}
+        # As they were read: a client may send any octets in a field.
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
         target = f"{request.path}?{query}" if query else request.path
         head = h11.Request(method=request.method, target=target, headers=headers)
         self.octets = b"".join(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from amqpmesh import HttpConfig
 from amqpmesh.router.http.connection import HttpConnection
 from amqpmesh.router.http.requests import OK, Answer, HttpError, Request
+from amqpmesh.router.http.siblings import Question
 
 GET = b"GET /api/link?x=1&y=%20 HTTP/1.1\r\nHost: localhost:80\r\nAccept: a\r\n\r\n"
 PATCH = b'PATCH /api/listener/a HTTP/1.1\r\nHost: b\r\nContent-Length: 10\r\n\r\n{"cost":5}'
@@ -122,6 +123,15 @@ def test_no_octets_bring_it_down(data: bytes) -> None:
         connection.next_request()
     except (HttpError, EOFError):
         return
+
+
+def test_another_worker_reads_the_octets_that_a_client_has_sent() -> None:
+    asked = read(GET.replace(b"Accept: a", b"Accept: \xe4"))
+    assert asked is not None
+    passed_on = read(Question(asked, None).octets)
+    assert passed_on is not None
+    assert (passed_on.path, dict(passed_on.query)) == (asked.path, dict(asked.query))
+    assert passed_on.headers["accept"] == asked.headers["accept"] == "\xe4"
 
 
 def test_the_answer_to_a_request_for_the_head_has_no_content() -> None:
