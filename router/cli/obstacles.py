@@ -112,7 +112,7 @@ def _rights(question: Question) -> Iterator[Step]:
         yield Step("rights", f"no tenant has {who}", True, "add a way into a tenant: `match` of [[tenant]]")
         return
     if facts["rights"] is None:
-        yield Step("rights", "no policy judges this peer")
+        yield Step("rights", "not judged: there is no policy, or no peer was named")
         return
     for right, line in facts["rights"]:
         if line is None:

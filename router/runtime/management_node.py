@@ -189,7 +189,9 @@ class ManagementNode(LinkFactory):
         """
         assert self._driver is not None
         core, tenant = self._driver.core, asking.tenant
-        rights = None if asking.connection is None else asking.connection.rights
+        rights = asking.vouched.rights if asking.vouched is not None else None
+        if asking.connection is not None:
+            rights = asking.connection.rights
         admitted: bool | None = None
         try:
             asked = question_of(request)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.cli.output.terminal import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ class TomlTable:
     def lines(self) -> Iterator[str]:
         """Yield the lines."""
         if self.comment:
-            yield f"# {self.comment}"
+            yield f"# {printable(self.comment)}"
         yield f"[{self.heading}]"
         for key, value in self.keys.items():
             yield f"{key} = {toml(value)}"

@@ -145,6 +145,9 @@ class VhostRights:
         hosts = [] if host == self._default_host else [host]
         hosts += [alias for alias in reading.words("aliases") if alias not in hosts]
         if self._has_patterns:
+            # `*` stands for one part of a hostname there, and for any characters here: such a tenant takes in more.
+            if any("*" in each or "#" in each for each in hosts):
+                reading.changed("hostname", "tenant.match; a * here stands for any characters, dots included")
             hosts = [each.replace("#", "*") for each in hosts]
         ways: list[Value] = [{"listener": each} for each in listeners]
         if self.endpoints.policy_listeners:

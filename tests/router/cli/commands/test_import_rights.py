@@ -116,3 +116,14 @@ def test_no_error_quotes_a_line_that_may_have_a_password(
     (tmp_path / "qdrouterd.conf").write_text(text)
     assert main(["import", str(tmp_path / "qdrouterd.conf"), "--directory", str(tmp_path)]) == 2
     assert "hidden" not in capsys.readouterr().err
+
+
+def test_a_hostname_with_a_line_break_adds_no_line_to_the_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.json").write_text(
+        '[["policy", {"enableVhostPolicy": true}], ["vhost", {"hostname": "a\\n[[group]]", "maxConnections": 3}]]'
+    )
+    main(["import", str(tmp_path / "f.json"), "--directory", str(tmp_path)])
+    capsys.readouterr()
+    assert "group" not in tomllib.loads((tmp_path / "policy.toml").read_text())

@@ -179,11 +179,12 @@ def test_a_running_router_is_asked(serve: Serve, command: Command, monkeypatch: 
         )
     )
     monkeypatch.setenv("AMQPMESH_URL", served.url)
+    monkeypatch.setattr("amqpmesh.router.runtime.snapshots.SNAPSHOT_TIME", 0.0)  # what has just changed is seen
     said = command("why", "old")
     assert (said.status, said.out.splitlines()) == (
         5,
         [
-            "rights: no policy judges this peer",
+            "rights: not judged: there is no policy, or no peer was named",
             "address: old stands for new; balanced by the pattern #",
             "receivers: no receiver anywhere",
             "stopped by receivers. What helps: attach a receiver, or look for one that has lost its connection",
