@@ -179,7 +179,7 @@ def test_a_running_router_is_asked(serve: Serve, command: Command, monkeypatch: 
         )
     )
     monkeypatch.setenv("AMQPMESH_URL", served.url)
-    monkeypatch.setattr("amqpmesh.router.runtime.snapshots.SNAPSHOT_TIME", 0.0)  # what has just changed is seen
+    monkeypatch.setattr("amqpmesh.router.runtime.management_node.SNAPSHOT_TIME", 0.0)  # what has just changed is seen
     said = command("why", "old")
     assert (said.status, said.out.splitlines()) == (
         5,
