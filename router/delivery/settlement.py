@@ -274,7 +274,6 @@ def receiver_gone(context: Context, leg: Leg) -> None:
         leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
         leg.outcome_at = context.now
         outgoing.endpoint.flow_state.count_outcome(leg.outcome)
-        outgoing.endpoint.flow_state.count_latency(context.now - relay.came)
     leg.end()
     if undecided and not leg.copy:
         answer(context, leg)

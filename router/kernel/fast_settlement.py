@@ -38,6 +38,7 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
             return False
         if fast.outcome is None:
             outgoing.count_outcome(state)
+            outgoing.count_latency(router.now - fast.arrived)
         _end_orphan(router, fast, settled)
         return True
     if router.kept and fast in router.kept:

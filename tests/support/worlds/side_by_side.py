@@ -273,6 +273,8 @@ class Wired:
 #: What statistics say that depends on how dispositions are joined and when flows go.
 _OCTETS: Final = frozenset({"octets_out", "octets_in", "unwritten"})
 #: And on which way the deliveries were handled, which is what the two differ in.
+#: Figures of one delivery in 64, from its arrival to the outcome of a receiver: a lost link gives none.
+_SAMPLED: Final = frozenset({"latency", "latency_seconds"})
 _DECISIONS: Final = frozenset({"relayed", "decided", "decisions"})
 #: And on when those who divide credit are told of what was relayed, which is as soon as it matters to them.
 _DEMAND: Final = frozenset({"demand", "reason"})
@@ -280,7 +282,7 @@ _DEMAND: Final = frozenset({"demand", "reason"})
 
 def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
     """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
-    told = _without(asdict(snapshot(core)), _OCTETS | _DECISIONS)
+    told = _without(asdict(snapshot(core)), _OCTETS | _DECISIONS | _SAMPLED)
     return told if at_once else _without(told, _DEMAND)
 
 
