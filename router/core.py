@@ -295,11 +295,14 @@ class Core:
 
     def _begin(self, now: float) -> None:
         """Begin a turn: all that the kernel has relayed alone is counted before it."""
+        self._turn(now)
+        receive_held(self.context)
+
+    def _turn(self, now: float) -> None:
         context = self.context
         context.now = context.kernel.now = now
         context.chores.begin_turn()
         context.legs_seen = context.sent = context.looked_at = 0
-        receive_held(context)
 
     def work(self, now: float, enough: Callable[[], bool]) -> None:
         """Do more of the work that was too much for one turn (`chores`).
@@ -365,32 +368,35 @@ class Core:
 
     def handle_timer(self, now: float) -> None:
         """Do what is due, `AT_ONCE` at most. Raises: the error of a failed action; the next call does the rest."""
-        self._begin(now)
+        self._turn(now)
+        self.context.catch_up()
         if self.context.touched:  # the kernel has relayed: pools learn what their consumers can take now
             finish_batch(self.context)
         try:
             for due in islice(self.context.timers.due(now), AT_ONCE):
                 try:
-                    if isinstance(due, Errand):
-                        due.action()
-                    else:
-                        self._timer_due(due)
+                    self._timer_due(due)
                 except Exception:
                     self.context.timers.set(due, now + AGAIN)  # it is still wanted, but others come first
                     raise
         finally:
             finish_batch(self.context)
 
-    def _timer_due(self, owner: ConnectionRecord | Node) -> None:
+    def _timer_due(self, owner: ConnectionRecord | Node | Errand) -> None:
         if isinstance(owner, Node):
             self.context.forget_timer(owner)
             due = owner.next_timer()
             if due is None or due > self.context.now:  # the reason of the timer is gone
                 self.context.set_timer(owner, due)
                 return
+            receive_held(self.context)  # not before: most timers of busy nodes have lost their reason
             owner.pool.handle_timer(self.context.now)
             end_waiting(self.context, owner)
             self.context.touch(owner)
+            return
+        receive_held(self.context)
+        if isinstance(owner, Errand):
+            owner.action()
             return
         for event in owner.engine.handle_timer(self.context.now):
             self._handle(owner, event)

@@ -521,3 +521,17 @@ def test_random_histories_lose_nothing_and_keep_the_order_while_senders_go_ahead
         fast_ones += history(seed, alone=True)
         decided += history(seed, alone=False)
     assert fast_ones < decided / 2
+
+
+def test_a_timer_that_has_lost_its_reason_leaves_what_is_held_back() -> None:
+    line = fast(Line(2))
+    line.send()
+    held = line.held
+    assert held > 8
+    core_of = line.network.core
+    node = core_of.context.nodes.find("", "q")
+    assert node is not None
+    core_of.context.set_timer(node, line.network.now)
+    core_of.handle_timer(line.network.now)
+    assert line.held == held
+    line.finish()
