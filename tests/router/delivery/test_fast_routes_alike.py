@@ -579,7 +579,7 @@ ODD: Final = st.sampled_from([0.02, 0.1, 0.3])
 @given(SEEDS, st.integers(0, 40), ODD)
 def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
-    check(dice.world(at_once=at_once), dice.steps(count, at_once=at_once), mesh=False)
+    check(dice.world(at_once=at_once), dice.steps(count, at_once=at_once), mesh=False, bench=LevelBench)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -596,7 +596,7 @@ def test_it_relays_multicasts_as_it_would_have_decided_them(at_once: bool, seed:
 @example(1326315249, 37, 0.3)
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
-    check(dice.world(at_once=False), dice.steps(count, at_once=False), mesh=True)
+    check(dice.world(at_once=False), dice.steps(count, at_once=False), mesh=True, bench=LevelBench)
 
 
 @settings(max_examples=12)
@@ -608,9 +608,8 @@ def test_so_do_several_whose_consumers_are_at_several(
     dice = Dice(seed, odd)
     world = dice.world(at_once=False)
     everywhere = [(number, handle) for number in (2, 3) for handle in (0, 1, 3)]
-    check(
-        {**world, "places": places, "star": star, "consumers": everywhere}, dice.steps(count, at_once=False), mesh=True
-    )
+    world = {**world, "places": places, "star": star, "consumers": everywhere}
+    check(world, dice.steps(count, at_once=False), mesh=True, bench=LevelBench)
 
 
 @settings(max_examples=40)
