@@ -207,9 +207,11 @@ def _choose_all(context: Context, node: Node) -> list[OutgoingLink]:
     if node.awaited:
         for each in node.outgoing:
             each.stall()
-        for each in node.awaited:
-            if each.stalled_since is None or each.endpoint.flow_state.could_take:
-                context.touch_outgoing(each)  # so that it is watched, whatever it is that it lacks
+        # Those of a multicast are watched, whatever it is that they lack. A link that is usable, or of another node,
+        # would not be, and be touched again without end.
+        for each in node.awaited if node.is_multicast else ():
+            if (each.stalled_since is None or each.endpoint.flow_state.could_take) and not each.usable:
+                context.touch_outgoing(each)
         return []
     for each in node.outgoing:
         if not each.is_ready:
