@@ -102,7 +102,7 @@ def test_certificates_are_renewed_by_the_same_authority(tmp_path: Path) -> None:
 
 def test_every_script_is_run() -> None:
     installed = (ROOT / "tests" / "docs" / "test_installed.py").read_text(encoding="utf-8")
-    for heading in {block.heading for block in blocks(INSTALL, "sh")}:
+    for heading in {block.heading for block in blocks(INSTALL, "sh") if block.unrun is None}:
         assert f'BLOCKS["{heading}"]' in installed
 
 

@@ -86,7 +86,7 @@ def test_a_port_in_use_ends_with_1(daemon: StartDaemon) -> None:
     ("arguments", "reason"),
     [
         (("--listen", "amqp://0.0.0.0:0"), "loopback only"),
-        (("--listen", "http://127.0.0.1"), "must begin with amqp://"),
+        (("--listen", "ftp://127.0.0.1"), "must begin with amqp://"),
         (("--id", "a@b", "--listen", "amqp://127.0.0.1:0"), "must be without @"),
         (("missing.toml",), "missing.toml: file: No such file"),
     ],
