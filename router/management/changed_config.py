@@ -16,7 +16,6 @@ from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.memory.holders import RESERVE
 from amqpmesh.router.model.node import DynamicNode
-from amqpmesh.topology.address_book import Advert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +89,8 @@ def _advertise(
         local = context.nodes.find("", name)
         if local is None or not local.is_advertised:
             mesh.advertise("", name, None)
+    from amqpmesh.topology.address_book import Advert  # a router of no mesh does not load the topology
+
     for name, distribution in after.items():
         if before.get(name) is not distribution:
             mesh.advertise("", name, Advert(distribution, consumers=1))
