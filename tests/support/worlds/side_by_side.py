@@ -277,7 +277,7 @@ _OCTETS: Final = frozenset({"octets_out", "octets_in", "unwritten"})
 _SAMPLED: Final = frozenset({"latency", "latency_seconds"})
 _DECISIONS: Final = frozenset({"relayed", "decided", "decisions"})
 #: And on when those who divide credit are told of what was relayed, which is as soon as it matters to them.
-_DEMAND: Final = frozenset({"demand", "reason"})
+_DEMAND: Final = frozenset({"demand", "granted", "credit", "reason", "zero_credit_in", "zero_credit_out"})
 
 
 def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
