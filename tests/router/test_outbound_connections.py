@@ -164,7 +164,7 @@ def test_neighbours_know_each_other_by_certificate(caplog: pytest.LogCaptureFixt
     listener = ListenerConfig(url="amqps://0.0.0.0", name="mesh", role="mesh")
     two = Two(connector, listener, secured=True, certificate_user="urn:a")
     assert (two.out.role, two.come.role) == ("mesh", "mesh")
-    assert (two.out.cost, two.come.cost) == (7, 1)
+    assert (two.out.cost, two.come.cost) == (7, None), "as configured"
     assert (two.out.certificate, two.come.certificate) == (b"DER of B", b"DER of A")
     assert (two.come.peer.user, two.come.peer.mechanism) == ("urn:a", "EXTERNAL")
     assert two.out.peer.user == "urn:b"
