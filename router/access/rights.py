@@ -21,8 +21,11 @@ from amqpmesh.router.kernel import UserIdRule
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.policies.exports import Crossing
     from amqpmesh.policies.groups import May
-    from amqpmesh.policies.rights import Rights
+    from amqpmesh.policies.rights import Grant, Rights
     from amqpmesh.policies.tenants import Tenant
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
@@ -141,13 +144,22 @@ def check_address(context: Context, record: ConnectionRecord, name: str, contain
 
 def lack(context: Context, rights: Rights, name: str, container: str | None, *, sends: bool) -> str | None:
     """Return the right that a peer lacks to use an address, for the log; None: it may. Args: as of `check_address`."""
+    needs = needs_here(context, rights, name, container, sends=sends)
+    lacking = next((right for right, grant in needs if grant is None), None)
+    return f"{EXPORT}: {Use.SEND.action if sends else Use.RECEIVE.action} {name}" if lacking == EXPORT else lacking
+
+
+def needs_here(
+    context: Context, rights: Rights, name: str, container: str | None, *, sends: bool
+) -> Iterator[tuple[str, Grant | Crossing | None]]:
+    """Return the rights that a peer needs to use an address, each with its line, as `needed`. Args: as of
+    `check_address`.
+    """
     # Only the names of dynamic nodes and of imported addresses need the look at the mesh.
     is_ours = not (is_of_dynamic_node(name) or rights.policy.exports) or is_of_mesh(context, container)
     if is_reserved(name) and container in context.config.names:
         container = None
-    needs = needed(rights, name, container, sends=sends, is_ours=is_ours)
-    lacking = next((right for right, grant in needs if grant is None), None)
-    return f"{EXPORT}: {Use.SEND.action if sends else Use.RECEIVE.action} {name}" if lacking == EXPORT else lacking
+    return needed(rights, name, container, sends=sends, is_ours=is_ours)
 
 
 def is_of_mesh(context: Context, container: str | None) -> bool:

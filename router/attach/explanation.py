@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.redirect import RedirectPolicy
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.crossings import crossing
-from amqpmesh.router.access.needs import needed
-from amqpmesh.router.access.rights import is_of_mesh
+from amqpmesh.router.access.rights import is_of_mesh, needs_here
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -51,9 +49,7 @@ def explain(
         place = lookup.place(address)
         found |= {"address": place.address, **_configured(place)}
         if rights is not None:
-            is_ours = is_of_mesh(context, place.container)
-            container = None if is_reserved(place.name) and place.container in context.config.names else place.container
-            needs = needed(rights, place.name, container, sends=sends, is_ours=is_ours)
+            needs = needs_here(context, rights, place.name, place.container, sends=sends)
             found["rights"] = [[right, line and (str(line) if for_operator else "permitted")] for right, line in needs]
         crossed = crossing(context, tenant, place.name, place.container, sends=sends) if place.name else None
         if crossed is not None and for_operator:
