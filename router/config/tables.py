@@ -378,13 +378,15 @@ def written(shown: Table, heading: str) -> Iterator[str]:
 
 
 def toml(value: object) -> str:
-    """Return a value as TOML."""
+    """Return a value as TOML, in one line. Args: value: the names in a mapping are keys of a configuration."""
     if isinstance(value, Table):
         items = ((key_of(item), getattr(value, item.name)) for item in declared(type(value)))
         return "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in items if item is not None) + " }"
     if isinstance(value, Words):
         return "{ " + ", ".join(f"{json.dumps(name)} = {toml(texts)}" for name, texts in value.items()) + " }"
-    if isinstance(value, tuple):
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, tuple | list):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.config.tables import toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,17 +58,3 @@ class TomlDocument:
         """Return the document. Tables without a key are in it, too: a table can say something by being there."""
         parts = ["\n".join(f"# {line}" for line in self.first)] if self.first else []
         return "\n\n".join([*parts, *("\n".join(table.lines()) for table in self.tables)]) + "\n"
-
-
-def toml(value: Value) -> str:
-    """Return a value as TOML writes it, in one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # A JSON text is a TOML one, except for DEL, and for surrogate pairs, which ensure_ascii would write.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return repr(value)
