@@ -115,9 +115,9 @@ def write_certificate(file: Path, certificate: RouterCertificate) -> None:
     _write(file, certificate_pem(certificate), _PUBLIC)
 
 
-def write_key(file: Path, pem: bytes) -> None:
-    """Write a key that no other user can read at any time. Raises: OSError."""
-    _write(file, pem, _SECRET)
+def write_secret(file: Path, octets: bytes) -> None:
+    """Write a file that no other user can read at any time, such as a key. Raises: OSError."""
+    _write(file, octets, _SECRET)
 
 
 def _read_file(file: Path, read: Callable[[bytes], T]) -> T:

@@ -20,7 +20,7 @@ from amqpmesh.router.cli.folder import (
     authority_in,
     passphrase_of,
     write_certificate,
-    write_key,
+    write_secret,
 )
 from amqpmesh.router.cli.output.terminal import table
 from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
@@ -129,7 +129,7 @@ def make(given: argparse.Namespace) -> int:
             folder.demand_absent(folder.trust, folder.key, folder.issued)
         authority = Authority.create(given.mesh, time.time(), given.days or AUTHORITY_DAYS)
         folder.issued.unlink(missing_ok=True)  # another authority issued those
-        write_key(folder.key, key_pem(authority.key, passphrase))
+        write_secret(folder.key, key_pem(authority.key, passphrase))
         folder.write_authority(authority.certificate, None)
     _print_to_stderr(
         f"authority of {given.mesh}: {folder.trust}, {folder.key}, until {_date(authority.certificate.not_after)}"
@@ -151,7 +151,7 @@ def issue_one(given: argparse.Namespace) -> int:
         certificate = _issue(authority, given, key.public_key())
         # In this order: every issued certificate can be revoked, and none exists without its key.
         _register(folder, [*issued, certificate], _serials(folder.revocations()))
-        write_key(key_file, key_pem(key))
+        write_secret(key_file, key_pem(key))
         write_certificate(file, certificate)
     _print_certificate(certificate, authority, f"{file}, {key_file}")
     return Exit.DONE

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from amqpmesh.router.cli.dispatch.conf_syntax import MOST_OCTETS, Section, secti
 from amqpmesh.router.cli.dispatch.fates import Fate
 from amqpmesh.router.cli.dispatch.translation import Translation, translate
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.folder import write_public, write_secret
 from amqpmesh.router.cli.output.terminal import printable, table
 
 _CONFIG, _POLICY = "amqpmesh.toml", "policy.toml"
@@ -77,12 +77,9 @@ def _write(directory: Path, files: Mapping[str, str], secrets: Mapping[str, str]
                 raise CommandError(f"{directory / name}: is there already; --force overwrites it")
     directory.mkdir(parents=True, exist_ok=True)
     for name, password in secrets.items():
-        path = directory / name
-        path.unlink(missing_ok=True)  # it may have another mode
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(f"{password}\n")
+        write_secret(directory / name, f"{password}\n".encode())
     for name, text in files.items():
-        (directory / name).write_text(text)
+        write_public(directory / name, text.encode())
 
 
 def _tell(made: Translation, files: list[str], *, as_json: bool) -> None:

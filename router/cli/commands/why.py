@@ -133,9 +133,16 @@ class _Routers:
         self._connection = connection
         self._stack = stack
         self._patience = patience
+        self._requesters: dict[str | None, Requester] = {}
 
     async def requester(self, router: str | None) -> Requester:
-        """Return a requester of a router. Raises: AmqpMeshError: there is no path, or it refuses."""
+        """Return the requester of a router. Raises: AmqpMeshError: there is no path, or it refuses."""
+        found = self._requesters.get(router)
+        if found is None:
+            found = self._requesters[router] = await self._requester(router)
+        return found
+
+    async def _requester(self, router: str | None) -> Requester:
         if router is not None:
             await look_for_path(self._connection, router)
         address = ADDRESS if router is None else f"{ADDRESS}@{router}"
