@@ -46,7 +46,7 @@ check: begin lint types imports unit pure
 	@$(STAGE)
 
 slow: begin .venv/test .venv/kernel tests/interop/node_modules
-	@$(TESTED) $(STAGE) slow $(PYTEST) -n auto --maxprocesses 2 --dist loadfile -m slow --junit-xml=build/slow.xml
+	@$(TESTED) $(STAGE) slow $(PYTEST) -n auto --maxprocesses 2 --dist loadfile --timeout 1200 -m slow --junit-xml=build/slow.xml
 	@$(STAGE)
 
 uncompiled: begin .venv/test tests/interop/node_modules

@@ -16,7 +16,7 @@ from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.router.config.policy_file import PolicyConfig, PolicyText
 from amqpmesh.router.management.policy_upload import pieces
 from amqpmesh.router.management.service import ADDRESS
-from amqpmesh.router.runtime import router as router_module
+from amqpmesh.router.runtime import applying
 from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.reload import Reloaded
 from amqpmesh.topology.authority import Authority
@@ -325,7 +325,7 @@ async def test_a_policy_that_comes_while_the_file_is_read_again_stays_in_force(
             await trio.sleep(5)
         return found
 
-    monkeypatch.setattr(router_module, "aside", aside_slowly)
+    monkeypatch.setattr(applying, "aside", aside_slowly)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(router.reload_aside)
         await was_read.wait()
