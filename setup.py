@@ -7,6 +7,7 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 KERNEL = Path("amqpmesh/router/kernel")
 BINDING = runpy.run_path(str(KERNEL / "binding.py"))
@@ -24,6 +25,10 @@ class BuildKernel(build_ext):
     def build_extension(self, ext: Any) -> None:
         """Put the parts together, translate, then compile. Raises: what `optional` forgives: there is no compiler."""
         from Cython.Build import cythonize
+
+        compiler = self.compiler.compiler_so[0]
+        if shutil.which(compiler) is None:
+            raise CompileError(f"there is no {compiler}")  # before the translation, which takes half a minute
 
         # In folders of their own like those of the packages: Cython finds the types by the module's full name.
         folder = Path(self.build_temp, "kernel", *ext.name.split(".")[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import shutil
 import site
@@ -66,8 +67,20 @@ def installed(folder: Path, **building: str) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the interpreter of an environment with the wheel as users install it."""
-    return installed(tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")  # no optimization: this test needs no fast kernel
+    """Return the interpreter of an environment with the wheel as users install it.
+
+    All processes of pytest-xdist share it, since to translate the kernel takes half a minute.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "wheel"
+    with (shared / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder / "environment" / "bin" / "python"
+        folder.mkdir()
+        return installed(folder, CFLAGS="-O0")  # no optimization: this test needs no fast kernel
 
 
 def test_the_program_uses_every_public_name() -> None:
