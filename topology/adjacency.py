@@ -2,8 +2,23 @@
 
 from collections.abc import Hashable
 from math import log2
+from typing import NamedTuple
 
 from amqpmesh.topology.messages import Hello, SeenRouter
+
+
+class Link(NamedTuple):
+    """The public view of an adjacency."""
+
+    adjacency: Hashable
+    router: str
+    """The neighbour's id; empty before its first HELLO."""
+    cost: int
+    up: bool
+    advertised: bool
+    """True if this router advertises it: it is up and not damped, and the neighbour's database has arrived."""
+    reason: str
+    """The reason why it is not advertised; empty if it is."""
 
 
 class Adjacency:

@@ -38,6 +38,8 @@ class Graph:
         self.successors: dict[str, Mapping[str, int]] = {}
         #: The routers that no path may lead through.
         self.no_transit: set[str] = set()
+        #: The routers that move their clients away. Their costs have a surcharge, which is all that concerns a path.
+        self.overloaded: set[str] = set()
         self._links: dict[str, Mapping[str, int]] = {}
         self._journal: deque[tuple[int, Edge]] = deque()
         self._forgotten = 0  # the generation of the last entry that was dropped from the journal
@@ -112,12 +114,20 @@ class Graph:
             changed += self._set_transit(origin, transit=transit)
         return self._record(changed)
 
+    def set_overload(self, origin: str, *, overload: bool) -> None:
+        """Note whether a router moves its clients away."""
+        if overload:
+            self.overloaded.add(origin)
+        else:
+            self.overloaded.discard(origin)
+
     def remove(self, origin: str) -> bool:
         """Forget an origin. Returns: whether that can concern a path."""
         if origin not in self._links:
             return False
         matters = self.update(origin, _NO_LINKS)
         del self._links[origin], self.successors[origin]
+        self.overloaded.discard(origin)
         return matters
 
     def changes_since(self, generation: int) -> set[Edge] | None:

@@ -6,11 +6,10 @@ is due. There is no I/O here, and the same calls give the same steps.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
 
 from amqpmesh.policies.policy_version import PolicyVersion
 from amqpmesh.topology.address_book import AddressBook, Advert
-from amqpmesh.topology.adjacency import Adjacency
+from amqpmesh.topology.adjacency import Adjacency, Link
 from amqpmesh.topology.changes import (
     AddressesChanged,
     Change,
@@ -36,6 +35,7 @@ from amqpmesh.topology.policy_exchange import PolicyExchange
 from amqpmesh.topology.record_builder import RecordBuilder
 from amqpmesh.topology.records import (
     REVOCATION,
+    SURCHARGE,
     LinkState,
     Name,
     Neighbour,
@@ -67,20 +67,6 @@ __all__ = [
     "Step",
     "Topology",
 ]
-
-
-class Link(NamedTuple):
-    """The public view of an adjacency."""
-
-    adjacency: Hashable
-    router: str
-    """The neighbour's id; empty before its first HELLO."""
-    cost: int
-    up: bool
-    advertised: bool
-    """True if this router advertises it: it is up and not damped, and the neighbour's database has arrived."""
-    reason: str
-    """The reason why it is not advertised; empty if it is."""
 
 
 class Topology:
@@ -232,6 +218,12 @@ class Topology:
         self._links_changed(now)
         return self._finish(now)
 
+    def set_overload(self, now: float, *, overload: bool) -> Step:
+        """Ask all routers to find paths around this one, where there are any; or ask no longer."""
+        self._originator.overload = overload
+        self._links_changed(now)
+        return self._finish(now)
+
     def renew(self, signer: Signer, now: float) -> Step:
         """Sign with another certificate from now on, and advertise everything again."""
         self._originator.renew(signer, now)
@@ -288,8 +280,12 @@ class Topology:
         return self.book.lookup(tenant, name)
 
     def distance(self, router: str) -> int | None:
-        """Return the cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
-        return self.paths.distance(router)
+        """Return the cost of the cheapest path to a router, 0 for this one; None: it cannot be reached.
+
+        This router's own surcharge does not count, nor can it be avoided.
+        """
+        distance = self.paths.distance(router)
+        return distance - SURCHARGE if distance and self._originator.overload else distance
 
     def length(self, router: str) -> int | None:
         """Return the most edges on a cheapest path to a router; None: it cannot be reached."""
@@ -365,17 +361,19 @@ class Topology:
 
     def _links(self) -> tuple[Neighbour, ...]:
         links = []
+        surcharge = SURCHARGE if self._originator.overload else 0
         for router, neighbour in self._flooding.neighbours.items():
             advertised = [each.cost for each in neighbour.adjacencies if each.advertised]
             if advertised and neighbour.full:
-                links.append(Neighbour(router, min(advertised), len(advertised)))
+                links.append(Neighbour(router, min(advertised) + surcharge, len(advertised)))
         return tuple(sorted(links))
 
     def _links_changed(self, now: float) -> None:
         """Put this router's own links into its graph at once, and schedule their advertisement."""
         links = self._links()
         self._originator.links_changed(links, now)
-        self._update_graph(self.router, costs(self.router, links), self._originator.transit, now)
+        own = self._originator
+        self._update_graph(self.router, costs(self.router, links), own.transit, own.overload, now)
 
     # Messages
 
@@ -452,14 +450,15 @@ class Topology:
                 self._timers.cancel(("dead", record.origin))
                 signed_at = self.database.origins[record.origin].link.signed_at
                 self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
-            self._update_graph(record.origin, record.costs, record.transit, now)
+            self._update_graph(record.origin, record.costs, record.transit, record.overload, now)
         elif verdict.key is not None and verdict.key.kind is REVOCATION:
             for origin in self.database.distrusted():
                 self._outbox.drop(origin, origin, "untrusted", "its certificate is revoked")
                 self._forget(origin, now)
             self._outbox.report(RevocationsChanged(bytes.fromhex(verdict.key.origin), verdict.key.sequence))
 
-    def _update_graph(self, origin: str, links: Mapping[str, int], transit: bool, now: float) -> None:
+    def _update_graph(self, origin: str, links: Mapping[str, int], transit: bool, overload: bool, now: float) -> None:
+        self.graph.set_overload(origin, overload=overload)
         if self.graph.update(origin, links, transit=transit):
             self._timers.set_earlier(("paths",), self._path_backoff.next(now))
 

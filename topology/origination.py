@@ -49,7 +49,7 @@ class Originator:
         self._flooding = flooding
         self._links = links
         self._draining = False
-        self._last_links: tuple[tuple[Neighbour, ...], bool] = ((), True)
+        self._last_links: tuple[tuple[Neighbour, ...], bool, bool] = ((), True, False)
         self._link_backoff = Backoff(outbox.settings.link_time)
         self._link_rate = outbox.settings.links.part(RATE_PART, LINK_BURST_PART)
         self._address_rate = outbox.settings.addresses.part(RATE_PART, ADDRESS_BURST_PART)
@@ -69,9 +69,18 @@ class Originator:
         """True if paths may lead through this router."""
         return self._builder.transit
 
+    @property
+    def overload(self) -> bool:
+        """True if paths lead through this router only where there is no other way."""
+        return self._builder.overload
+
+    @overload.setter
+    def overload(self, overload: bool) -> None:
+        self._builder.overload = overload
+
     def links_changed(self, links: tuple[Neighbour, ...], now: float) -> None:
         """Schedule a link state if these links differ from the last one."""
-        if (links, self.transit) == self._last_links:
+        if (links, self.transit, self.overload) == self._last_links:
             self._timers.cancel(("links",))
         else:
             at = max(self._link_backoff.next(now), self._link_rate.when(self._links_spent, 1))
@@ -114,8 +123,8 @@ class Originator:
     def originate_links(self, now: float, *, refresh: bool = False) -> None:
         """Originate a link state if it has changed. Args: refresh: originate it even if it has not changed."""
         links = self._links()
-        if refresh or (links, self.transit) != self._last_links:
-            self._last_links = links, self.transit
+        if refresh or (links, self.transit, self.overload) != self._last_links:
+            self._last_links = links, self.transit, self.overload
             self._link_backoff.done(now, self._settings.pace_time * len(self._database.origins))
             self._timers.cancel(("links",))
             self._timers.set(("refresh",), now + self._settings.max_age / 3)

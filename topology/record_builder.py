@@ -51,6 +51,7 @@ class RecordBuilder:
         """The advertised addresses, without the changes in `pending`."""
         self.pending: dict[Name, Advert | None] = {}
         self.transit = True
+        self.overload = False
         self._area = area
         self._links = 0
         self._addresses = 0
@@ -78,6 +79,7 @@ class RecordBuilder:
             addresses=self._addresses,
             transit=self.transit,
             area=self._area,
+            overload=self.overload,
         )
         return self._signed(Kind.LINK_STATE, record, now)
 

@@ -62,6 +62,11 @@ MAX_EPOCH: Final = 2**62 - 1
 """The highest epoch and sequence that is read; a router can still start an epoch above it."""
 
 MAX_COST: Final = 2**31 - 1
+SURCHARGE: Final = 2**24
+"""Added to the costs of a router that wants no traffic of others: more than any path without it costs, so that paths
+lead around the router where there is another way. It is in the costs themselves, since routers that do not know the
+flag have to find the same paths as the others (RFC 6987 does the same for OSPF)."""
+
 MAX_CONSUMERS: Final = 2**32 - 1
 MAX_NEIGHBOURS: Final = 1024
 """Neighbours in a link state: the work of all routers for it grows with them."""
@@ -216,6 +221,9 @@ class LinkState(Body):
         "c", Array(Text(64), 32), "what the router can do beyond version 1", default=()
     )
     area: str = item("a", AREA, "reserved for meshes of several areas", default="")
+    overload: bool = item(
+        "l", Boolean(), "whether the router moves its clients away; its costs have a surcharge then", default=False
+    )
 
     key: Key = derived()
     """The key of this record."""

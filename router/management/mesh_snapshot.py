@@ -11,6 +11,7 @@ from amqpmesh.router.statistics.mesh_statistics import (
     NeighbourStatistics,
     RouteStatistics,
 )
+from amqpmesh.topology.records import SURCHARGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +120,8 @@ def _neighbour(mesh: MeshMember, neighbour: Neighbour, link: Link, lanes: int) -
     record, graph = neighbour.record, mesh.topology.graph
     router = neighbour.router
     remote_cost = graph.cost(router, mesh.topology.router)
+    if remote_cost is not None and router in graph.overloaded:
+        remote_cost = max(1, remote_cost - SURCHARGE)
     reason = link.reason or ("the neighbour does not tell of it" if remote_cost is None else None)
     return NeighbourStatistics(
         connection=record.number,
@@ -140,8 +143,9 @@ def _route(mesh: MeshMember, router: str) -> RouteStatistics:
     route = topology.paths.route(router)
     return RouteStatistics(
         router=router,
-        distance=route.distance if route is not None else None,
+        distance=topology.distance(router),
         next_hops=route.next_hops if route is not None else (),
         hops=route.length if route is not None else None,
         transit=topology.graph.is_transit(router),
+        overload=router in topology.graph.overloaded,
     )

@@ -304,6 +304,10 @@ class MeshMember:
         self._context.now = now
         self._apply(self.topology.refuse_policy(version, self._context.now))
 
+    def set_overload(self, *, overload: bool) -> None:
+        """Ask all routers for paths around this one, or ask no longer."""
+        self._apply(self.topology.set_overload(self._context.now, overload=overload))
+
     def drain(self) -> None:
         """Withdraw all addresses, and let no path lead through this router."""
         self._apply(self.topology.drain(self._context.now))

@@ -96,6 +96,8 @@ class RouteStatistics:
     """The number of hops of the longest of those paths; None: there is no path."""
     transit: bool
     """Paths may lead through it. False: it is stopping."""
+    overload: bool
+    """It moves its clients to other routers; paths lead through it only where there is no other way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from amqpmesh.topology.linkstate import (
     Topology,
 )
 from amqpmesh.topology.messages import Acknowledgement, AgedRecord, Records, read_message, write_message
-from amqpmesh.topology.records import AddressDelta, Entry, Kind, LinkState, Neighbour, encode
+from amqpmesh.topology.records import SURCHARGE, AddressDelta, Entry, Kind, LinkState, Neighbour, encode
 from amqpmesh.topology.signing import Unsigned
 from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
@@ -526,6 +526,56 @@ def test_a_router_that_drains_has_no_addresses_and_is_no_way_through() -> None:
         assert mesh.routers[name].book.addresses() == []
     assert mesh.routers["R0"].distance("R2") == 11
     assert mesh.routers["R0"].distance("R1") == 1
+
+
+def test_paths_lead_around_an_overloaded_router_whose_addresses_stay() -> None:
+    mesh, lines = ring(4)
+    mesh.set_cost(lines[2], "R2", 1000)
+    mesh.set_cost(lines[2], "R3", 1000)
+    mesh.advertise("R1", "orders", 1)
+    mesh.run(1)
+    assert mesh.routers["R0"].next_hop("R2", "flow") is lines[0]
+    mesh.call("R1", lambda router, now: router.set_overload(now, overload=True))
+    mesh.run(1)
+    assert mesh.disagreement() == ""
+    assert mesh.routers["R0"].next_hop("R2", "flow") is lines[3]
+    assert mesh.routers["R0"].distance("R2") == 1001
+    assert mesh.routers["R0"].distance("R1") == 1
+    assert list(mesh.routers["R0"].lookup("", "orders")) == ["R1"]
+    assert all(router.graph.overloaded == {"R1"} for router in mesh.routers.values())
+    # The surcharge of its own cannot be avoided, so its distances are as before.
+    assert [mesh.routers["R1"].distance(f"R{number}") for number in range(4)] == [1, 0, 1, 2]
+    mesh.call("R1", lambda router, now: router.set_overload(now, overload=False))
+    mesh.run(1)
+    assert mesh.disagreement() == ""
+    assert mesh.routers["R0"].next_hop("R2", "flow") is lines[0]
+    assert all(router.graph.overloaded == set() for router in mesh.routers.values())
+
+
+def test_an_overloaded_router_is_the_way_where_there_is_no_other() -> None:
+    mesh, lines = line_of("A", "B", "C")
+    mesh.run(1)
+    mesh.call("B", lambda router, now: router.set_overload(now, overload=True))
+    mesh.run(1)
+    assert mesh.disagreement() == ""
+    assert mesh.routers["A"].next_hop("C", "flow") is lines[0]
+    assert mesh.routers["A"].length("C") == 2
+
+
+def test_the_links_of_an_overloaded_router_that_come_and_go_have_the_surcharge() -> None:
+    mesh, _ = ring(3)
+    mesh.run(1)
+    mesh.call("R1", lambda router, now: router.set_overload(now, overload=True))
+    mesh.run(1)
+    mesh.start("R3")
+    line = mesh.connect("R1", "R3")
+    mesh.run(1)
+    assert mesh.disagreement() == ""
+    assert mesh.routers["R0"].graph.neighbours("R1") == dict.fromkeys(["R0", "R2", "R3"], 1 + SURCHARGE)
+    assert mesh.routers["R3"].graph.overloaded == {"R1"}
+    mesh.cut(line)
+    mesh.run(1)
+    assert mesh.routers["R0"].graph.neighbours("R1") == dict.fromkeys(["R0", "R2"], 1 + SURCHARGE)
 
 
 # --------------------------------------------------------------------------------------------------------------- ageing

@@ -9,7 +9,22 @@ from hypothesis import strategies as st
 
 from amqpmesh.topology.messages import MAX_MESSAGE, TYPES, AgedRecord, Message, Records, read_message, write_message
 from amqpmesh.topology.neighbour_state import MAX_ACKNOWLEDGED
-from amqpmesh.topology.records import BODIES, MAX_BODY, Addresses, Kind, LinkState, Record, encode, read_record
+from amqpmesh.topology.records import (
+    AREA,
+    BODIES,
+    EPOCH,
+    MAX_BODY,
+    NEIGHBOUR,
+    ROUTER_ID,
+    SEQUENCE,
+    Addresses,
+    Kind,
+    LinkState,
+    Neighbour,
+    Record,
+    encode,
+    read_record,
+)
 from amqpmesh.topology.schema import (
     Array,
     Binary,
@@ -21,6 +36,9 @@ from amqpmesh.topology.schema import (
     Text,
     UnreadableError,
     ValueType,
+    body,
+    decode,
+    item,
 )
 
 ID_CHARACTERS = "".join(chr(code) for code in range(33, 127) if chr(code) not in "@/#*")
@@ -96,6 +114,36 @@ def test_keys_differ_and_say_what_they_are(form: type[Body]) -> None:
     assert "v" not in keys
     assert all(item.words and item.form.describe() for item in form.ITEMS)
     assert form.__name__ == form.TITLE
+
+
+@body("LinkState", "a link state as version 0.4 reads it")
+class FormerLinkState(Body):
+    """A link state of a router that knows no overload."""
+
+    origin: str = item("o", ROUTER_ID, "the origin")
+    epoch: int = item("e", EPOCH, "its epoch")
+    sequence: int = item("s", SEQUENCE, "its sequence")
+    neighbours: tuple[Neighbour, ...] = item("n", Array(NEIGHBOUR, 1024), "its neighbours", default=())
+    addresses: int = item("d", SEQUENCE, "the sequence of its addresses", default=0)
+    transit: bool = item("t", Boolean(), "whether paths may lead through it", default=True)
+    capabilities: tuple[str, ...] = item("c", Array(Text(64), 32), "what it can do", default=())
+    area: str = item("a", AREA, "its area", default="")
+
+
+@given(bodies(LinkState))
+def test_a_former_router_reads_all_of_a_link_state_but_the_overload(record: LinkState) -> None:
+    read = decode(FormerLinkState, encode(record), MAX_BODY)
+    assert [getattr(read, each.name) for each in FormerLinkState.ITEMS] == [
+        getattr(record, each.name) for each in FormerLinkState.ITEMS
+    ]
+
+
+@given(bodies(FormerLinkState))
+def test_the_link_state_of_a_former_router_has_no_overload_and_is_written_as_it_was(record: FormerLinkState) -> None:
+    read = read_record(Kind.LINK_STATE, encode(record))
+    assert isinstance(read, LinkState)
+    assert not read.overload
+    assert encode(read) == encode(record)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.5])

@@ -155,7 +155,9 @@ def _direction(link: Entity) -> str:
 def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
     if route["distance"] is None:
         return "no path"
-    return None if route["transit"] else "stopping: no path leads through it"
+    if not route["transit"]:
+        return "stopping: no path leads through it"
+    return "draining: paths lead around it" if route["overload"] else None
 
 
 def _handled(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:

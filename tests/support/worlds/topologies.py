@@ -9,7 +9,7 @@ from typing import Any
 import networkx
 
 from amqpmesh.topology.linkstate import Advert, Change, Settings, Step, Topology
-from amqpmesh.topology.records import Name
+from amqpmesh.topology.records import SURCHARGE, Name
 from amqpmesh.topology.signing import Signer, Unsigned, Verifier
 
 EPOCH = 1_700_000_000_000
@@ -184,7 +184,7 @@ class Mesh:
                 return f"{sorted(part)} have {len(databases)} databases"
             for name in part:
                 router = self.routers[name]
-                distances = networkx.single_source_dijkstra_path_length(truth, name, weight="cost")
+                distances = networkx.single_source_dijkstra_path_length(truth, name, weight=self._with_surcharge(name))
                 known = {each: router.distance(each) for each in router.paths.reachable()}
                 if known != distances:
                     return f"{name} has distances {known}, and they are {distances}"
@@ -196,6 +196,11 @@ class Mesh:
                     if dict(router.lookup(*key)) != adverts:
                         return f"{name} knows of {key} {dict(router.lookup(*key))}, and it is {adverts}"
         return ""
+
+    def _with_surcharge(self, root: str) -> Callable[[str, str, dict[str, int]], int]:
+        """Return the cost of an edge as a router sees it that is `root`: its own surcharge does not count for it."""
+        overloaded = self.routers[root].graph.overloaded - {root}
+        return lambda tail, _, edge: edge["cost"] + (SURCHARGE if tail in overloaded else 0)
 
     def _database(self, name: str, part: set[str]) -> list[tuple[str, object, int]]:
         origins = self.routers[name].database.origins
