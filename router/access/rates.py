@@ -77,7 +77,7 @@ def _resume(context: Context, incoming: IncomingLink) -> None:
 
 
 def _rates(incoming: IncomingLink, rights: Rights, workers: int) -> Iterator[Rate]:
-    """Yield the rates of a link. Args: workers: of the router; each has an equal part of a rate that links share."""
+    """Yield the rates of a link. Args: workers: of the router, which have together a rate that links share."""
     record, node = incoming.connection, incoming.node
     tenant, user = record.peer.tenant, record.peer.user
     of_tenant = None if rights.tenant is None else rights.tenant.limits
@@ -107,5 +107,4 @@ def _of(
         limit = f"{name}{per}"
         rate: float | None = getattr(limits, limit)
         if rate is not None:
-            part = rate / workers
-            yield Rate(owner._replace(limit=limit), part, part * burst, bool(of_octets), by_name, tenant)
+            yield Rate(owner._replace(limit=limit), rate, rate * burst, bool(of_octets), by_name, tenant, workers)

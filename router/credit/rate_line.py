@@ -15,7 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from amqpmesh.policies.largest import Counts
+from amqpmesh.router.credit.shared_rates import SharedRates, set_rate
+from amqpmesh.router.credit.unused_buckets import Room, Unused
 from amqpmesh.router.kernel import TokenBucket
 
 if TYPE_CHECKING:
@@ -96,65 +97,8 @@ class Rate(NamedTuple):
     """True if its owner is one of any number: a link or an address, whose names clients choose, or a user or host."""
     tenant: str = ""
     """The key of the tenant whose clients have named it."""
-
-
-class _Room:
-    """The buckets of one tenant that limit no link, the one that has been looked at last at the end."""
-
-    __slots__ = ("buckets", "kind")
-
-    def __init__(self, kind: _Unused) -> None:
-        self.kind = kind
-        self.buckets: dict[TokenBucket, None] = {}
-
-
-class _Unused:
-    """Buckets of one kind that limit no link: some of all tenants together. Of more, one is forgotten of the tenant
-    that has the most: so no tenant makes the router forget what others have used up.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self._counts: Counts[_Room] = Counts()
-        self._rooms: dict[str, _Room] = {}
-        #: Those with buckets, the one that has been looked at last at the end.
-        self._filled: dict[_Room, None] = {}
-
-    def of(self, tenant: str) -> _Room:
-        """Return the room of a tenant."""
-        room = self._rooms.get(tenant)
-        if room is None:
-            room = self._rooms[tenant] = _Room(self)
-        return room
-
-    def add(self, room: _Room, bucket: TokenBucket) -> None:
-        """Add a bucket, if it is not there."""
-        if bucket not in room.buckets:
-            room.buckets[bucket] = None
-            self._filled[room] = None
-            self._counts.add(room)
-            self._size += 1
-
-    def discard(self, room: _Room, bucket: TokenBucket) -> None:
-        """Remove a bucket, if it is there."""
-        if bucket in room.buckets:
-            del room.buckets[bucket]
-            self._counts.remove(room)
-            self._size -= 1
-            if not room.buckets:
-                del self._filled[room]
-
-    def another(self) -> _Room | None:
-        """Return the room with buckets that was returned longest ago; None: there are no buckets."""
-        room = next(iter(self._filled), None)
-        if room is not None:
-            self._filled[room] = self._filled.pop(room)
-        return room
-
-    def surplus(self) -> TokenBucket | None:
-        """Return the bucket to forget; None: there are not too many."""
-        return None if self._size <= self._most else next(iter(self._counts.largest().buckets))
+    workers: int = 1
+    """The workers of the router, whose links together have this rate."""
 
 
 class RateLines:
@@ -166,9 +110,9 @@ class RateLines:
         #: By their owners. A bucket that limits no link any more is kept until it is idle: a link that is attached anew
         #: gains nothing. `_unused`: these; `_unused_names`: those of names. `_rooms`: where each is put.
         self._buckets: dict[Hashable, TokenBucket] = {}
-        self._unused = _Unused(OWNERS)
-        self._unused_names = _Unused(NAMES)
-        self._rooms: dict[TokenBucket, _Room] = {}
+        self._unused = Unused(OWNERS)
+        self._unused_names = Unused(NAMES)
+        self._rooms: dict[TokenBucket, Room] = {}
         #: By tenants and users, while links of theirs have rates.
         self._lines: WeakValueDictionary[tuple[str, str], RateLine] = WeakValueDictionary()
         #: By tenants that have had a rate; and those of which links wait.
@@ -177,6 +121,8 @@ class RateLines:
         self._due: float | None = None
         #: Buckets that links wait for, and all tokens of which other links hold.
         self._used_up: dict[TokenBucket, None] = {}
+        #: The parts of this worker, if the router has several.
+        self.shared = SharedRates()
 
     def __len__(self) -> int:
         """Return how many links wait."""
@@ -202,6 +148,7 @@ class RateLines:
         if self._due is None or now < self._due:
             return []
         self._due = None
+        self._look_at_shared(now)
         due = list(islice((lines for lines in self._active if lines.due <= now), AT_ONCE))
         called: list[RateMeter] = []
         for lines in due:
@@ -213,6 +160,20 @@ class RateLines:
             soonest = min(lines.due for lines in self._active)
             self._set(soonest if soonest > now else now + PAUSE)
         return called
+
+    def want(self, bucket: TokenBucket, now: float) -> None:
+        """Note that a link waits for a bucket: workers divide its rate by what their links ask for."""
+        if self.shared.want(bucket, now):
+            self._set(self.shared.due)
+
+    def _look_at_shared(self, now: float) -> None:
+        if now >= self.shared.due:
+            grown = self.shared.look(now)
+            for lines in self._active:
+                if any(bucket in lines.wanted for bucket in grown):
+                    lines.due = now
+        if self.shared.due < inf:
+            self._set(self.shared.due)
 
     def holders(self) -> list[RateMeter]:
         """Return links that hold more of a bucket than an equal part, while others wait and no tokens come any more.
@@ -259,6 +220,7 @@ class RateLines:
             self._discard(bucket)
         for bucket in before:
             if not bucket.users:
+                self.shared.release(bucket)
                 self._add(bucket)
         meter.settle(credit, now)
         self._forget_full({self._rooms[bucket]: None for bucket in (*before, *meter.buckets)}, now)
@@ -279,14 +241,15 @@ class RateLines:
 
     def _bucket(self, rate: Rate, now: float) -> TokenBucket:
         bucket = self._buckets.get(rate.owner)
-        burst = max(1.0, rate.burst)
+        part = rate.rate / rate.workers
+        burst = max(1.0, rate.burst / rate.workers)
         if bucket is None:
-            bucket = self._buckets[rate.owner] = TokenBucket(rate.owner, rate.rate, burst, rate.of_octets, now)
+            bucket = self._buckets[rate.owner] = TokenBucket(rate.owner, part, burst, rate.of_octets, now)
             self._rooms[bucket] = (self._unused_names if rate.by_name else self._unused).of(rate.tenant)
-        elif (bucket.rate, bucket.burst) != (rate.rate, burst):
-            bucket.fill(now)
-            bucket.rate, bucket.burst = rate.rate, burst
-            bucket.tokens = min(bucket.tokens, burst)
+        if rate.workers > 1 and self.shared.limit(bucket, rate.owner, rate.rate, rate.burst, rate.workers, now):
+            return bucket
+        if (bucket.rate, bucket.burst) != (part, burst):
+            set_rate(bucket, part, burst, now)
         return bucket
 
     def _add(self, bucket: TokenBucket) -> None:
@@ -297,7 +260,7 @@ class RateLines:
         room = self._rooms[bucket]
         room.kind.discard(room, bucket)
 
-    def _forget_full(self, rooms: dict[_Room, None], now: float) -> None:
+    def _forget_full(self, rooms: dict[Room, None], now: float) -> None:
         """Forget some of the buckets that limit no link and are full, and those that are too many.
 
         Args: rooms: that buckets were added to, or taken from.
@@ -311,7 +274,7 @@ class RateLines:
             while (surplus := room.kind.surplus()) is not None:
                 self._forget(surplus)
 
-    def _forget_idle(self, room: _Room, now: float) -> None:
+    def _forget_idle(self, room: Room, now: float) -> None:
         for bucket in [bucket for bucket, _ in zip(room.buckets, range(FORGOTTEN), strict=False)]:
             if is_idle(bucket, now):
                 self._forget(bucket)
@@ -354,11 +317,12 @@ class RateLine:
             meter.quota = -1
             self.waiting[meter] = short
             for each in short:
-                self.want(each)
+                self.want(each, now)
             self.lines.enter(self, meter, short, now)
 
-    def want(self, bucket: TokenBucket) -> None:
+    def want(self, bucket: TokenBucket, now: float) -> None:
         """Count one more link that waits for a bucket."""
+        self._rates.want(bucket, now)
         bucket.waiting += 1
         self.wanted[bucket] += 1
         if self.wanted[bucket] == 1:
@@ -470,7 +434,7 @@ class TenantLines:
                 tokens[bucket] = bucket.tokens
             if bucket.waiting and bucket not in short:
                 short.append(bucket)
-                line.want(bucket)
+                line.want(bucket, now)
             most = meter.most(bucket, tokens[bucket])
             if bucket in short and most > 1:
                 most = max(1, most // self.wanted[bucket] // line.wanted[bucket])

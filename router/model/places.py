@@ -11,6 +11,7 @@ class Shared(Enum):
 
     UNSETTLED = "unsettled"
     OCTETS = "octets"
+    RATE = "rate"
 
     @property
     def limit(self) -> str:

@@ -155,7 +155,7 @@ class Admission:
         from amqpmesh.router.runtime.shared_counts import SharedCounts  # here: a single process does not need it
 
         shared = SharedCounts(worker)
-        self._core.context.usages.share = shared.places
+        self._core.context.usages.share = self._core.context.rates.shared.share = shared.places
         return shared
 
     def _exchange(self, worker: WorkerConfig, poller: Poller) -> HandOvers | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.config.mesh import WorkerConfig
     from amqpmesh.router.model.places import Shared
-    from amqpmesh.router.model.usage import Kind, Owner
+    from amqpmesh.router.model.usage import Kind
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -54,8 +54,8 @@ class SharedCounts:
         self._part = (worker.number - 1) / worker.count
         self._files: dict[int, int] = {}
 
-    def places(self, owner: Owner, kind: Kind | Shared) -> SharedPlaces | None:
-        """Return the places of a count; None: the system refuses the file, and this worker counts by itself."""
+    def places(self, owner: tuple[object, ...], kind: Kind | Shared) -> SharedPlaces | None:
+        """Return the places of an owner's count; None: the system refuses the file: this worker counts by itself."""
         key = blake2b(repr((*owner, kind.limit)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
         number = int.from_bytes(key, "big")
         try:
