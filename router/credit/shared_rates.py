@@ -1,10 +1,10 @@
 """Rates that the workers of a router have together: the part of each follows what its links ask for.
 
 Each worker says how much of a rate it claims, where all others see it: the places of a shared count. Its part is its
-claim next to all claims. A worker whose links wait claims ever more, up to the whole; one with more than its links use
-claims ever less, down to a little, with which a client can begin. A greater claim counts only at the next look, when
-the others have seen it, and a smaller one at once. So all parts together are the rate, but for what a worker grants
-within one look that the others have not taken back yet.
+claim next to all claims. A worker whose links wait claims ever more, up to the whole; one whose links have not waited
+for a while claims ever less, down to a little, with which a client can begin. A greater claim counts only at the next
+look, when the others have seen it, and a smaller one at once. So all parts together are the rate, but for what a worker
+grants within one look that the others have not taken back yet.
 
 Only rates that links wait for are looked at.
 """
@@ -45,7 +45,7 @@ def set_rate(bucket: TokenBucket, rate: float, burst: float, now: float) -> None
 class _Claim:
     """What a worker claims of one rate."""
 
-    __slots__ = ("asked", "burst", "least", "most", "places", "rate", "size")
+    __slots__ = ("asked_at", "burst", "least", "most", "places", "rate", "size")
 
     def __init__(self, places: Places, workers: int) -> None:
         self.places = places
@@ -53,8 +53,8 @@ class _Claim:
         self.least = max(1, WHOLE // (16 * workers))
         #: Places that there are: one for each claim of each worker.
         self.most = WHOLE * workers
-        #: Whether a link has begun to wait since the last look.
-        self.asked = False
+        #: When a link has last waited, seconds.
+        self.asked_at = -inf
         #: Of all workers together.
         self.rate = self.burst = 0.0
 
@@ -108,7 +108,7 @@ class SharedRates:
         claim = self._claims.get(bucket)
         if claim is None:
             return False
-        claim.asked = True
+        claim.asked_at = now
         self._active[bucket] = None
         if self.due < inf:
             return False
@@ -129,13 +129,13 @@ class SharedRates:
             claim = self._claims[bucket]
             before = bucket.rate
             size = claim.size
-            bucket.fill(now)
-            if claim.asked or bucket.waiting:
+            if bucket.waiting:
+                claim.asked_at = now
+            if claim.asked_at > now - PERIOD:
                 claim.set_size(min(WHOLE, FASTER * size))
-            elif bucket.tokens + bucket.held >= bucket.burst / 2:
+            elif now > claim.asked_at + claim.burst / claim.rate + PERIOD:  # a full burst holds no link any longer
                 claim.set_size(max(claim.least, size // 2))
             self._set_part(bucket, claim, min(size, claim.size), now)
-            claim.asked = False
             del self._active[bucket]
             if claim.size > claim.least or bucket.waiting:
                 self._active[bucket] = None

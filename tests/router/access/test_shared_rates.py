@@ -105,7 +105,7 @@ def test_what_one_does_not_use_the_other_has(tmp_path: Path) -> None:
                 second.send_one(slow)
             first.go(0.05)
             second.go(0.05, [other])
-        assert first.sent[busy] - before[0] >= 280
+        assert first.sent[busy] - before[0] >= 250
         assert second.sent[slow] - before[1] >= 35
 
 
@@ -141,7 +141,7 @@ def test_the_parts_of_all_are_never_more_than_the_rate_once_all_have_looked(
         each.share = shared.places
         assert each.limit(bucket, OWNER, RATE, BURST, COUNT, now)
     for wanted in [*history, ["wait"] * COUNT, ["full"] * COUNT]:
-        for _ in range(6):
+        for _ in range(15):
             for each, bucket, want in zip(rates, buckets, wanted, strict=True):
                 bucket.waiting = want == "wait"
                 bucket.tokens = bucket.burst if want == "full" else 0.0
