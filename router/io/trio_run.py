@@ -1,8 +1,8 @@
 """A wait for sockets beside Trio's own, which ends as soon as Trio has something to do.
 
-It needs three things that Trio shows nowhere: the tasks that can go on, the next deadline, and the descriptor by which
-Trio waits for the system. (Trio's statistics tell the first two, at half the cost of a pass through Trio.) If a version
-of Trio keeps them elsewhere, there is no such wait.
+It needs some things that Trio shows nowhere: the tasks that can go on, those of them that are to run in this pass, the
+next deadline, and the descriptor by which Trio waits for the system. (Trio's statistics tell some of it, at half the
+cost of a pass through Trio.) If a version of Trio keeps them elsewhere, there is no such wait.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds of a wait at most, as of Trio's own.
 LONGEST: Final = 24 * 60 * 60.0
 
+#: Of more tasks, none is looked at: that would take longer than a pass through Trio.
+MOST_TASKS: Final = 500
+
 
 class WaitBesideTrio:
     """Waits for one descriptor, in a run of Trio in which nothing else may need the thread."""
@@ -34,6 +37,8 @@ class WaitBesideTrio:
         if not isinstance(runnable, deque):
             raise TypeError("Trio's queue of tasks is another one")
         self._runnable = runnable
+        self._tasks: set[Any] = runner.tasks
+        self._goes_on(trio.lowlevel.current_task())
         self._next_deadline: Callable[[], float] = runner.deadlines.next_deadline
         self._seconds_until: Callable[[float], float] = runner.clock.deadline_to_sleep_time
         self._descriptor = descriptor
@@ -41,8 +46,20 @@ class WaitBesideTrio:
         self._poll.register(descriptor, select.POLLIN)
         self._poll.register(runner.io_manager._epoll.fileno(), select.POLLIN)
 
+    @property
+    def is_alone(self) -> bool:
+        """True if no other task is to run in this pass of Trio: then none is until this one waits by Trio again.
+
+        Trio takes all tasks that can go on out of its queue at once, and then runs one after the other.
+        """
+        return len(self._tasks) <= MOST_TASKS and not any(map(self._goes_on, self._tasks))
+
+    @staticmethod
+    def _goes_on(task: Any) -> bool:
+        return task._next_send_fn is not None  # what it is to be gone on with
+
     def wait(self) -> bool:
-        """Wait until the descriptor is readable, or Trio has something to do.
+        """Wait until the descriptor is readable, or Trio has something to do. It must be alone.
 
         Returns: False: Trio has something to do, or will have soon.
         """

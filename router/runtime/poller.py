@@ -251,12 +251,14 @@ class Poller:
                     self._count_wait(stopwatch() - slept_at)
                 until = stopwatch() + BATCH_TIME
                 rounds = 0
+                has_waited = False
                 while rounds < ROUNDS:
                     rounds += 1
                     ready = epoll.poll(0)
                     if not (ready or busy or left or ending or shares.have_work):
-                        if beside is None or not self._is_sparse():
+                        if beside is None or not self._is_sparse() or not (has_waited or beside.is_alone):
                             break
+                        has_waited = True
                         each = None
                         slept_at = stopwatch()
                         if not beside.wait():
@@ -302,7 +304,7 @@ class Poller:
                         now = stopwatch()
                         if now > until:
                             await trio.lowlevel.checkpoint()
-                            until = stopwatch() + BATCH_TIME
+                            until, has_waited = stopwatch() + BATCH_TIME, False
                         left = self._serve_heavy(now - began, until, busy)
                     if stopwatch() > until:
                         break

@@ -48,6 +48,21 @@ async def test_there_is_no_wait_while_a_task_can_go_on() -> None:
             assert not waiting.wait()
 
 
+async def test_a_task_is_not_alone_while_another_is_to_run_in_the_same_pass() -> None:
+    found = []
+
+    async def look(waiting: WaitBesideTrio) -> None:
+        found.append(waiting.is_alone)
+
+    with bell(rung=False) as descriptor:
+        waiting = WaitBesideTrio(descriptor)
+        assert waiting.is_alone
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(look, waiting)
+        assert found == [False, False, True]
+
+
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.01], ids=["past", "now", "soon"])
 async def test_a_wait_ends_at_the_next_deadline_of_a_task(seconds: float) -> None:
     with bell(rung=False) as descriptor, trio.CancelScope() as scope:
