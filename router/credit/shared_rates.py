@@ -43,7 +43,7 @@ def set_rate(bucket: TokenBucket, rate: float, burst: float, now: float) -> None
 
 
 class _Claim:
-    """What a worker claims of one rate."""
+    """The claim of one worker to a rate."""
 
     __slots__ = ("asked_at", "burst", "least", "most", "places", "rate", "size")
 
