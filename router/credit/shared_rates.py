@@ -14,13 +14,13 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.model.places import Shared
+from amqpmesh.router.credit.places import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqpmesh.router.credit.places import Places
     from amqpmesh.router.kernel import TokenBucket
-    from amqpmesh.router.model.places import Places
 
 PERIOD: Final = 0.1
 """Seconds between two looks."""

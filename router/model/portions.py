@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.model.places import Places
+    from amqpmesh.router.credit.places import Places
 
 PARTS: Final = 256
 """A worker takes octets in parts of the limit: one of so many, or of `LEAST` octets."""

@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.limits import UNLIMITED, tightest
+from amqpmesh.router.credit.places import Shared
 from amqpmesh.router.kernel import Budget
-from amqpmesh.router.model.places import Shared
 from amqpmesh.router.model.portions import Portion, portion_of
 from amqpmesh.router.small_set import SmallSet, with_item, without_item
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.credit.places import Places
     from amqpmesh.router.model.links import OutgoingLink
-    from amqpmesh.router.model.places import Places
 
 
 class Kind(IntEnum):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amqpmesh.router.config.mesh import WorkerConfig
-    from amqpmesh.router.model.places import Shared
+    from amqpmesh.router.credit.places import Shared
     from amqpmesh.router.model.usage import Kind
 
 log = event_log.EventLog("amqpmesh.io")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.config.mesh import WorkerConfig
+from amqpmesh.router.credit.places import Shared
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.model.places import Shared
 from amqpmesh.router.model.portions import Portion
 from amqpmesh.router.model.usage import Owner
 from amqpmesh.router.runtime import poller

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.config.mesh import WorkerConfig
+from amqpmesh.router.credit.places import Shared
 from amqpmesh.router.credit.rate_line import RateOwner
 from amqpmesh.router.credit.shared_rates import PERIOD, WHOLE, SharedRates
 from amqpmesh.router.kernel import TokenBucket
-from amqpmesh.router.model.places import Shared
 from amqpmesh.router.runtime import poller
 from tests.support.worlds.rated import Rated, limits
 
