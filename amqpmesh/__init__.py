@@ -87,6 +87,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.reload import UserChange
     from amqpmesh.router.runtime.router import Router
     from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Outcomes, Reason
+    from amqpmesh.router.statistics.configured import (
+        ConnectorState,
+        ConnectorStatistics,
+        ContainerLinkState,
+        ContainerLinkStatistics,
+        ListenerStatistics,
+        PolicyStatistics,
+        TableStatistics,
+    )
     from amqpmesh.router.statistics.mesh_statistics import (
         AdvertStatistics,
         DisagreementStatistics,
@@ -98,15 +107,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.statistics.router_statistics import (
         AddressStatistics,
         ConnectionStatistics,
-        ConnectorState,
-        ConnectorStatistics,
-        ContainerLinkState,
-        ContainerLinkStatistics,
         LimitStatistics,
         LinkStatistics,
-        ListenerStatistics,
         NodeStatistics,
-        PolicyStatistics,
         RateStatistics,
         RouterStatistics,
         Statistics,
@@ -212,6 +215,7 @@ __all__ = [
     "Source",
     "Statistics",
     "Symbol",
+    "TableStatistics",
     "Target",
     "Timestamp",
     "TlsConfig",
@@ -323,6 +327,15 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "Outcomes",
                 "Reason",
             ),
+            "amqpmesh.router.statistics.configured": (
+                "ConnectorState",
+                "ConnectorStatistics",
+                "ContainerLinkState",
+                "ContainerLinkStatistics",
+                "ListenerStatistics",
+                "PolicyStatistics",
+                "TableStatistics",
+            ),
             "amqpmesh.router.statistics.mesh_statistics": (
                 "AdvertStatistics",
                 "DisagreementStatistics",
@@ -334,15 +347,9 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
             "amqpmesh.router.statistics.router_statistics": (
                 "AddressStatistics",
                 "ConnectionStatistics",
-                "ConnectorState",
-                "ConnectorStatistics",
-                "ContainerLinkState",
-                "ContainerLinkStatistics",
                 "LimitStatistics",
                 "LinkStatistics",
-                "ListenerStatistics",
                 "NodeStatistics",
-                "PolicyStatistics",
                 "RateStatistics",
                 "RouterStatistics",
                 "Statistics",

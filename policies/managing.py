@@ -15,6 +15,7 @@ class Manage(StrEnum):
 KINDS: Final = (
     *("router", "listener", "connector", "container-link", "policy", "connection", "link", "address", "node"),
     *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
+    *("address-pattern", "elsewhere", "log", "telemetry", "metrics"),
 )
 """The names of all types of entities, without their prefix."""
 

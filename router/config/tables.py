@@ -11,7 +11,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, dataclass_transform
@@ -240,21 +240,7 @@ def rows(cls: type[T], raw: Mapping[str, object], name: str, *, file: Path, **gi
 def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object]) -> T:
     if not isinstance(raw, Mapping):
         raise _RefusedError("", "must be a table")
-    items = {item.name: item for item in declared(cls) if not item.metadata["apart"]}
-    hints = typing.get_type_hints(cls)
-    values: dict[str, object] = {}
-    for spelling, value in raw.items():
-        name = spelling.replace("-", "_")
-        if keyword.iskeyword(name):
-            name += "_"
-        if name not in items:
-            raise _RefusedError(spelling, f"unknown key; known are {', '.join(sorted(map(key_of, items.values())))}")
-        if name in values:
-            raise _RefusedError(spelling, "given twice, with hyphens and with underscores")
-        try:
-            values[name] = _value(hints[name], value, folder)
-        except _RefusedError as refused:
-            raise refused.within(spelling) from None
+    items, values = _items(cls), _values(cls, raw, folder)
     missing = next((key_of(item) for name, item in items.items() if _is_mandatory(item) and name not in values), None)
     if missing is not None:
         raise _RefusedError(missing, "is missing")
@@ -262,6 +248,65 @@ def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object])
         return cls(**{**given, **values})
     except ConfigError as error:
         raise _RefusedError(error.key, error.reason) from None
+
+
+def changed(shown: T, raw: Mapping[str, object], *, file: Path, **given: object) -> T:
+    """Return a table with other values of some keys.
+
+    Args: raw: these keys, with values as `parsed` returns them. None: the key has its default again, or the value of
+        `given`. file, given: as of `read`.
+    Raises: ConfigError: as `read`, with the key alone.
+    """
+    cls = type(shown)
+    items = _items(cls)
+    try:
+        values = _values(cls, {name: value for name, value in raw.items() if value is not None}, file.parent)
+        for spelling, value in raw.items():
+            if value is None:
+                name = _attribute(items, spelling)
+                if name in values:
+                    raise _RefusedError(spelling, "given twice, with hyphens and with underscores")
+                values[name] = given[name] if name in given else _default(items[name])
+        return replace(shown, **values)  # type: ignore[type-var]  # tables are dataclasses
+    except _RefusedError as refused:
+        raise ConfigError(str(file), refused.where, refused.reason) from None
+    except ConfigError as error:
+        raise ConfigError(str(file), error.key, error.reason) from None
+
+
+def _default(item: Field[Any]) -> object:
+    if _is_mandatory(item):
+        raise _RefusedError(key_of(item), "has no default")
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def _items(cls: type[Table]) -> dict[str, Field[Any]]:
+    return {item.name: item for item in declared(cls) if not item.metadata["apart"]}
+
+
+def _attribute(items: Mapping[str, Field[Any]], spelling: str) -> str:
+    """Return the attribute of a key."""
+    name = spelling.replace("-", "_")
+    if keyword.iskeyword(name):
+        name += "_"
+    if name not in items:
+        raise _RefusedError(spelling, f"unknown key; known are {', '.join(sorted(map(key_of, items.values())))}")
+    return name
+
+
+def _values(cls: type[Table], raw: Mapping[str, object], folder: Path) -> dict[str, object]:
+    items = _items(cls)
+    hints = typing.get_type_hints(cls)
+    values: dict[str, object] = {}
+    for spelling, value in raw.items():
+        name = _attribute(items, spelling)
+        if name in values:
+            raise _RefusedError(spelling, "given twice, with hyphens and with underscores")
+        try:
+            values[name] = _value(hints[name], value, folder)
+        except _RefusedError as refused:
+            raise refused.within(spelling) from None
+    return values
 
 
 def emptiness(text: str) -> str | None:

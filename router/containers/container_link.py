@@ -18,7 +18,7 @@ from amqpmesh.router.config.connector import Watch
 from amqpmesh.router.containers.watches import is_watched
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.statistics.common import Direction
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

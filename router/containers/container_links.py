@@ -26,7 +26,7 @@ from amqpmesh.router.delivery.link_loss import close_link
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import redirect_of
 from amqpmesh.router.small_set import with_item
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, LinkDetached

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.http.rows import Values
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+    from amqpmesh.router.statistics.configured import ListenerStatistics
 
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")

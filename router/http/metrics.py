@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.http.families import Family
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+    from amqpmesh.router.statistics.configured import ListenerStatistics
 
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -52,16 +52,17 @@ def _at_cost(config: T, cost: int) -> T:
     return config if (config.cost or 1) == cost else replace(config, cost=cost)
 
 
-def put_in_force(core: Core, config: RouterConfig, now: float) -> None:
+def put_in_force(core: Core, config: RouterConfig, now: float, *, keep_costs: bool = False) -> None:
     """Put a configuration in force for addresses, memory, links to other containers, and costs.
 
     Nodes that exist are changed in small steps. A node in use keeps its distribution until nothing uses it any more.
     Args: config: without changes that need a restart. Its listeners and connectors are those of the connections.
+        keep_costs: costs that were changed while the router runs stay, unless the configuration has another cost there.
     """
-    core.change(partial(_put_in_force, core, config), now)
+    core.change(partial(_put_in_force, core, config, keep_costs), now)
 
 
-def _put_in_force(core: Core, config: RouterConfig) -> None:
+def _put_in_force(core: Core, config: RouterConfig, keep_costs: bool) -> None:
     context = core.context
     before, context.config = context.config, config
     if before.memory != config.memory:
@@ -78,7 +79,14 @@ def _put_in_force(core: Core, config: RouterConfig) -> None:
         context.chores.put_off(_change_nodes(context, config))
     _change_links(core, before, config)
     if core.mesh is not None:
-        core.mesh.reset_costs()
+        core.mesh.reset_costs(_same_costs(before, config) if keep_costs else frozenset())
+
+
+def _same_costs(before: RouterConfig, after: RouterConfig) -> frozenset[tuple[type, str]]:
+    pairs = [*row_pairs(before, after, "listeners"), *row_pairs(before, after, "connectors")]
+    return frozenset(
+        (type(new), new.name) for old, new in pairs if old is not None and new is not None and old.cost == new.cost
+    )
 
 
 def _advertise(

@@ -62,20 +62,22 @@ def arguments(request: Message) -> tuple[str | None, bool]:
     return file, dry_run
 
 
+def told(found: Difference) -> dict[Value, Value]:
+    """Return a difference as a map for an answer."""
+    return {
+        "key": found.key,
+        "effect": found.effect.value,
+        "from": found.before,
+        "to": found.after,
+        "reason": found.reason or None,
+    }
+
+
 def applied(request: Message, differences: Sequence[Difference], users: Iterable[UserChange]) -> Message:
     """Return the answer to a request that was done: what differs from what ran before."""
     waiting = sum(each.needs_restart for each in differences)
     body: dict[Value, Value] = {
-        "differences": [
-            {
-                "key": each.key,
-                "effect": each.effect.value,
-                "from": each.before,
-                "to": each.after,
-                "reason": each.reason or None,
-            }
-            for each in differences[:TOLD]
-        ],
+        "differences": [told(each) for each in differences[:TOLD]],
         "more": ULong(max(0, len(differences) - TOLD)),
         "waiting": ULong(waiting),
         "users": [

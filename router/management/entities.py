@@ -15,6 +15,15 @@ from urllib.parse import quote
 from amqpmesh.policies.managing import KINDS
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Primitive, ULong
+from amqpmesh.router.config.edits import KINDS as CONFIGURED
+from amqpmesh.router.config.plain_settings import PlainSettings
+from amqpmesh.router.statistics.configured import (
+    ConnectorStatistics,
+    ContainerLinkStatistics,
+    ListenerStatistics,
+    PolicyStatistics,
+    TableStatistics,
+)
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
     DisagreementStatistics,
@@ -26,13 +35,9 @@ from amqpmesh.router.statistics.mesh_statistics import (
 from amqpmesh.router.statistics.router_statistics import (
     AddressStatistics,
     ConnectionStatistics,
-    ConnectorStatistics,
-    ContainerLinkStatistics,
     LimitStatistics,
     LinkStatistics,
-    ListenerStatistics,
     NodeStatistics,
-    PolicyStatistics,
     RateStatistics,
     RouterStatistics,
     Statistics,
@@ -93,6 +98,8 @@ class EntityType:
         self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
         self.changeable = changeable
         self.removable = removable
+        #: The table of the configuration behind it, whose keys can be changed; None: there is none.
+        self.table = CONFIGURED.get(kind)
         self._key = key
         self._public_name = called
 
@@ -120,8 +127,23 @@ class EntityType:
             return lambda _: None
         if name == "address":
             return lambda entity: None if entity.address is None else without_secret(entity.address)
+        if name == "settings":
+            return lambda entity: settings_of(getattr(entity, name, None))
         write = _WRITTEN[self.attributes[name]]
         return lambda entity: None if (value := getattr(entity, name, None)) is None else write(value)
+
+
+def settings_of(told: object) -> Value:
+    """Return the settings of a table as a map. Whole numbers have the type of the other counts of entities."""
+    return None if not isinstance(told, PlainSettings) else _wide(told.plain())
+
+
+def _wide(value: object) -> Any:
+    if isinstance(value, dict):
+        return {name: _wide(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_wide(each) for each in value]
+    return ULong(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _typed(cls: type) -> dict[str, Primitive]:
@@ -145,9 +167,11 @@ def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics) ->
     return f"/{entity.number}"
 
 
-def _named(entity: AddressStatistics | ConnectorStatistics | ListenerStatistics | NodeStatistics) -> str:
+def _named(
+    entity: AddressStatistics | ConnectorStatistics | ListenerStatistics | NodeStatistics | TableStatistics,
+) -> str:
     # A name may contain any character. Only a tenant stands before its /, so no name can imitate a tenant.
-    if isinstance(entity, ConnectorStatistics | ListenerStatistics):
+    if isinstance(entity, ConnectorStatistics | ListenerStatistics | TableStatistics):
         return f"/{entity.name}"
     tenant, name = entity.tenant, without_secret(entity.name)
     return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
@@ -181,6 +205,15 @@ def _meshes(told: Statistics) -> Sequence[MeshStatistics]:
     return (told.mesh,) if told.mesh is not None else ()
 
 
+def _once(kind: str) -> EntityType:
+    """Return the type of a table that is there once: it bears the name of its type."""
+
+    def tables(told: Statistics) -> Sequence[TableStatistics]:
+        return tuple(each for each in told.tables if each.name == kind)
+
+    return EntityType(kind, TableStatistics, tables, _named, called=lambda e: e.name)
+
+
 TYPES: Final[Mapping[str, EntityType]] = {
     each.name: each
     for each in (
@@ -208,6 +241,8 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name, removable=True),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
+        EntityType("address-pattern", TableStatistics, lambda s: s.address_patterns, _named, called=lambda e: e.name),
+        *(_once(kind) for kind in ("elsewhere", "log", "telemetry", "metrics")),
         EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),
         EntityType("rate", RateStatistics, lambda s: s.rates, _limit, called=lambda e: e.limit),
         EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),

@@ -160,12 +160,19 @@ def _query(request: Message, view: View) -> Steps[Value]:
         told = readers[kind](entity)
         row = encode(told)
         size += len(row)
-        values += 1 + len(told) + sum(len(value) for value in told if isinstance(value, list))
+        values += 1 + len(told) + sum(map(_count, told))
         if results and (size > PAGE_SIZE or values > PAGE_VALUES):
             break
         results.append(Encoded(row))
         yield
     return {"attributeNames": names, "results": results}
+
+
+def _count(value: object) -> int:
+    """Return the number of values in a list or map."""
+    if isinstance(value, Mapping):
+        return sum(2 + _count(each) for each in value.values())
+    return sum(1 + _count(each) for each in value) if isinstance(value, list) else 0
 
 
 def _page(kinds: Iterable[EntityType], view: View, offset: int, count: int) -> Iterator[tuple[EntityType, Any]]:
@@ -191,6 +198,7 @@ def _read(request: Message, view: View) -> Steps[Value]:
 def _update(request: Message, view: View, changes: Changes | None) -> Steps[Value]:
     """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity."""
     kind, entity = yield from _find(request, view)
+    _demand_type(request, kind)
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
     permitted = _permitted(kind, view, changes)
@@ -210,6 +218,7 @@ def _update(request: Message, view: View, changes: Changes | None) -> Steps[Valu
 def _delete(request: Message, view: View, changes: Changes | None) -> Steps[None]:
     """End a client's connection or link."""
     kind, entity = yield from _find(request, view)
+    _demand_type(request, kind)
     if not kind.removable:
         raise RequestError(NOT_ALLOWED, f"DELETE: nothing of {kind.name} can be removed")
     try:
@@ -218,6 +227,14 @@ def _delete(request: Message, view: View, changes: Changes | None) -> Steps[None
         raise RequestError(NOT_FOUND, str(error)) from None
     except NoClientError:
         raise RequestError(NOT_ALLOWED, "DELETE: only what a client has opened can be removed") from None
+
+
+def _demand_type(request: Message, kind: EntityType) -> None:
+    """Refuse a change of a table of the configuration that names no type. The cost of a neighbour is in no table."""
+    properties = request.application_properties
+    is_cost = isinstance(request.body, Mapping) and set(request.body) == set(kind.changeable)
+    if kind.table is not None and not is_cost and properties.get("type") is None and properties.get("identity") is None:
+        raise RequestError(BAD_REQUEST, f"there is a {kind.kind} of that name: say its `type`")
 
 
 def _permitted(kind: EntityType, view: View, changes: Changes | None) -> Changes:
@@ -275,9 +292,13 @@ def _operations_of(name: str) -> Value:
     if name not in TYPES:
         return dict(_ARGUMENTS)
     known: dict[Any, Value] = {"READ": ["name", "identity"]}
-    if TYPES[name].changeable:
+    table = TYPES[name].table
+    is_row = table is not None and table.key is not None
+    if is_row:
+        known["CREATE"] = ["name"]
+    if TYPES[name].changeable or table is not None:
         known["UPDATE"] = ["name", "identity"]
-    if TYPES[name].removable:
+    if TYPES[name].removable or is_row:
         known["DELETE"] = ["name", "identity"]
     if name == f"{PREFIX}policy":
         known["PUSH"] = ["digest", "offset", "total"]

@@ -21,8 +21,9 @@ from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.mesh.tenant_connections import TenantConnections
 from amqpmesh.router.model.lane import PREFIX, Lane
+from amqpmesh.router.statistics.configured import ConnectorStatistics
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
-from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, Costly
+from amqpmesh.router.statistics.router_statistics import Costly
 from amqpmesh.topology import changes
 from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.workers import Members, covers
@@ -371,15 +372,17 @@ class MeshMember:
             if _origin(neighbour.record) == origin:
                 self.set_cost(neighbour, cost)
 
-    def reset_costs(self) -> None:
-        """Have the costs of the configuration, in place of those that were changed while running."""
-        self._costs.clear()
+    def reset_costs(self, kept: frozenset[tuple[type, str]] = frozenset()) -> None:
+        """Have the costs of the configuration. Args: kept: the listeners and connectors, by class and name, that have
+        costs that were changed while running, and keep them."""
+        self._costs = {origin: cost for origin, cost in self._costs.items() if origin in kept}
         for neighbour in list(self.neighbours.values()):
             record = neighbour.record
             config = record.connector or record.listener
             assert config is not None, "a connection has one or the other"
             record.cost = config.cost
-            self._apply(self.topology.set_cost(neighbour, config.cost, self._context.now, configured=True))
+            if _origin(record) not in kept:
+                self._apply(self.topology.set_cost(neighbour, config.cost, self._context.now, configured=True))
 
     def change_cost(self, statistics: Costly, cost: int) -> None:
         """Change the cost of sending on a neighbour's connection, or on all connections of a connector or listener.

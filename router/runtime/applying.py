@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.access.change import end_logins
-from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
+from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
-from amqpmesh.router.management.config_requests import applied, arguments
-from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+from amqpmesh.router.management.runtime_marks import Marks, marks_between
 from amqpmesh.router.runtime.listeners import Listener, listening_at
-from amqpmesh.router.runtime.reload import ConfigSource, NewConfig, Reader, Reloaded, UserChange, configuration
+from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration
 
 if TYPE_CHECKING:
     import socket
 
+    from amqpmesh.router.config.edits import Edit
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.message.content import Message
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.edge import Edge
     from amqpmesh.router.runtime.membership import Membership
@@ -88,6 +87,18 @@ class ConfigChanges:
         self._key_readers = key_readers
         self._changed = changed
         self._lock = trio.Lock()
+        #: The configuration that the router was given last: at its start, or by `apply`.
+        self._given = core.context.config
+        self.marks = Marks()
+
+    @property
+    def config(self) -> RouterConfig:
+        """The configuration in force."""
+        return self._core.context.config
+
+    def is_marked(self, kind: str, name: str) -> bool:
+        """Tell whether a table differs from the configuration that the router was given. Args: kind: of entities."""
+        return (kind, name) in self.marks.rows
 
     def reload(self, config: NewConfig = None) -> list[str]:
         """Read the files of the running configuration again. Args, Returns, Raises: as `Router.reload`."""
@@ -121,6 +132,40 @@ class ConfigChanges:
                 running = self._take_away(running, target, read)
                 sockets = await self._listen(running, target)
                 self._commit(running, target, read, sockets)
+            if config is not None:
+                self._given, self.marks = target, Marks()
+            self._tell(result, by)
+            return result
+
+    async def edit(self, edit: Edit, *, by: Mapping[str, object]) -> Applied:
+        """Change tables of the configuration in force, as a whole or not at all; files are read again only for the
+        listeners and connectors that change.
+
+        Args: edit: the change. by: for the audit log.
+        Raises: EditError: it cannot be made, or waits for a restart. ConfigError; OSError: as `apply`.
+        """
+        async with self._lock, self._policies.changing:
+            running, reader = self._begin()
+            connecting = {each.config: each.credentials for each in self._edge.connectors}
+
+            def prepare(edit: Edit) -> tuple[RouterConfig, tuple[Difference, ...], Reloaded, Marks]:
+                target = edit(running)
+                found = differences(running, target)
+                check_in_force(found)
+                marks = marks_between(self._given, target)
+                if marks.total > max(target.runtime_tables, self.marks.total):
+                    raise EditError(f"{target.runtime_tables} tables differ from the file already: see runtime_tables")
+                return target, found, reader.read_changed(target, connecting), marks
+
+            target, found, read, marks = await aside(prepare, edit)
+            result = Applied(found, ())
+            if not found:
+                return result
+            with trio.CancelScope(shield=True):  # from here on it is whole
+                running = self._take_away(running, target, read)
+                sockets = await self._listen(running, target)
+                self._commit(running, target, read, sockets, keep_costs=True)
+            self.marks = marks
             self._tell(result, by)
             return result
 
@@ -143,7 +188,7 @@ class ConfigChanges:
         Returns: the configuration without these rights, which is in force.
         """
         core = self._core
-        if self._membership is not None and core.mesh is not None:
+        if self._membership is not None and core.mesh is not None and read.is_whole:
             self._membership.reload(core.mesh, trio.current_time())
         if read.policy is not None:
             self._policies.put_in_force(read.policy)
@@ -203,6 +248,8 @@ class ConfigChanges:
         target: RouterConfig,
         read: Reloaded,
         sockets: dict[ListenerConfig, list[socket.socket]],
+        *,
+        keep_costs: bool = False,
     ) -> None:
         core, edge = self._core, self._edge
         gone = []
@@ -226,7 +273,7 @@ class ConfigChanges:
                 edge.change_connector(connectors[old], new, read.connecting[new])
         self._put_credentials(read)
         edge.sort(target)
-        put_in_force(core, target, trio.current_time())
+        put_in_force(core, target, trio.current_time(), keep_costs=keep_costs)
         self._driver.passwords.renew(target)
         self._changed(target)
         end_logins(core.context)
@@ -256,31 +303,14 @@ class ConfigChanges:
                 audit.change("configuration changed", count=len(result.differences) - LOGGED, **by)
 
 
-async def apply_own_file(
-    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
-) -> Message:
-    """Answer a request to apply the router's own file.
-
-    No request brings another one: the file can name any other file of the machine, and who may write it decides that.
-    Args: source: None: the router has no file. by: the sender, for the audit log.
-    """
-    try:
-        file, dry_run = arguments(request)
-        if source is None:
-            raise RequestError(NOT_IMPLEMENTED, "a program has started this router, which has no file to read again")
-        if file is not None and (source.file is None or file != str(source.file)):
-            raise RequestError(CONFLICT, f"the router was started with {source.file or 'arguments alone'}")
-        workers = source.tell_workers
-        found = await changes.apply(source.read, dry_run=dry_run or workers is not None, by=by)
-        if workers is not None and not dry_run:
-            workers()
-    except ConfigError as error:
-        return refused(request, RequestError(BAD_REQUEST, str(error)))
-    except OSError as error:
-        return refused(request, RequestError(CONFLICT, f"{error.filename}: {error.strerror or error}"))
-    except RequestError as refusal:
-        return refused(request, refusal)
-    return applied(request, found.differences, found.users)
+def check_in_force(found: Sequence[Difference]) -> None:
+    """Refuse what waits for a restart: after it, nothing would be left of the change. Raises: EditError."""
+    for each in found:
+        if each.needs_restart:
+            reason = f": {each.reason}" if each.reason else ""
+            raise EditError(
+                f"{each.key} needs a restart{reason}; change the configuration file, and restart the router"
+            )
 
 
 def _moves(old: ListenerConfig, new: ListenerConfig) -> bool:

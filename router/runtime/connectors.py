@@ -24,7 +24,7 @@ from amqpmesh.router.io.tls import untrusted_reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 from amqpmesh.router.runtime.tenant_connectors import TenantConnectors
-from amqpmesh.router.statistics.router_statistics import (
+from amqpmesh.router.statistics.configured import (
     ConnectorState,
     ConnectorStatistics,
     ContainerLinkState,

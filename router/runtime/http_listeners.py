@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.snapshots import Snapshots
-    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+    from amqpmesh.router.statistics.configured import ListenerStatistics
 
 
 class Server(Protocol):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.http.visitors import Visitor
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.runtime.snapshots import Snapshots
-    from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+    from amqpmesh.router.statistics.configured import ListenerStatistics
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.io.streams import TcpStream, prepare
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.poller import READABLE, Poller
-from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+from amqpmesh.router.statistics.configured import ListenerStatistics
 
 log = event_log.EventLog("amqpmesh.io")
 

@@ -22,6 +22,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.config_requests import APPLY
+from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.views import TenantViews, View
@@ -68,14 +69,14 @@ class ManagementNode(LinkFactory):
         listener: ListenerConfig,
         snapshots: Snapshots,
         take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
-        apply_file: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
+        change_config: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
     ) -> None:
         """Args: listener: the limits of the node's connection. snapshots: of the router.
         take_policy: puts a policy in force, given its sender for the audit log; returns the
-        reason why it is not. apply_file: applies the configuration file, given the request and its sender.
+        reason why it is not. change_config: answers a request to change the configuration, given its sender.
         """
         self._take_policy = take_policy
-        self._apply_file = apply_file
+        self._change_config = change_config
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._snapshots = snapshots
@@ -129,19 +130,7 @@ class ManagementNode(LinkFactory):
                 self._audit_refusal(delivery.message, asking, "no answer may go there")
                 delivery.reject(AmqpCondition.UNAUTHORIZED_ACCESS, NOT_PERMITTED)
                 return
-            if delivery.message.application_properties.get("operation") == PUSH:
-                response = await self._pushed(delivery.message, asking)
-            elif delivery.message.application_properties.get("operation") == APPLY:
-                response = await self._applied(delivery.message, asking)
-            elif delivery.message.application_properties.get("operation") == WHY:
-                view = await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME))
-                response = self._explained(delivery.message, asking, view)
-            else:
-                age = PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME
-                seen = await self._snapshots.take(age)
-                view = await self._view(asking, seen)
-                changes = self._changes(asking, seen.parts)
-                response = await self._snapshots.in_turns(service.respond(delivery.message, view, changes))
+            response = await self._response(delivery.message, asking)
             delivery.accept()
             if response.application_properties["statusCode"] == service.FORBIDDEN:
                 self._audit_refusal(delivery.message, asking, response.application_properties["statusDescription"])
@@ -156,6 +145,24 @@ class ManagementNode(LinkFactory):
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 
+    async def _response(self, request: Message, asking: _Asker) -> Message:
+        operation = request.application_properties.get("operation")
+        if operation == PUSH:
+            return await self._pushed(request, asking)
+        if operation == APPLY:
+            return await self._applied(request, asking)
+        if operation == WHY:
+            return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
+        try:
+            edit = config_edit(request)
+        except service.RequestError as refusal:
+            return service.refused(request, refusal)
+        if edit is not None:
+            return await self._edited(request, edit, asking)
+        seen = await self._snapshots.take(PAGES_TIME if service.goes_on(request) else SNAPSHOT_TIME)
+        view = await self._view(asking, seen)
+        return await self._snapshots.in_turns(service.respond(request, view, self._changes(asking, seen.parts)))
+
     async def _reply(self, delivery: Delivery, response: Message, tenant: str) -> None:
         assert response.to is not None
         with trio.move_on_after(REPLY_TIME):
@@ -168,7 +175,7 @@ class ManagementNode(LinkFactory):
 
     async def _pushed(self, request: Message, asking: _Asker) -> Message:
         """Take a piece of a policy; after the last one, put the policy in force."""
-        if not self._may_push(asking):
+        if not self._may_change(asking, "policy"):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         try:
             data = self._upload.take(request, trio.current_time())
@@ -217,7 +224,16 @@ class ManagementNode(LinkFactory):
         """Apply the configuration file. It is for those alone who may change everything."""
         if not self._may_change_all(asking):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
-        response = await self._apply_file(request, self._named(asking))
+        response = await self._change_config(request, self._named(asking))
+        self._snapshots.drop()
+        return response
+
+    async def _edited(self, request: Message, edit: ConfigEdit, asking: _Asker) -> Message:
+        """Change a table of the configuration, which is the operator's."""
+        is_permitted = self._may_change_all(asking) if edit.gives_rights else self._may_change(asking, edit.kind.kind)
+        if not is_permitted:
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        response = await self._change_config(request, self._named(asking))
         self._snapshots.drop()
         return response
 
@@ -229,14 +245,14 @@ class ManagementNode(LinkFactory):
             return asking.vouched.may_change_all
         return asking.connection is not None and may_change(self._driver.core.context, asking.connection)
 
-    def _may_push(self, asking: _Asker) -> bool:
-        """Tell whether the sender of a request may change the policy, which is the operator's."""
+    def _may_change(self, asking: _Asker, kind: str) -> bool:
+        """Tell whether the sender of a request may change what is the operator's. Args: kind: the type of entities."""
         assert self._driver is not None
         if asking.tenant:
             return False
         if asking.vouched is not None:
-            return asking.vouched.may_change_kind("policy")
-        return asking.connection is not None and may_change(self._driver.core.context, asking.connection, "policy")
+            return asking.vouched.may_change_kind(kind)
+        return asking.connection is not None and may_change(self._driver.core.context, asking.connection, kind)
 
     def _asking(self, delivery: Delivery) -> _Asker | None:
         """Return the sender of a request; None: its connection is gone."""

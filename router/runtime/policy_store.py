@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.policy_trust import trusted_policy
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.statistics.router_statistics import PolicyStatistics
+from amqpmesh.router.statistics.configured import PolicyStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import RouterConfig

@@ -61,6 +61,8 @@ class Reloaded:
     tokens: TokenFiles | None
     users: tuple[UserChange, ...]
     """The changes of users."""
+    is_whole: bool = True
+    """False: only files of listeners and connectors that change were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,26 @@ class Reader:
             policy=None if policy is None else read_policy(policy, mesh),
             tokens=TokenFiles.read(wanted),
             users=tuple(self._user_changes(wanted, accepting)),
+        )
+
+    def read_changed(
+        self, wanted: RouterConfig, connecting: Mapping[ConnectorConfig, ConnectorCredentials]
+    ) -> Reloaded:
+        """Read the files of those listeners and connectors alone that are to change. Args: connecting: the credentials
+        of the connectors that run. Raises: as `read`.
+        """
+        mesh = wanted.mesh
+        accepting = {each: self.listeners.get(each) or Credentials.load(each, mesh) for each in wanted.listeners}
+        return Reloaded(
+            accepting=accepting,
+            connecting={
+                each: connecting.get(each) or ConnectorCredentials.load(each, mesh) for each in wanted.connectors
+            },
+            on_demand={},
+            policy=None,
+            tokens=None,
+            users=(),
+            is_whole=False,
         )
 
     def _user_changes(self, wanted: RouterConfig, after: Mapping[ListenerConfig, Credentials]) -> Iterator[UserChange]:

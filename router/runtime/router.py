@@ -30,11 +30,11 @@ from amqpmesh.router.io.handshake import UNKNOWN, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.admission import Admission, Served
-from amqpmesh.router.runtime.applying import Applied, ConfigChanges, apply_own_file
-from amqpmesh.router.runtime.connectors import Connector, Network, explained, open_tcp
+from amqpmesh.router.runtime.applying import Applied, ConfigChanges
+from amqpmesh.router.runtime.config_answers import answer_change
+from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.edge import Edge
@@ -48,7 +48,7 @@ from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import ConfigSource, NewConfig
-from amqpmesh.router.runtime.snapshots import Snapshots
+from amqpmesh.router.runtime.snapshots import Snapshots, survey
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
@@ -121,7 +121,7 @@ class Router(LinkFactory):
             self._stream_listener,
             self._snapshots,
             self._policies.take,
-            lambda request, by: apply_own_file(self._changes, self.source, request, by),
+            lambda request, by: answer_change(self._changes, self.source, request, by),
         )
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
@@ -356,16 +356,8 @@ class Router(LinkFactory):
         return run_to_end(self._take_snapshot())
 
     def _take_snapshot(self) -> Steps[Statistics]:
-        core = self._started()
-        told = yield from take_snapshot(core)
-        connectors = tuple(each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand))
-        return replace(
-            told,
-            listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
-            connectors=connectors,
-            policies=self._policies.statistics(),
-            container_links=tuple(explained(each, connectors) for each in told.container_links),
-        )
+        core, connectors = self._started(), (*self.connectors, *self._on_demand)
+        return survey(core, self.listeners, connectors, self._policies.statistics(), self._changes.marks)
 
     @property
     def _link_manager(self) -> LinkManager:

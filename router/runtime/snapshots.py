@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import trio
 
 from amqpmesh.router.io.environment import environment, stopwatch_seconds
+from amqpmesh.router.management.runtime_marks import with_settings
+from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.management.views import Numbers, TenantViews
+from amqpmesh.router.runtime.connectors import explained
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from amqpmesh.router.core import Core
     from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.management.runtime_marks import Marks
+    from amqpmesh.router.runtime.connectors import Connector
+    from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.statistics.configured import PolicyStatistics
     from amqpmesh.router.statistics.router_statistics import Statistics
 
 T = TypeVar("T")
@@ -30,6 +39,26 @@ them it may wait as long as this.
 
 PAUSE: Final = 3.0
 """Seconds without work for each second of work: endless requests get a quarter of the thread's time at most."""
+
+
+def survey(
+    core: Core,
+    listeners: Sequence[Listener],
+    connectors: Sequence[Connector],
+    policies: tuple[PolicyStatistics, ...],
+    marks: Marks,
+) -> Steps[Statistics]:
+    """Take a snapshot of a router with its listeners, its connectors, and the settings in force, in steps."""
+    told = yield from take_snapshot(core)
+    opening = tuple(each.statistics(core.cost_of(each.config)) for each in connectors)
+    whole = replace(
+        told,
+        listeners=tuple(each.statistics(core.cost_of(each.config)) for each in listeners),
+        connectors=opening,
+        policies=policies,
+        container_links=tuple(explained(each, opening) for each in told.container_links),
+    )
+    return (yield from with_settings(whole, core.context.config, marks, core.cost_of))
 
 
 class Snapshot(NamedTuple):

@@ -6,10 +6,16 @@ router's clock: only differences have a meaning, as in `statistics.router.now - 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Outcomes, Reason
+from amqpmesh.router.statistics.configured import (
+    ConnectorStatistics,
+    ContainerLinkStatistics,
+    ListenerStatistics,
+    PolicyStatistics,
+    TableStatistics,
+)
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
     DisagreementStatistics,
@@ -70,6 +76,12 @@ class RouterStatistics(Outcomes):
     """Messages with sections out of order, duplicate or malformed. The router relays the rest of such a message
     unchanged.
     """
+    changed: tuple[str, ...] = ()
+    """The keys of the configuration that management has changed, as `amqpmesh apply` names them: at most 100, and the
+    number of the others.
+    """
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """The keys of `[router]` with the values in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,130 +96,6 @@ class TenantTotals(Outcomes):
     expired: int = 0
     stolen: int = 0
     denied: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerStatistics:
-    """A listener, to which clients or neighbours connect."""
-
-    name: str
-    url: str
-    """The URL, with the port in use."""
-    connections: int
-    """Open connections of this listener."""
-    refused: int
-    """Connections refused because of the limit `connections`."""
-    role: str
-    """`normal`: for clients. `mesh`: for neighbours."""
-    cost: int
-    """The cost of its connections to neighbours, unless a neighbour has its own cost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyStatistics:
-    """The policy in force, and the last one that the router has refused."""
-
-    file: str
-    version: int
-    """The version in the file; 0: it has none."""
-    digest: str
-    """SHA-256 of the file, in hexadecimal digits."""
-    tenants: int
-    groups: int
-    push: bool
-    """The router takes policies that are pushed to it or to its neighbours."""
-    refused_version: int | None
-    """The version of the last policy that the router has refused since the one in force came; unset: none."""
-    refused_digest: str | None
-    """Its digest."""
-    refused_reason: str | None
-    """The reason."""
-
-
-class ConnectorState(StrEnum):
-    """The state of a connector."""
-
-    CONNECTING = "connecting"
-    """It is connecting."""
-    CONNECTED = "connected"
-    """The peer has opened the connection."""
-    WAITING = "waiting"
-    """The last attempt failed; the next one follows."""
-    STANDING_BY = "standing by"
-    """The other router has connected to this one itself; that connection is used."""
-    ENDED = "ended"
-    """It connects no more: the router is stopping."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorStatistics:
-    """A connector, with which the router connects to other routers or containers."""
-
-    name: str
-    role: str
-    """`mesh` or `container`."""
-    cost: int
-    """The cost of its connections to neighbours, unless a neighbour has its own cost."""
-    state: ConnectorState
-    url: str | None
-    """The URL of the connection or of the attempt; None: there is none now."""
-    redirected_from: str | None
-    """The configured URL from which redirects (§2.8.16) led to `url`; None: no redirect."""
-    connection: int | None
-    """The number of its connection; None: there is none."""
-    failures: int
-    """Failed attempts and short-lived connections in a row; 0 while it is connected."""
-    reason: str | None
-    """The reason why the last connection failed or ended; None: it is connected, or tries for the first time."""
-
-
-class ContainerLinkState(StrEnum):
-    """The state of a link to a node of another container."""
-
-    DISCONNECTED = "no connection"
-    """Its connector has no connection."""
-    ATTACHING = "attaching"
-    """The other container has not answered the attach yet."""
-    ATTACHED = "attached"
-    WAITING = "waiting"
-    """It was refused or detached; the next attempt follows."""
-    STOLEN = "stolen"
-    """Another link of its name has taken its place; the next attempt follows much later."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerLinkStatistics:
-    """A configured link to a node of another container. While it is attached, the link with the number `link` has its
-    counters.
-    """
-
-    name: str
-    connector: str
-    """The name of the connector that the link uses."""
-    connection: int | None
-    """The number of the connection; None: there is none."""
-    direction: Direction
-    node: str
-    """The address of the node in the other container."""
-    address: str
-    """The address in this router."""
-    state: ContainerLinkState
-    since: float
-    """The time when the state began."""
-    link: int | None
-    """The number of the link; None: it is not attached."""
-    failures: int
-    """Refused and short-lived attaches in a row; 0 while it is attached."""
-    stolen: int
-    """The number of times that another link took its place."""
-    retry_at: float | None
-    """The time of the next attempt; None: at the next connection, or it is attached."""
-    reason: str | None
-    """The reason why it is not attached, or the connector's; None: it is attached, or there was no attempt yet."""
-    unwatched: str | None
-    """The reason why the router does not watch the node; None: it is watched, or needs no watch. Without a watch, the
-    container may accept messages for a deleted node.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,6 +358,10 @@ class Statistics:
     """Of tenants, users and hosts, without those that no policy sets."""
     rates: tuple[RateStatistics, ...] = ()
     """Of tenants, users, hosts and addresses, those of single links left out."""
+    address_patterns: tuple[TableStatistics, ...] = ()
+    """The tables `[[address]]` of the configuration."""
+    tables: tuple[TableStatistics, ...] = ()
+    """The tables of the configuration that are there once and can be changed: `elsewhere`, `log`, and others."""
     mesh: MeshStatistics | None = None
     """None: the router is in no mesh."""
     neighbours: tuple[NeighbourStatistics, ...] = ()

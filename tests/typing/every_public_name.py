@@ -109,6 +109,7 @@ from amqpmesh import (
     Source,
     Statistics,
     Symbol,
+    TableStatistics,
     Target,
     Timestamp,
     TlsConfig,
@@ -338,6 +339,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
     for bound in statistics.container_links:
         waits = "" if bound.state is ContainerLinkState.ATTACHED else f"waits: {bound.reason}"
         yield f"{bound.node} {bound.address} {waits}"
+    table: TableStatistics
+    for table in (*statistics.address_patterns, *statistics.tables):
+        yield f"{table.name} {table.runtime} {dict(table.settings)}"
     policy: PolicyStatistics
     for policy in statistics.policies:
         yield f"{policy.file} {policy.version} {policy.refused_reason or ''}"

@@ -28,7 +28,7 @@ from amqpmesh.router.containers.container_link import REPEAT_TIME
 from amqpmesh.router.containers.container_links import FIRST_STOLEN_PAUSE, LASTING, LONGEST_PAUSE
 from amqpmesh.router.core import Core
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import CONNECTOR, Broker
 from tests.support.worlds.meshes import Wire, World
 from tests.support.worlds.network import OUTCOMES, Network, message

@@ -13,7 +13,7 @@ from amqpmesh.router.config.file import ConnectorConfig, ElsewhereConfig, LinkCo
 from amqpmesh.router.containers.container_links import REACHING
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import Broker
 from tests.support.worlds.network import Network
 

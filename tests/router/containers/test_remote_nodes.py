@@ -29,7 +29,7 @@ from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Reason
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState
+from amqpmesh.router.statistics.configured import ContainerLinkState
 from tests.support.peers.broker import Broker
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import OUTCOMES, Client, Network, message

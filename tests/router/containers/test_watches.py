@@ -13,7 +13,7 @@ from amqpmesh.router.containers.container_links import LONGEST_PAUSE, WATCHING
 from amqpmesh.router.containers.watches import drops_in_silence
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import CONNECTOR, PRODUCT, Broker
 from tests.support.worlds.network import Client, Network
 

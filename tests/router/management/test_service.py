@@ -13,6 +13,7 @@ from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.plain_settings import PlainSettings
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.requested_changes import NoClientError
@@ -30,18 +31,16 @@ from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.management.views import whole
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.common import Direction
-from amqpmesh.router.statistics.router_statistics import (
+from amqpmesh.router.statistics.configured import (
     ConnectorState,
     ConnectorStatistics,
     ContainerLinkState,
     ContainerLinkStatistics,
-    LimitStatistics,
     ListenerStatistics,
     PolicyStatistics,
-    RateStatistics,
-    Removable,
-    Statistics,
+    TableStatistics,
 )
+from amqpmesh.router.statistics.router_statistics import LimitStatistics, RateStatistics, Removable, Statistics
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Network
 
@@ -65,6 +64,7 @@ def statistics() -> Statistics:
     mesh["C"].client().receiver("q")
     mesh["A"].client().sender("q")
     mesh.advance(0.2)
+    settings = PlainSettings(AddressConfig(pattern="news/#", max_credit=7))
     listener = ListenerStatistics(
         name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0, role="normal", cost=1
     )
@@ -129,6 +129,8 @@ def statistics() -> Statistics:
                 refused_reason=None,
             ),
         ),
+        address_patterns=(TableStatistics(name="news/#", runtime=True, settings=settings),),
+        tables=tuple(TableStatistics(name=name) for name in ("elsewhere", "log", "telemetry", "metrics")),
         mesh=seen.mesh,
         neighbours=seen.neighbours,
         routes=seen.routes,
@@ -196,6 +198,15 @@ def test_a_connector_tells_why_it_is_not_connected() -> None:
     assert (connector["identity"], connector["name"]) == ("connector/broker", "broker")
     assert (connector["state"], connector["failures"], connector["url"]) == ("waiting", 3, None)
     assert connector["reason"] == "Connection refused"
+
+
+def test_a_table_of_the_configuration_tells_its_keys() -> None:
+    (pattern,) = query(entityType="address-pattern")
+    assert (pattern["identity"], pattern["name"], pattern["runtime"]) == ("address-pattern/news/#", "news/#", True)
+    assert pattern["settings"]["max_credit"] == ULong(7)
+    assert pattern["settings"]["distribution"] == "balanced"
+    (log,) = query(entityType="log")
+    assert (log["identity"], log["name"], log["runtime"]) == ("log/log", "log", False)
 
 
 def test_a_limit_is_named_after_its_owner() -> None:
@@ -362,10 +373,18 @@ def test_types_attributes_and_operations_are_told() -> None:
     assert ask("GET-MGMT-NODES").body == []
     assert list(ask("GET-ATTRIBUTES").body) == everything
     assert ask("GET-ATTRIBUTES", entityType="listener").body == {
-        "org.amqpmesh.listener": ["name", "identity", "type", "url", "connections", "refused", "role", "cost"]
+        "org.amqpmesh.listener": [
+            *("name", "identity", "type", "url", "connections", "refused", "role", "cost"),
+            *("runtime", "settings"),
+        ]
     }
     assert ask("GET-OPERATIONS", entityType="listener").body == {
-        "org.amqpmesh.listener": {"READ": ["name", "identity"], "UPDATE": ["name", "identity"]}
+        "org.amqpmesh.listener": {
+            "READ": ["name", "identity"],
+            "CREATE": ["name"],
+            "UPDATE": ["name", "identity"],
+            "DELETE": ["name", "identity"],
+        }
     }
     assert ask("GET-OPERATIONS", entityType="link").body == {
         "org.amqpmesh.link": {"READ": ["name", "identity"], "DELETE": ["name", "identity"]}

@@ -4,8 +4,8 @@ import pytest
 
 from amqpmesh.router.management.requested_changes import set_cost
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.statistics.configured import ConnectorState, ConnectorStatistics
 from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
-from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
 from tests.support.worlds.meshes import World
 
 SQUARE = [("A", "B", 2), ("B", "D", 2), ("A", "C", 3), ("C", "D", 3)]

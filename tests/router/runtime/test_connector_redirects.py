@@ -15,7 +15,7 @@ from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshCon
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.io.dns import Server
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics.router_statistics import ConnectorState
+from amqpmesh.router.statistics.configured import ConnectorState
 from tests.support.peers.library_client import URL, Roads
 from tests.support.tasks.until import until
 from tests.support.worlds.connectors import connecting, container, told

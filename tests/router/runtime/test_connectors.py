@@ -42,7 +42,7 @@ from amqpmesh.router.io.tls import mesh_contexts
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.runtime.connectors import DIAL_TIME, REPEAT_TIME
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.statistics.configured import ConnectorState, ConnectorStatistics
 from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.peers.library_client import URL, Roads
 from tests.support.tasks.calls import Call

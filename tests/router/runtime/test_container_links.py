@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, LinkConfig, RedirectConfig
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.library_client import URL, Roads
 from tests.support.tasks.until import until
 from tests.support.worlds.cut_connections import Resending

@@ -29,7 +29,7 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import OutcomeError
 from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.statistics.common import Reason
-from amqpmesh.router.statistics.router_statistics import ConnectorState, ContainerLinkState
+from amqpmesh.router.statistics.configured import ConnectorState, ContainerLinkState
 from tests.support.peers.library_client import Roads, enter
 from tests.support.tasks.until import until
 from tests.support.worlds.cut_connections import Resending

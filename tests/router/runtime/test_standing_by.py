@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from amqpmesh import Router
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig
-from amqpmesh.router.statistics.router_statistics import ConnectorState
+from amqpmesh.router.statistics.configured import ConnectorState
 from tests.support.peers.library_client import Roads
 from tests.support.tasks.until import until
 from tests.support.worlds.sockets import EITHER_WAY

@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.config.file import ListenerConfig, TlsConfig
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics.router_statistics import ListenerStatistics
+from amqpmesh.router.statistics.configured import ListenerStatistics
 from tests.support.peers.scripted_stream import TLS, Peer, connect, connected
 from tests.support.worlds.sockets import EITHER_WAY
 

@@ -7,7 +7,7 @@ from typing import Any
 from amqpmesh.router.config.file import ConnectorConfig
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics.router_statistics import ConnectorStatistics
+from amqpmesh.router.statistics.configured import ConnectorStatistics
 from tests.support.peers.library_client import URL, Roads
 
 

@@ -16,7 +16,7 @@ from amqpmesh.router.cli.router_state import all_pages
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig, PolicyConfig
 from amqpmesh.router.message.content import Message
-from amqpmesh.router.statistics.router_statistics import ConnectorState
+from amqpmesh.router.statistics.configured import ConnectorState
 from tests.support.processes.router_thread import Command, Serve, Served
 
 

@@ -1,0 +1,74 @@
+"""Answers of `$management` to requests that change the configuration of a running router."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.edits import EditError
+from amqpmesh.router.management.config_requests import APPLY, applied, arguments
+from amqpmesh.router.management.edit_requests import UPDATE, config_edit, edited, refusal_of
+from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.message.content import Message
+    from amqpmesh.router.runtime.applying import ConfigChanges
+    from amqpmesh.router.runtime.reload import ConfigSource
+
+
+async def answer_change(
+    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
+    """Answer a request to apply the router's own file, or to change a table, from a sender who may.
+
+    Args: source: None: the router has no file. by: the sender, for the audit log.
+    """
+    try:
+        if request.application_properties.get("operation") == APPLY:
+            return await _apply_own_file(changes, source, request, by)
+        return await _edit(changes, source, request, by)
+    except ConfigError as error:
+        return refused(request, RequestError(BAD_REQUEST, str(error)))
+    except EditError as error:
+        return refused(request, refusal_of(error))
+    except OSError as error:
+        return refused(request, RequestError(CONFLICT, f"{error.filename}: {error.strerror or error}"))
+    except RequestError as refusal:
+        return refused(request, refusal)
+
+
+async def _apply_own_file(
+    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
+    """Apply the router's own file. No request brings another one: the file can name any other file of the machine, and
+    who may write it decides that.
+    """
+    file, dry_run = arguments(request)
+    if source is None:
+        raise RequestError(NOT_IMPLEMENTED, "a program has started this router, which has no file to read again")
+    if file is not None and (source.file is None or file != str(source.file)):
+        raise RequestError(CONFLICT, f"the router was started with {source.file or 'arguments alone'}")
+    workers = source.tell_workers
+    found = await changes.apply(source.read, dry_run=dry_run or workers is not None, by=by)
+    if workers is not None and not dry_run:
+        workers()
+    return applied(request, found.differences, found.users)
+
+
+async def _edit(
+    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
+    wanted = config_edit(request)
+    if wanted is None:
+        raise RequestError(NOT_IMPLEMENTED, "there is no such change")
+    if changes.config.worker is not None:
+        raise RequestError(NOT_IMPLEMENTED, "a router with workers changes by its file: change that, and apply it")
+    if wanted.kind.kind == "log" and wanted.operation == UPDATE and source is None:
+        raise RequestError(CONFLICT, "a program has started this router, and its process has the log")
+    try:
+        found = await changes.edit(wanted.edit, by=by)
+    except ConfigError as error:
+        raise RequestError(BAD_REQUEST, f"{error.key}: {error.reason}") from None
+    return edited(request, wanted, changes.config, found.differences, is_marked=changes.is_marked)
