@@ -167,8 +167,11 @@ def is_of_mesh(context: Context, container: str | None) -> bool:
     return container is None or container in context.config.names or bool(context.routes.routers_of(container))
 
 
-def may_read(context: Context, record: ConnectionRecord, kind: str) -> bool:
-    """Tell whether a peer may read entities of a type at the management node, as far as its tenant has any."""
+def may_read(context: Context, record: ConnectionRecord, kind: str | None = None) -> bool:
+    """Tell whether a peer may read entities of a type at the management node, as far as its tenant has any.
+
+    Args: kind: None: of all types.
+    """
     try:
         rights = _rights(context, record)
     except RefusedError:

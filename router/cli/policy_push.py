@@ -11,13 +11,13 @@ import trio
 
 from amqpmesh.policies.policy_version import MAX_NUMBER, PolicyVersion, with_number
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConfigError
-from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli import asked_routers, client_peer
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.folder import add_authority_options, authority_of, write_public
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
-from amqpmesh.router.cli.router_state import MAX_ANSWER, ROUTE, TIME_OUT, look_for_path
+from amqpmesh.router.cli.router_state import MAX_ANSWER, ROUTE, look_for_path
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.policy_file import PolicyText, octets_of, policy_of
@@ -44,13 +44,10 @@ def declare_push(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="give it the number after the highest version that a router has; the file is not changed",
     )
-    command.add_argument("--router", metavar="ROUTER", type=arguments.name, help="push to this router of the mesh")
-    command.add_argument(
-        "--timeout",
-        metavar="S",
-        type=arguments.seconds,
-        default=TIME_OUT,
-        help=f"seconds to wait until all routers have it, or refuse it; default: {TIME_OUT:g}",
+    asked_routers.add_options(
+        command,
+        router="push to this router of the mesh; default: the router at --url",
+        waited="all routers to have it, or to refuse it",
     )
     command.add_argument("--json", action="store_true", help="print the answer of each router as one JSON object")
     client_peer.add_options(command, reconnect=None)

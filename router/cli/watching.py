@@ -8,12 +8,12 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.cli import arguments
+from amqpmesh.router.cli import asked_routers
 from amqpmesh.router.cli.exit_status import Exit, StoppedError
 from amqpmesh.router.cli.output.listing import Entities
 from amqpmesh.router.cli.output.terminal import printable
 from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
-from amqpmesh.router.cli.router_state import TIME_OUT, state_of
+from amqpmesh.router.cli.router_state import state_of
 from amqpmesh.router.client.connect import Connection
 
 INTERVAL: Final = 2.0
@@ -27,20 +27,7 @@ _CLEAR: Final = "\x1b[H\x1b[J"
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments `ROUTER` and `--timeout`."""
-    command.add_argument(
-        "router",
-        metavar="ROUTER",
-        type=arguments.name,
-        nargs="?",
-        help="the id of a router anywhere in the mesh; default: the router at --url",
-    )
-    command.add_argument(
-        "--timeout",
-        metavar="S",
-        type=arguments.seconds,
-        default=TIME_OUT,
-        help=f"seconds to wait for each page of the answer; default: {TIME_OUT:g}",
-    )
+    asked_routers.add_options(command, option="router", waited="each page of the answer")
 
 
 def watch(

@@ -332,23 +332,18 @@ def _check_users(users: tuple[Path, ...], file: Path, where: str) -> None:
         _check_content(lambda _: Users.load(*users), users[0], file, where)
 
 
-def lines(config: RouterConfig) -> Iterator[str]:
-    """Return the configuration as TOML, with all defaults. `parse` reads it as an equal one."""
-    yield from written(config, "[router]")
-    yield from written(config.log, "\n[log]")
-    yield from written(config.elsewhere, "\n[elsewhere]")
-    if config.audit is not None:
-        yield from written(config.audit, "\n[audit]")
-    if config.telemetry is not None:
-        yield from written(config.telemetry, "\n[telemetry]")
-    if any(each.is_http for each in config.listeners):
-        yield from written(config.metrics, "\n[metrics]")
-    if config.mesh is not None:
-        yield from written(config.mesh, "\n[mesh]")
-    if config.policy is not None:
-        yield from written(config.policy, "\n[policy]")
-    if config.token_issuers or config.token_keys:
-        yield from written(config.tokens, "\n[tokens]")
+def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
+    """Return the configuration as TOML. `parse` reads it as an equal one.
+
+    Args: brief: without keys and tables that have their defaults; otherwise all defaults are there, too.
+    """
+    none: Mapping[str, object] | None = {} if brief else None
+    limits: Mapping[str, object] | None = {"connections": config.connections, **config.limits()} if brief else None
+    yield from written(config, "[router]", none)
+    for name in ("log", "elsewhere", "audit", "telemetry", "metrics", "mesh", "policy", "tokens"):
+        found = getattr(config, name)
+        if found is not None and _is_shown(config, name, found, brief=brief):
+            yield from written(found, f"\n[{name}]", none)
     for heading, tables in (
         ("token_issuer", config.token_issuers),
         ("token_key", config.token_keys),
@@ -358,4 +353,13 @@ def lines(config: RouterConfig) -> Iterator[str]:
         ("address", config.addresses),
     ):
         for each in tables:
-            yield from written(each, f"\n[[{heading}]]")
+            yield from written(each, f"\n[[{heading}]]", limits if isinstance(each, Limits) else none)
+
+
+def _is_shown(config: RouterConfig, name: str, found: Table, *, brief: bool) -> bool:
+    """Tell whether a table that is there once is a part of the text."""
+    if brief and name in ("log", "elsewhere", "metrics", "tokens") and found == type(found)():
+        return False
+    if name == "metrics":
+        return brief or any(each.is_http for each in config.listeners)
+    return name != "tokens" or brief or bool(config.token_issuers or config.token_keys)

@@ -413,12 +413,17 @@ _SCALARS: Mapping[type, Callable[[object, Path], object]] = {
 }
 
 
-def written(shown: Table, heading: str) -> Iterator[str]:
-    """Return a table as TOML, with all defaults; keys without a value are left out."""
+def written(shown: Table, heading: str, defaults: Mapping[str, object] | None = None) -> Iterator[str]:
+    """Return a table as TOML; keys without a value are left out.
+
+    Args: defaults: keys that have their defaults are left out, too: these, or those of the table. None: they are not.
+    """
     yield heading
     for item in declared(type(shown)):
         value = getattr(shown, item.name)
-        if value is not None and not item.metadata["apart"]:
+        if value is None or item.metadata["apart"] or callable(value):
+            continue
+        if defaults is None or value != defaults.get(item.name, item.default):
             yield f"{key_of(item)} = {toml(value)}"
 
 

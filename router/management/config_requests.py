@@ -1,13 +1,14 @@
-"""APPLY: a request to `$management` to put the router's own configuration file in force."""
+"""APPLY and CONFIG: requests to `$management` to put the router's own file in force, and for what is in force."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import ULong
 from amqpmesh.router.management.entities import PREFIX
-from amqpmesh.router.management.service import BAD_REQUEST, OK, RequestError, answer
+from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, OK, RequestError, answer
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 APPLY: Final = "APPLY"
 """The operation of the type `router`."""
 
+CONFIG: Final = "CONFIG"
+"""The operation of the type `router` that returns the configuration in force."""
+
+PART: Final = 64 * 2**10
+"""Characters of the configuration in one answer at most."""
+
 TYPE: Final = f"{PREFIX}router"
 
 ACCEPTED: Final = 202
@@ -51,6 +58,31 @@ def apply_request(file: Path | None, *, dry_run: bool) -> Message:
     if file is not None:
         properties["file"] = str(file)
     return Message(None, application_properties=properties)
+
+
+def config_request(offset: int = 0, digest: str | None = None) -> Message:
+    """Return a request for a part of the configuration in force.
+
+    Args: offset: of its first character. digest: of the first answer; the router refuses if the configuration has
+        another one by now.
+    """
+    properties: dict[str, Value] = {"operation": CONFIG, "type": TYPE, "offset": offset}
+    if digest is not None:
+        properties["digest"] = digest
+    return Message(None, application_properties=properties)
+
+
+def config_part(request: Message, text: str) -> Message:
+    """Return the answer to a request for the configuration. Args: text: all of it. Raises: RequestError."""
+    properties = request.application_properties
+    offset, wanted = properties.get("offset", 0), properties.get("digest")
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or not isinstance(wanted, str | None):
+        raise RequestError(BAD_REQUEST, "CONFIG takes `offset`, a count, and `digest`, a string")
+    digest = sha256(text.encode()).hexdigest()
+    if wanted not in (None, digest):
+        raise RequestError(CONFLICT, "the configuration has changed")
+    body: dict[Value, Value] = {"text": text[offset : offset + PART], "total": ULong(len(text)), "digest": digest}
+    return answer(request, OK, "OK", body)
 
 
 def arguments(request: Message) -> tuple[str | None, bool]:

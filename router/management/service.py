@@ -304,6 +304,7 @@ def _operations_of(name: str) -> Value:
         known["PUSH"] = ["digest", "offset", "total"]
     if name == f"{PREFIX}router":
         known["APPLY"] = ["file", "dry_run"]
+        known["CONFIG"] = ["offset", "digest"]
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
     return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import trio
 from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.config.edits import EditError
+from amqpmesh.router.config.file import lines
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
@@ -90,11 +92,27 @@ class ConfigChanges:
         #: The configuration that the router was given last: at its start, or by `apply`.
         self._given = core.context.config
         self.marks = Marks()
+        #: The text of a configuration that was asked for, while it is in force.
+        self._text: tuple[RouterConfig, Marks, str] | None = None
 
     @property
     def config(self) -> RouterConfig:
         """The configuration in force."""
         return self._core.context.config
+
+    async def text(self) -> str:
+        """Return the configuration in force as TOML, without what has its default; its comments name the changes that
+        management has made.
+        """
+        config, marks = running_config(self._core), self.marks
+
+        def make(config: RouterConfig) -> str:
+            found = (f"# changed by management: {json.dumps(key, ensure_ascii=False)}" for key in marks.keys)
+            return "\n".join((*found, *lines(config, brief=True))) + "\n"
+
+        if self._text is None or self._text[:2] != (config, marks):
+            self._text = config, marks, await aside(make, config)
+        return self._text[2]
 
     def is_marked(self, kind: str, name: str) -> bool:
         """Tell whether a table differs from the configuration that the router was given. Args: kind: of entities."""

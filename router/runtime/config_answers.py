@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.edits import EditError
-from amqpmesh.router.management.config_requests import APPLY, applied, arguments
+from amqpmesh.router.management.config_requests import APPLY, CONFIG, applied, arguments, config_part
 from amqpmesh.router.management.edit_requests import UPDATE, config_edit, edited, refusal_of
 from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
 
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 async def answer_change(
     changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
 ) -> Message:
-    """Answer a request to apply the router's own file, or to change a table, from a sender who may.
+    """Answer a request for the configuration, to apply the router's own file, or to change a table, from a sender who
+    may.
 
     Args: source: None: the router has no file. by: the sender, for the audit log.
     """
+    operation = request.application_properties.get("operation")
     try:
-        if request.application_properties.get("operation") == APPLY:
+        if operation == CONFIG:
+            return config_part(request, await changes.text())
+        if operation == APPLY:
             return await _apply_own_file(changes, source, request, by)
         return await _edit(changes, source, request, by)
     except ConfigError as error:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import trio
 
+from amqpmesh.policies.managing import Manage
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
 from amqpmesh.router.access.vouched import VouchedPeer, may_answer_unknown, vouched_peer
@@ -21,7 +22,7 @@ from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
-from amqpmesh.router.management.config_requests import APPLY
+from amqpmesh.router.management.config_requests import APPLY, CONFIG
 from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
@@ -151,6 +152,8 @@ class ManagementNode(LinkFactory):
             return await self._pushed(request, asking)
         if operation == APPLY:
             return await self._applied(request, asking)
+        if operation == CONFIG:
+            return await self._shown(request, asking)
         if operation == WHY:
             return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
         try:
@@ -236,6 +239,21 @@ class ManagementNode(LinkFactory):
         response = await self._change_config(request, self._named(asking))
         self._snapshots.drop()
         return response
+
+    async def _shown(self, request: Message, asking: _Asker) -> Message:
+        """Return the configuration: to those who may change it, and to those whom a policy lets read everything."""
+        if not (self._may_change_all(asking) or self._may_read_all(asking)):
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        return await self._change_config(request, self._named(asking))
+
+    def _may_read_all(self, asking: _Asker) -> bool:
+        assert self._driver is not None
+        rights, context = None, self._driver.core.context
+        if asking.vouched is not None:
+            rights = asking.vouched.rights
+        elif asking.connection is not None and context.policy is not None and may_read(context, asking.connection):
+            rights = asking.connection.rights
+        return not asking.tenant and rights is not None and rights.manage(Manage.READ, None) is not None
 
     def _may_change_all(self, asking: _Asker) -> bool:
         assert self._driver is not None

@@ -2,28 +2,19 @@
 
 import argparse
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import trio
-
-from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli import asked_routers, client_peer
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.output.bodies import dump
+from amqpmesh.router.cli.output.differences import difference_line, why_not
 from amqpmesh.router.cli.output.terminal import printable
-from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
-from amqpmesh.router.cli.router_state import MAX_ANSWER, look_for_path
-from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.management.config_requests import ACCEPTED, apply_request
-from amqpmesh.router.management.service import ADDRESS, BAD_REQUEST, CONFLICT, FORBIDDEN, NOT_IMPLEMENTED, OK
-from amqpmesh.router.message.content import Message
-from amqpmesh.router.message.outcomes import OutcomeError
+from amqpmesh.router.management.service import OK
 
 TIME_OUT: Final = 30.0
 """Seconds to wait for the answer by default: a large policy takes some seconds to check."""
-
-_SAYS_NO: Final = frozenset({BAD_REQUEST, FORBIDDEN, CONFLICT, NOT_IMPLEMENTED})
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -43,16 +34,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="the file that the router was started with; the router refuses another one",
     )
     command.add_argument("--dry-run", action="store_true", help="show what differs, and change nothing")
-    command.add_argument(
-        "--router", metavar="ROUTER", type=arguments.name, help="the id of a router anywhere in the mesh"
-    )
-    command.add_argument(
-        "--timeout",
-        metavar="S",
-        type=arguments.seconds,
-        default=TIME_OUT,
-        help=f"seconds to wait for the answer; default: {TIME_OUT:g}",
-    )
+    asked_routers.add_options(command, waited="the answer", time_out=TIME_OUT)
     command.add_argument("--json", action="store_true", help="print the differences as one JSON object")
     client_peer.add_options(command, reconnect=None)
     command.set_defaults(command=apply)
@@ -66,10 +48,10 @@ def apply(given: argparse.Namespace) -> int:
     """
     connection = client_peer.connection(given, "apply")
     file = None if given.config is None else given.config.resolve()
-    answer = trio.run(_ask, connection, given.router, apply_request(file, dry_run=given.dry_run), given.timeout)
-    code = answer.application_properties.get("statusCode")
-    if code in _SAYS_NO:
-        reason = str(answer.application_properties.get("statusDescription")).partition(": ")[2]
+    request = apply_request(file, dry_run=given.dry_run)
+    answer = asked_routers.ask(connection, given.timeout, lambda routers: routers.request(given.router, request))
+    code, reason = answer.application_properties.get("statusCode"), why_not(answer)
+    if reason is not None:
         print(dump({"applied": False, "reason": reason}) if given.json else printable(f"not applied: {reason}"))
         return Exit.NO
     if code not in (OK, ACCEPTED) or not isinstance(answer.body, Mapping):
@@ -81,11 +63,7 @@ def apply(given: argparse.Namespace) -> int:
 
 
 def _lines(told: Mapping[Any, Any], *, dry_run: bool) -> list[str]:
-    lines = []
-    for each in told["differences"]:
-        change = " ".join((each["key"], *(f"{word} {each[word]}" for word in ("from", "to") if each[word] is not None)))
-        reason = f": {each['reason']}" if each["reason"] else ""
-        lines.append(f"{change} ({each['effect']}{reason})")
+    lines = list(map(difference_line, told["differences"]))
     if told["more"]:
         lines.append(f"and {told['more']} more")
     for each in told["users"]:
@@ -96,25 +74,3 @@ def _lines(told: Mapping[Any, Any], *, dry_run: bool) -> list[str]:
     if dry_run:
         return [*lines, "nothing was changed: this was a trial"]
     return [*lines, f"applied, but for what needs a restart: {told['waiting']}" if told["waiting"] else "applied"]
-
-
-async def _ask(connection: Connection, router: str | None, request: Message, timeout: float) -> Message:
-    """Return the answer of a router. Raises: AmqpMeshError: there is none."""
-    patience = PeerTimeout(timeout)
-    answers: list[Message] = []
-
-    async def ask() -> None:
-        patience.wait("an answer" if router is None else f"an answer of {router}")
-        address = ADDRESS if router is None else f"{ADDRESS}@{router}"
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(connection)
-            if router is not None:
-                await look_for_path(connection, router)
-            management = await stack.enter_async_context(connection.requester(address, max_message_size=MAX_ANSWER))
-            try:
-                answers.append(await management.request(request))
-            except OutcomeError as error:
-                raise RefusedError(f"the router cannot be reached: the request was {error}") from None
-
-    await run_interruptible(ask, patience)
-    return answers[0]

@@ -1,14 +1,18 @@
 """`amqpmesh status [ROUTER]`: the state of a running router."""
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from amqpmesh.router.cli import arguments, client_peer, watching
 from amqpmesh.router.cli.exit_status import EPILOG
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.listing import OWN, Entities, lines
 from amqpmesh.router.cli.router_state import width
+from amqpmesh.router.config.edits import KINDS
 from amqpmesh.router.management.service import ADDRESS
+
+_ONCE: Final = frozenset({"router", "mesh", "policy", *(each.kind for each in KINDS.values() if each.key is None)})
+"""The types of which a router has one entity at most."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -61,7 +65,7 @@ def _object(entities: Entities) -> dict[str, Any]:
     """Return all entities by type: a list, or one object if there is never more than one of the type."""
     told: dict[str, Any] = {}
     for kind, found in entities.items():
-        if kind in ("router", "mesh", "policy"):
+        if kind in _ONCE:
             told[kind] = found[0] if found else None
         else:
             told[f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")] = found

@@ -1,26 +1,18 @@
 """`amqpmesh why ADDRESS`: what stops messages of an address, asked of the routers, without sending one."""
 
 import argparse
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-import trio
-
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli import arguments, asked_routers, client_peer
+from amqpmesh.router.cli.asked_routers import AskedRouters
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.obstacles import Question, Step, routers_to_ask, steps
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.terminal import printable
-from amqpmesh.router.cli.process.interruptible import PeerTimeout, run_interruptible
-from amqpmesh.router.cli.router_state import MAX_ANSWER, TIME_OUT, all_pages, look_for_path
-from amqpmesh.router.client.connect import Connection
-from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.management import why
 from amqpmesh.router.management.queries import AnswerError, body_of
-from amqpmesh.router.management.service import ADDRESS
-from amqpmesh.router.message.outcomes import OutcomeError
 
 _MOST_ROUTERS = 8
 """Other routers with receivers that are asked at most: one that takes messages is enough."""
@@ -36,12 +28,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.epilog = EPILOG
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="the address, as a client names it")
     command.add_argument("--receive", action="store_true", help="ask for a receiver; default: for a sender")
-    command.add_argument(
-        "--from",
-        dest="router",
-        metavar="ROUTER",
-        type=arguments.name,
-        help="the router that the client is connected to; default: the router at --url",
+    asked_routers.add_options(
+        command, option="--from", router="the router that the client is connected to; default: the router at --url"
     )
     shown = command.add_argument_group("the client whose rights are asked; default: this command")
     for option, name, told in (
@@ -55,13 +43,6 @@ def declare(command: argparse.ArgumentParser) -> None:
         "--client-group", metavar="NAME", action="append", default=[], help="a group of the user; once for each"
     )
     shown.add_argument("--tenant", metavar="NAME", type=arguments.name, help="the tenant of the address, for no client")
-    command.add_argument(
-        "--timeout",
-        metavar="S",
-        type=arguments.seconds,
-        default=TIME_OUT,
-        help=f"seconds to wait for each answer; default: {TIME_OUT:g}",
-    )
     command.add_argument("--json", action="store_true", help="print the steps as one JSON object")
     client_peer.add_options(command, reconnect=None, login="--login")
     command.set_defaults(command=ask)
@@ -69,7 +50,8 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 def ask(given: argparse.Namespace) -> int:
     """Print the steps. Returns: 0; 5: something stops the messages. Raises: AmqpMeshError: there is no answer."""
-    question = trio.run(_asked, client_peer.connection(given, "why"), given)
+    connection = client_peer.connection(given, "why")
+    question = asked_routers.ask(connection, given.timeout, lambda routers: _question(routers, given))
     found = list(steps(question))
     obstacle = found[-1] if found and found[-1].stops else None
     if given.json:
@@ -88,33 +70,16 @@ def _verdict(obstacle: Step | None, *, receives: bool) -> str:
     return f"nothing stops {'a receiver' if receives else 'a message'}"
 
 
-async def _asked(connection: Connection, given: argparse.Namespace) -> Question:
-    patience = PeerTimeout(given.timeout)
-    found: list[Question] = []
-
-    async def work() -> None:
-        patience.wait("an answer")
-        async with AsyncExitStack() as stack:
-            asking = await stack.enter_async_context(connection)
-            found.append(await _question(_Routers(asking, stack, patience), given))
-
-    await run_interruptible(work, patience)
-    return found[0]
-
-
-async def _question(routers: "_Routers", given: argparse.Namespace) -> Question:
+async def _question(routers: AskedRouters, given: argparse.Namespace) -> Question:
     names = ("user", "hostname", "listener", "host")
     peer: dict[str, Any] = {name: text for name in names if (text := getattr(given, f"client_{name}")) is not None}
     if given.client_group:
         peer["groups"] = given.client_group
     asked = why.request(given.address, sends=not given.receive, tenant=given.tenant, peer=peer)
-    requester = await routers.requester(given.router)
     try:
-        facts = body_of(await requester.request(asked))
+        facts = body_of(await routers.request(given.router, asked))
     except AnswerError as error:
         raise RefusedError(f"the router {error}") from None
-    except OutcomeError as error:
-        raise RefusedError(f"the router cannot be reached: the request was {error}") from None
     user = given.client_user
     question = Question(given.address, not given.receive, user, facts, await routers.state(given.router))
     there = {}
@@ -124,32 +89,3 @@ async def _question(routers: "_Routers", given: argparse.Namespace) -> Question:
         except AmqpMeshError:
             continue  # what this router knows of it has to do
     return replace(question, there=there)
-
-
-class _Routers:
-    """The management nodes of routers, all through one connection."""
-
-    def __init__(self, connection: Connection, stack: AsyncExitStack, patience: PeerTimeout) -> None:
-        self._connection = connection
-        self._stack = stack
-        self._patience = patience
-        self._requesters: dict[str | None, Requester] = {}
-
-    async def requester(self, router: str | None) -> Requester:
-        """Return the requester of a router. Raises: AmqpMeshError: there is no path, or it refuses."""
-        found = self._requesters.get(router)
-        if found is None:
-            found = self._requesters[router] = await self._requester(router)
-        return found
-
-    async def _requester(self, router: str | None) -> Requester:
-        if router is not None:
-            await look_for_path(self._connection, router)
-        address = ADDRESS if router is None else f"{ADDRESS}@{router}"
-        return await self._stack.enter_async_context(self._connection.requester(address, max_message_size=MAX_ANSWER))
-
-    async def state(self, router: str | None) -> Any:
-        """Return all entities of a router. Raises: AmqpMeshError: it does not answer."""
-        requester = await self.requester(router)
-        self._patience.progress()
-        return await all_pages(requester.request)

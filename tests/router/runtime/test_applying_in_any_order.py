@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import trio
@@ -10,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config import edits
 from amqpmesh.router.config.address import AddressConfig
+from amqpmesh.router.config.differences import differences
+from amqpmesh.router.config.edits import KINDS
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, MeshConfig, RouterConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.runtime.router import Router
@@ -98,6 +103,76 @@ def test_a_router_is_as_if_it_had_been_started_with_the_last_configuration(appli
                 await trio.sleep(1.0)
             assert not (await router.apply(applied[-1], dry_run=True)).differences
             assert state(router) == state(fresh)
+        assert router.statistics().is_empty
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+SMALL = st.integers(1, 3)
+EDITS = st.one_of(
+    st.tuples(
+        st.just("address-pattern"),
+        st.sampled_from("abcd"),
+        st.none()
+        | st.fixed_dictionaries({}, optional={"max_credit": st.integers(1, 3), "attempts": st.integers(1, 3)}),
+    ),
+    st.tuples(
+        st.just("connector"),
+        st.sampled_from("cdef"),
+        st.none() | st.fixed_dictionaries({"url": st.just("amqp://127.0.0.1:4"), "role": st.just("container")}),
+    ),
+    st.tuples(
+        st.just("listener"),
+        st.sampled_from("lmno"),
+        st.none()
+        | st.fixed_dictionaries({"url": st.just("amqp://127.0.0.1:0")}, optional={"links": st.integers(1, 3)}),
+    ),
+    st.tuples(
+        st.just("container-link"),
+        st.sampled_from("xyzw"),
+        st.none() | st.just({"connector": "c", "source": "s", "address": "t"}),
+    ),
+    st.tuples(st.just("router"), st.just(""), st.fixed_dictionaries({}, optional={"links": SMALL})),
+)
+"""Changes by management: the type, the name, and the keys; None: it is deleted."""
+
+
+@settings(max_examples=25)
+@given(configs(), st.lists(EDITS, min_size=1, max_size=8))
+def test_what_management_has_changed_is_marked_and_the_next_apply_takes_it_back(
+    config: RouterConfig, wanted: list[tuple[str, str, dict[str, Any] | None]]
+) -> None:
+    async def run() -> None:
+        async with (
+            Router(config, open_stream=refuse) as router,
+            Router(config, open_stream=refuse) as fresh,
+        ):
+            changes = router._changes
+            for kind, name, keys in wanted:
+                table = KINDS[kind]
+                before = router.config
+                if keys is None:
+                    edit = partial(edits.delete, kind=table, name=name)
+                else:
+                    change = edits.update if not name or name in table.rows(before) else edits.create
+                    edit = partial(change, kind=table, name=name, raw=keys)
+                try:
+                    await changes.edit(edit, by={})
+                except (ConfigError, edits.EditError):
+                    assert router.config is before
+                await trio.sleep(1.0)
+                found = tuple(each.key for each in differences(config, router.config))
+                assert router.statistics().router.changed == found
+                patterns = {each.pattern: each for each in config.addresses}
+                assert [each.runtime for each in router.statistics().address_patterns] == [
+                    patterns.get(each.pattern) != each for each in router.config.addresses
+                ]
+            async with Router(router.config, open_stream=refuse) as changed:
+                assert state(router) == state(changed)
+            await router.apply(config)
+            await trio.sleep(1.0)
+            assert state(router) == state(fresh)
+            assert router.statistics().router.changed == ()
         assert router.statistics().is_empty
 
     trio.run(run, clock=MockClock(autojump_threshold=0))

@@ -53,7 +53,7 @@ async def test_a_client_asks_why_its_sender_has_no_credit(nursery: trio.Nursery,
         (mine,) = (row for row in rows(await requests.request(LINKS)) if row["name"] == "mine")
         assert (mine["address"], mine["credit"], mine["reason"]) == ("orders", 0, "no receiver anywhere")
         refused = await requests.request(Message(application_properties={"operation": "CREATE"}))
-        assert refused.application_properties["statusCode"] == 405
+        assert refused.application_properties["statusCode"] == 400
     assert router.statistics().is_empty
 
 

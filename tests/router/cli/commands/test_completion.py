@@ -36,7 +36,7 @@ def completed(script: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["s"], ["send", "status"]),
+        (["s"], ["send", "set", "status"]),
         (["send", "--co"], ["--count"]),
         (["receive", "hello", "--outcome", "re"], ["reject", "release"]),
         (["user", ""], ["add", "list", "remove", "disable", "enable", "groups"]),

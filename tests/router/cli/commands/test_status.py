@@ -185,21 +185,25 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
     statistics = served.router.statistics()
     assert sorted(told) == [
         *(
+            "address_patterns",
             "addresses",
             "adverts",
             "connections",
             "connectors",
             "container_links",
             "disagreements",
+            "elsewhere",
             "lanes",
             "limits",
             "links",
             "listeners",
+            "log",
             "mesh",
+            "metrics",
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "policy", "rates", "router", "routes"),
+        *("own_connection", "policy", "rates", "router", "routes", "telemetry"),
     ]
     assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"
