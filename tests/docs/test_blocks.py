@@ -48,6 +48,7 @@ RUN: Final = {
     ("operate/configuration.md", "toml"): "test_blocks",
     ("operate/exports.md", "console"): "test_policy",
     ("operate/exports.md", "toml"): "test_policy",
+    ("operate/changing.md", "sh"): "test_management",
     ("operate/http.md", "sh"): "test_http",
     ("operate/http.md", "toml"): "test_blocks",
     ("operate/install.md", "sh"): "test_installed",

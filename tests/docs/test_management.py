@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shlex
 
 import pytest
 import trio
@@ -10,11 +11,13 @@ from trio.testing import MockClock
 from amqpmesh import ListenerConfig, Reason, Router
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
+from amqpmesh.router.cli.main import main
 from amqpmesh.router.logs.event_log import TextFormatter
 from amqpmesh.router.logs.frame_trace import NAME
 from amqpmesh.router.management.entities import TYPES
-from tests.docs.pages import ROOT, log_lines, steady
+from tests.docs.pages import ROOT, blocks, log_lines, steady
 from tests.support.peers.scripted_stream import AMQP, attached, begun, connected
+from tests.support.processes.router_thread import Served
 
 PAGE = "operate/management.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
@@ -57,3 +60,15 @@ async def test_the_lines_of_a_trace_are_such_as_a_router_writes(
         await peer.close()
     written = {steady(TextFormatter().format(record)) for record in caplog.records if record.name == NAME}
     assert log_lines(PAGE) <= written
+
+
+def test_the_commands_of_the_page_on_changes_change_a_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = blocks("operate/changing.md", "sh")
+    served = Served(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", name="amqp", manage=True)])
+    try:
+        monkeypatch.setenv("AMQPMESH_URL", served.url)
+        statuses = [main(shlex.split(line)[1:]) for line in block.text.splitlines()]
+        assert statuses == [0, 0, 0, 0, 5], "no connection has that number"
+        assert (served.router.config.drain, served.router.listeners[0].config.connections) == (10.0, 500)
+    finally:
+        served.end()
