@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         TokenKeyConfig,
         TokensConfig,
         Watch,
+        WebSocketConfig,
     )
     from amqpmesh.router.config.tables import Effect
     from amqpmesh.router.config.user_checks import Login, UserIdentity
@@ -229,6 +230,7 @@ __all__ = [
     "UserChange",
     "UserIdentity",
     "Watch",
+    "WebSocketConfig",
     "__version__",
     "connect",
 ]
@@ -299,6 +301,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "TokenKeyConfig",
                 "TokensConfig",
                 "Watch",
+                "WebSocketConfig",
             ),
             "amqpmesh.router.config.tables": ("Effect",),
             "amqpmesh.router.config.user_checks": ("Login", "UserIdentity"),

@@ -64,12 +64,16 @@ class PeerAddress:
     hostname: str
     #: The name that the certificate there must have, in TLS.
     certified: str
+    #: The path of the WebSocket that AMQP goes through; None: there is none. Redirects do not change it.
+    websocket: str | None = None
 
     @classmethod
-    def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "PeerAddress":
+    def named(
+        cls, host: str, port: int, *, secure: bool, hostname: str | None = None, websocket: str | None = None
+    ) -> "PeerAddress":
         """Make the place that a user named. Args: hostname: the host to ask for there; None: `host`."""
         wanted = host if hostname is None else hostname
-        return cls(network_host=host, port=port, secure=secure, hostname=wanted, certified=host)
+        return cls(network_host=host, port=port, secure=secure, hostname=wanted, certified=host, websocket=websocket)
 
     def moved(self, redirect: Redirect) -> "PeerAddress":
         """Return the place that a redirect leads to from here. Fields that the redirect does not set stay."""
@@ -79,6 +83,7 @@ class PeerAddress:
             secure=self.secure,
             hostname=redirect.hostname or self.hostname,
             certified=redirect.hostname or self.certified,
+            websocket=self.websocket,
         )
 
     def is_same(self, other: "PeerAddress") -> bool:
@@ -88,7 +93,12 @@ class PeerAddress:
     def __str__(self) -> str:
         """Return the URL, with its port."""
         host = f"[{self.network_host}]" if ":" in self.network_host else self.network_host
-        return f"{'amqps' if self.secure else 'amqp'}://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}{self.websocket or ''}"
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its URL."""
+        return f"{'amqp' if self.websocket is None else 'ws'}{'s' * self.secure}"
 
     @property
     def described(self) -> str:

@@ -96,6 +96,13 @@ class Logins:
         if self._has_line(host, None, refused=True):
             self._log.warning("TLS handshake failed", peer=host, reason=reason)
 
+    def not_upgraded(self, host: str, reason: str) -> None:
+        """Log that a client has opened no WebSocket, before there was a connection or a user."""
+        if self._context.audit is not None:
+            self._context.audit.of_host("WebSocket refused", host, reason=reason)
+        if self._has_line(host, None, refused=True):
+            self._log.warning("WebSocket refused", peer=host, reason=reason)
+
     def tell_left_out(self) -> None:
         """Log the logins of a second that had no line of their own."""
         hosts, self._hosts = self._hosts, {}

@@ -17,7 +17,7 @@ from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.arguments import URL_VARIABLE
 from amqpmesh.router.client.connect import Connection, connect
 from amqpmesh.router.config.file import DEFAULT_URL
-from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.config.urls import CONNECTING_PORTS, Endpoint
 from amqpmesh.router.endpoint_setup import WITHHELD
 
 
@@ -29,7 +29,9 @@ def add_options(command: argparse.ArgumentParser, *, reconnect: str | None, logi
     """
     group = command.add_argument_group("the peer")
     group.add_argument(
-        "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
+        "--url",
+        help="amqp://HOST[:PORT], or amqps:// for TLS; ws:// or wss://HOST[:PORT][/PATH] for a WebSocket; "
+        f"default: ${URL_VARIABLE}, else {DEFAULT_URL}",
     )
     group.add_argument(
         "--hostname",
@@ -84,13 +86,13 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
     """
     url = _url(given)
     try:
-        endpoint = Endpoint.parse(url)
+        endpoint = Endpoint.parse(url, CONNECTING_PORTS)
     except ValueError as error:
         raise CommandError(f"--url {url}: {error}") from None
     files = {name: getattr(given, name) for name in ("trust", "certificate", "key")}
     for name, file in files.items():
         if file is not None and not endpoint.secure:
-            raise CommandError(f"--{name} does nothing without TLS: {url} is not amqps://")
+            raise CommandError(f"--{name} does nothing without TLS: {url} is not amqps:// or wss://")
     try:
         return connect(
             url,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +15,7 @@ from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.arguments import demand_trio
 from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY
-from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.config.urls import CONNECTING_PORTS, Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.io.dialing import Backoff, Opener, open_tcp
 from amqpmesh.router.io.environment import environment
@@ -108,7 +109,8 @@ def connect(
     """Make a connection to any AMQP 1.0 peer; `async with` opens it.
 
     Args:
-        url: `amqp://host:port`, or `amqps://host:port` for TLS. Several URLs are tried in turn.
+        url: `amqp://host:port`, or `amqps://host:port` for TLS; `ws://host:port/path` or `wss://host:port/path` through
+            a WebSocket, with the extra `amqpmesh[websocket]`. Several URLs are tried in turn.
         id: our container-id (§2.7.1); None: a generated one.
         user: user name for a login with a password.
         password: for SCRAM-SHA-512, SCRAM-SHA-256, SCRAM-SHA-1 or PLAIN: the first of them that the peer offers (§5.3).
@@ -138,7 +140,7 @@ def connect(
     urls = [url] if isinstance(url, str) else list(url)
     places = _places(urls, hostname)
     redirect_policy = None if redirects is None else _redirect_policy(places, redirects)
-    if tls is None and any(each.startswith("amqps:") for each in urls):
+    if tls is None and any(each.secure for each in places):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
     client_identity = ClientIdentity(
         id=id if id is not None else f"amqpmesh-{environment().token(6)}",
@@ -162,12 +164,23 @@ def connect(
 def _places(urls: Sequence[str], hostname: str | None) -> list[PeerAddress]:
     """Return the places that the URLs name. Raises: CommandError: there is no URL, or one is invalid."""
     try:
-        endpoints = [Endpoint.parse(each) for each in urls]
+        endpoints = [Endpoint.parse(each, CONNECTING_PORTS) for each in urls]
     except ValueError as error:
         raise CommandError(f"{', '.join(urls)}: {error}") from None
     if not endpoints:
         raise CommandError("no URL to connect to")
-    return [PeerAddress.named(each.host, each.port, secure=each.secure, hostname=hostname) for each in endpoints]
+    if any(each.is_websocket for each in endpoints) and find_spec("wsproto") is None:
+        raise CommandError("WebSocket needs the package wsproto: pip install 'amqpmesh[websocket]'")
+    return [
+        PeerAddress.named(
+            each.host,
+            each.port,
+            secure=each.secure,
+            hostname=hostname,
+            websocket=each.path if each.is_websocket else None,
+        )
+        for each in endpoints
+    ]
 
 
 def _redirect_policy(places: Sequence[PeerAddress], redirects: Sequence[str]) -> RedirectPolicy:

@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.address import AddressConfig, Overflow
 from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
 from amqpmesh.router.config.consistency import disagreements, free_name, unbound
-from amqpmesh.router.config.http import HttpConfig
+from amqpmesh.router.config.http import HttpConfig, WebSocketConfig
 from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
@@ -56,6 +56,7 @@ __all__ = [
     "TokenKeyConfig",
     "TokensConfig",
     "Watch",
+    "WebSocketConfig",
     "WorkerConfig",
     "default_id",
     "lines",

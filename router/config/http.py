@@ -1,4 +1,4 @@
-"""Listeners for HTTP: the limits of their connections, the names of their hosts, and origins of other pages."""
+"""Listeners for HTTP and WebSocket: limits of their connections, names of their hosts, and origins of other pages."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ class HttpConfig(Table):
     requests: int = setting(default=4, low=1, high=1000)
     #: The part of a core's time for all connections, without the work on answers.
     share: float = setting(default=0.1, low=0.001, high=1.0)
+
+
+@table
+class WebSocketConfig(Table):
+    """Limits of a listener for WebSocket."""
+
+    EFFECT = Effect.NEW_CONNECTIONS
+
+    #: Octets of the first line and the header fields of the request that opens a WebSocket.
+    head: int = setting(default=16_384, low=1024, high=2**20)
+    #: Seconds for that request.
+    request_time: float = setting(default=10.0, low=0.01, high=3600.0)
 
 
 def host_refusal(hosts: Sequence[str]) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.router.config.connector import PasswordConfig
-from amqpmesh.router.config.http import HTTP_MECHANISMS, HttpConfig, host_refusal, origin_refusal
+from amqpmesh.router.config.http import HTTP_MECHANISMS, HttpConfig, WebSocketConfig, host_refusal, origin_refusal
 from amqpmesh.router.config.limits import USHORT_MAX, Limits
 from amqpmesh.router.config.redirect import PlaceConfig
 from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
@@ -102,9 +102,10 @@ class ListenerConfig(Limits):
     manage: bool = setting(default=False, effect=Effect.AT_ONCE)
     cbs: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
-    hosts: tuple[str, ...] = setting(default=(), check=host_refusal, effect=Effect.RESTART)
-    origins: tuple[str, ...] = setting(default=(), check=origin_refusal, effect=Effect.RESTART)
+    hosts: tuple[str, ...] = setting(default=(), check=host_refusal)
+    origins: tuple[str, ...] = setting(default=(), check=origin_refusal)
     http: HttpConfig | None = setting(default=None, effect=Effect.RESTART)
+    websocket: WebSocketConfig | None = setting(default=None)
 
     @property
     def users_files(self) -> tuple[Path, ...]:
@@ -137,6 +138,16 @@ class ListenerConfig(Limits):
     def http_limits(self) -> HttpConfig:
         """The limits of its connections, if it speaks HTTP."""
         return HttpConfig() if self.http is None else self.http
+
+    @property
+    def websocket_limits(self) -> WebSocketConfig:
+        """The limits of its connections, if AMQP goes through WebSockets here."""
+        return WebSocketConfig() if self.websocket is None else self.websocket
+
+    @property
+    def _has_pages(self) -> bool:
+        """True if pages in a browser can reach it."""
+        return self.is_http or self.endpoint.is_websocket
 
     @property
     def sasl_demanded(self) -> bool:
@@ -201,19 +212,31 @@ class ListenerConfig(Limits):
             )
         ),
         *(
-            Rule(key, 'does nothing without role = "http"', broken)
+            Rule(key, 'does nothing without role = "http", or a url that begins with ws or wss', broken)
             for key, broken in (
-                ("hosts", lambda c: not c.is_http and c.hosts),
-                ("origins", lambda c: not c.is_http and c.origins),
-                ("http", lambda c: not c.is_http and c.http is not None),
+                ("hosts", lambda c: not c._has_pages and c.hosts),
+                ("origins", lambda c: not c._has_pages and c.origins),
             )
         ),
+        Rule("http", 'does nothing without role = "http"', lambda c: not c.is_http and c.http is not None),
+        Rule(
+            "websocket",
+            "does nothing without a url that begins with ws or wss",
+            lambda c: not c.endpoint.is_websocket and c.websocket is not None,
+        ),
+        Rule("role", 'must be "normal" with ws and wss', lambda c: c.endpoint.is_websocket and c.role != "normal"),
         Rule(
             "sasl",
             f"HTTP has a counterpart of {', '.join(HTTP_MECHANISMS)} only",
             lambda c: c.is_http and not set(c.sasl).issubset(HTTP_MECHANISMS),
         ),
-        Rule("tls", "does nothing with http: begin url with https", lambda c: c.endpoint.scheme == "http" and c.tls),
+        *(
+            Rule("tls", f"does nothing with {plain}: begin url with {plain}s", broken)
+            for plain, broken in (
+                ("http", lambda c: c.endpoint.scheme == "http" and c.tls),
+                ("ws", lambda c: c.endpoint.scheme == "ws" and c.tls),
+            )
+        ),
         *(
             Rule(key, 'does nothing with role = "mesh": [mesh] sets how neighbours authenticate', broken)
             for key, broken in (
@@ -233,7 +256,7 @@ class ListenerConfig(Limits):
         ),
         Rule(
             "tls",
-            "is required for amqps and https: a certificate and its key",
+            "is required for amqps, wss and https: a certificate and its key",
             lambda c: c.endpoint.secure and not (c.tls or c.is_mesh),
         ),
         Rule(

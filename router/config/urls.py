@@ -8,7 +8,12 @@ from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
-LISTENING_PORTS = {**DEFAULT_PORTS, "http": 80, "https": 443}
+WEBSOCKET_PORTS = {"ws": 80, "wss": 443}
+
+CONNECTING_PORTS = {**DEFAULT_PORTS, **WEBSOCKET_PORTS}
+"""The default ports of a client's peers."""
+
+LISTENING_PORTS = {**CONNECTING_PORTS, "http": 80, "https": 443}
 """The default ports of listeners."""
 
 UNIX = "amqp+unix"
@@ -20,26 +25,31 @@ class Endpoint:
     """An address to listen at or connect to.
 
     `host` is a name or an address, an IPv6 one without brackets. `port` 0 lets the system choose. For a Unix socket
-    (`is_unix`) the host is its path, and there is no port.
+    (`is_unix`) the host is its path, and there is no port. `path` is that of a WebSocket's URL; empty: it has none.
     """
 
     scheme: str
     host: str
     port: int
+    path: str = ""
 
     @classmethod
     def parse(cls, url: str, ports: Mapping[str, int] = DEFAULT_PORTS) -> "Endpoint":
-        """Parse `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets.
+        """Parse `amqp://HOST[:PORT]` or `amqps://...`; IPv6 addresses stand in brackets. `ws://...` and `wss://...` may
+        have a path.
 
         Args: ports: the schemes, with their default ports.
         Raises: ValueError, with a reason for people: another scheme, no host, a port outside 0..65535, or anything
             besides host and port (credentials do not belong in URLs, which end up in logs).
         """
         parts, port = _parts(url, ports)
-        if parts.path not in ("", "/"):
+        path = "" if parts.path == "/" else parts.path
+        if path and parts.scheme not in WEBSOCKET_PORTS:
             raise ValueError("takes a host and a port, nothing more")
+        if not path.isascii():
+            raise ValueError("has a path with characters that must be percent-encoded")
         assert parts.hostname is not None
-        return cls(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port)
+        return cls(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port, path)
 
     @property
     def is_unix(self) -> bool:
@@ -49,12 +59,17 @@ class Endpoint:
     @property
     def secure(self) -> bool:
         """True if TLS comes first, before any AMQP (§5.2.1: a pure TLS port) or HTTP."""
-        return self.scheme in ("amqps", "https")
+        return self.scheme in ("amqps", "https", "wss")
 
     @property
     def is_http(self) -> bool:
         """True if it speaks HTTP."""
         return self.scheme in ("http", "https")
+
+    @property
+    def is_websocket(self) -> bool:
+        """True if AMQP goes through a WebSocket."""
+        return self.scheme in WEBSOCKET_PORTS
 
     @property
     def loopback(self) -> bool:
@@ -66,7 +81,7 @@ class Endpoint:
         if self.is_unix:
             return f"{UNIX}://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
 def is_loopback(host: str) -> bool:

@@ -1,9 +1,9 @@
-"""The hosts that a listener is asked under, and the pages that may ask it for changes.
+"""The hosts that a listener is asked under, and the pages that may ask it for changes, or open a WebSocket.
 
 A page of any site can have a browser send requests to a loopback address, and can give its own name that address (DNS
-rebinding). So the host of a request must be the listener's own, and a change must come from no page, or from a page of
-the listener itself or of a configured origin. A header that no form of HTML can send shows that a browser has asked
-first (CORS).
+rebinding). So the host of a request must be the listener's own, and a change or a WebSocket must come from no page, or
+from a page of the listener itself or of a configured origin. A header that no form of HTML can send shows that a
+browser has asked first (CORS).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, config: ListenerConfig) -> None:
         endpoint = config.endpoint
-        self._scheme = endpoint.scheme
+        self._scheme = "https" if endpoint.secure else "http"
         self._origins = frozenset(config.origins)
         self._is_anywhere = endpoint.host in ANYWHERE
         names = {endpoint.host.lower(), *config.hosts}
@@ -50,11 +50,15 @@ class Site:
         authority = self._own(request.headers.get("host"))
         if not request.is_change:
             return
-        origin = request.headers.get("origin")
-        if origin is not None and origin not in self._origins and origin != self._origin(authority):
+        if self._is_foreign(request, authority):
             raise HttpError(FORBIDDEN, "pages of that origin may change nothing")
         if not request.headers.get(CHANGE_HEADER):
             raise HttpError(FORBIDDEN, f"a change needs the header field {CHANGE_HEADER}")
+
+    def check_websocket(self, request: Request) -> None:
+        """Check the host that a request for a WebSocket asks for, and its origin. Raises: HttpError: as `check`."""
+        if self._is_foreign(request, self._own(request.headers.get("host"))):
+            raise HttpError(FORBIDDEN, "pages of that origin may open no WebSocket; the key origins adds further ones")
 
     def host_of(self, request: Request) -> str:
         """Return the host that a request asks for, without its port. Raises: HttpError: as `check`."""
@@ -80,6 +84,11 @@ class Site:
             ("Access-Control-Max-Age", str(PREFLIGHT_TIME)),
         )
         return Answer(204, headers=permitted)
+
+    def _is_foreign(self, request: Request, authority: str) -> bool:
+        """Tell whether a request comes from a page of another origin. Other clients than browsers name none."""
+        origin = request.headers.get("origin")
+        return origin is not None and origin not in self._origins and origin != self._origin(authority)
 
     def _own(self, authority: str | None) -> str:
         """Return the authority of a request, in lower case. Raises: HttpError: it is not the listener's own."""

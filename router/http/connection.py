@@ -10,13 +10,25 @@ import h11
 from amqpmesh.router.http.requests import BAD_REQUEST, HEAD_TOO_LARGE, REASONS, TOO_LARGE, HttpError, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqpmesh.router.config.http import HttpConfig
     from amqpmesh.router.http.requests import Answer
 
 MOST_PARAMETERS: Final = 20
 """Parameters in the target of a request."""
 
-SINGLE: Final = frozenset({"authorization", "content-type", "host", "origin", "x-amqpmesh-change"})
+SINGLE: Final = frozenset(
+    {
+        "authorization",
+        "content-type",
+        "host",
+        "origin",
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "x-amqpmesh-change",
+    }
+)
 """Header fields of which a request has one at most: another reader could take the other one."""
 
 ALWAYS: Final = (
@@ -108,6 +120,11 @@ class HttpConnection:
         """Return the last octets of an answer."""
         return self._sent(h11.EndOfMessage())
 
+    def switch(self, headers: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
+        """Leave HTTP, as the request asks. Returns: the answer's octets, and those that came behind the request."""
+        told = h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")
+        return self._sent(told), self._h11.trailing_data[0]
+
     def begin_next(self) -> bool:
         """Turn to the next request. Returns: False: none can follow."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
@@ -141,7 +158,7 @@ class HttpConnection:
             name, value = raw.decode("ascii"), octets.decode("latin-1")
             if name in headers and name in SINGLE:
                 raise HttpError(BAD_REQUEST, f"the header field {name} comes twice")
-            headers[name] = value
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value  # a list (RFC 9110, 5.3)
         try:
             # What begins with "//" is a path as well, and names no host: a browser sends what a page chooses.
             is_path = head.target.startswith(b"/")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 OK, NO_CONTENT = 200, 204
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
-TIME_OUT, TOO_LARGE, MISDIRECTED, HEAD_TOO_LARGE = 408, 413, 421, 431
+TIME_OUT, TOO_LARGE, MISDIRECTED, UPGRADE_REQUIRED, HEAD_TOO_LARGE = 408, 413, 421, 426, 431
 FAULT, UNAVAILABLE = 500, 503
 
 REASONS: Final[Mapping[int, str]] = {
@@ -26,6 +26,7 @@ REASONS: Final[Mapping[int, str]] = {
     409: "Conflict",
     TOO_LARGE: "Content Too Large",
     MISDIRECTED: "Misdirected Request",
+    UPGRADE_REQUIRED: "Upgrade Required",
     HEAD_TOO_LARGE: "Request Header Fields Too Large",
     FAULT: "Internal Server Error",
     501: "Not Implemented",

@@ -92,7 +92,7 @@ async def secure(
         # As in https: many peers just close the socket, and AMQP's own `close` says whether anything is missing.
         stream = PrefixedStream(read, stream) if read else stream
         secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-    reason = took_too_long()
+    reason = took_too_long(HANDSHAKE_TIME_OUT)
     with trio.move_on_after(HANDSHAKE_TIME_OUT):
         try:
             await secured.do_handshake()
@@ -106,9 +106,9 @@ async def secure(
     return None
 
 
-def took_too_long() -> str:
-    """Return the reason of a handshake that has taken too long."""
-    return f"took longer than {HANDSHAKE_TIME_OUT:g} s"
+def took_too_long(seconds: float) -> str:
+    """Return the reason of a handshake that has taken too long. Args: seconds: its limit."""
+    return f"took longer than {seconds:g} s"
 
 
 def reason_of(error: trio.BrokenResourceError | trio.ClosedResourceError, *, mesh: bool) -> str:

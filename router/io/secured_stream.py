@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from amqpmesh.router.io.streams import READ_SIZE, DirectStream, TcpStream
+from amqpmesh.router.io.streams import READ_SIZE, LayeredStream, TcpStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ the reason in our `close` would be lost.
 """
 
 
-class TlsStream(DirectStream):
+class TlsStream(LayeredStream):
     """TLS in memory, over a `TcpStream`. It can be used without waiting; `trio.SSLStream` needs a task that waits.
 
     As in https, the end of the stream counts as the end of TLS: many peers just close the socket, and AMQP's own
@@ -52,11 +52,6 @@ class TlsStream(DirectStream):
         #: Encrypted octets that are not written yet, and how many octets of the caller's content they hold.
         self._unsent = memoryview(b"")
         self._owed = 0
-
-    @property
-    def descriptor(self) -> int:
-        """See `DirectStream`."""
-        return self.transport_stream.descriptor
 
     async def do_handshake(self) -> None:
         """Do the TLS handshake. Raises: trio.BrokenResourceError: it failed; the cause is the TLS error."""
@@ -165,18 +160,6 @@ class TlsStream(DirectStream):
                 if written == len(view):
                     return written
                 self._encrypt(view[written : written + WRITE_PIECE])
-
-    async def wait_readable(self) -> None:
-        """See `DirectStream`."""
-        await self.transport_stream.wait_readable()
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """See `DirectStream`."""
-        await self.transport_stream.wait_send_all_might_not_block()
-
-    def close(self) -> None:
-        """See `DirectStream`; it sends no TLS close alert."""
-        self.transport_stream.close()
 
     # ------------------------------------------------------------------------------------------------------- the steps
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import termios
 from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 
 import trio
@@ -105,6 +106,37 @@ class DirectStream(trio.abc.Stream):
         """Close the socket, as `close`."""
         self.close()
         await trio.lowlevel.checkpoint()
+
+
+class LayeredStream(DirectStream):
+    """A stream over another one: `transport_stream`, whose socket it uses and closes."""
+
+    transport_stream: DirectStream
+
+    @property
+    def descriptor(self) -> int:
+        """See `DirectStream`."""
+        return self.transport_stream.descriptor
+
+    async def wait_readable(self) -> None:
+        """See `DirectStream`."""
+        await self.transport_stream.wait_readable()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See `DirectStream`."""
+        await self.transport_stream.wait_send_all_might_not_block()
+
+    def close(self) -> None:
+        """See `DirectStream`; it tells the peer nothing."""
+        self.transport_stream.close()
+
+
+def layers(stream: trio.abc.Stream) -> Iterator[trio.abc.Stream]:
+    """Yield a stream, then the streams below it, down to the socket."""
+    each: trio.abc.Stream | None = stream
+    while each is not None:
+        yield each
+        each = getattr(each, "transport_stream", None)
 
 
 def prepare(connected: socket.socket) -> None:

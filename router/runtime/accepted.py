@@ -133,7 +133,9 @@ class AcceptedTransport(PolledTransport):
 
     @property
     def can_move(self) -> bool:
-        """True if the connection can be handed over: it has no TLS, goes on, and the system has accepted all output."""
+        """True if the connection can be handed over: nothing is between it and TCP, it goes on, and the system has
+        accepted all output.
+        """
         return not self._has_ended and self._goes_on and isinstance(self._stream, TcpStream)
 
     def take_up(self, data: bytes) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 
 from amqpmesh.router.endpoint_setup import agreed
-from amqpmesh.router.io.handshake import UNKNOWN, Identity
+from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, UNKNOWN, Identity
 from amqpmesh.router.io.secured_stream import TlsStream
+from amqpmesh.router.io.streams import LayeredStream, TcpStream, layers
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.accepted import AcceptedTransport
-from amqpmesh.router.runtime.handshakes import Handshake, Handshakes
+from amqpmesh.router.runtime.handshakes import Handshake, Handshakes, Opening
 from amqpmesh.router.runtime.polled import PolledTransport
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.config.file import ListenerConfig, WorkerConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.io.streams import TcpStream
+    from amqpmesh.router.io.streams import DirectStream
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.hand_overs import Arrival, HandOvers
@@ -85,10 +86,11 @@ class Admission:
         self._credentials_of = credentials_of
         self._serve = serve
         self._served = served
-        self._handshakes = None if poller is None else Handshakes(core, poller, start)
+        #: Handshakes under way, by the seconds that each of them may take.
+        self._handshakes: dict[float, Handshakes] = {}
         self._hand_overs: HandOvers | None = None
         self._shared: SharedCounts | None = None
-        #: Connections with TLS that other workers serve.
+        #: Connections in TLS or a WebSocket that other workers serve.
         self.bridges = Served()
         worker = core.context.config.worker
         if worker is not None and worker.count > 1 and poller is not None:
@@ -109,17 +111,20 @@ class Admission:
             stream.close()
             return
         self._count(listener)
-        if self._poller is None or self._handshakes is None:
+        endpoint = listener.config.endpoint
+        if self._poller is None:
             self._start(self._serve_in_task, listener, stream, host)
-        elif not listener.config.endpoint.secure:
+        elif not (endpoint.secure or endpoint.is_websocket):
             self._begin(self._poller, listener, stream, host)
         elif self._hand_overs is None:
-            self._secure(self._poller, self._handshakes, listener, stream, host)
+            self._open(self._poller, listener, stream, host)
         else:  # the task becomes the bridge to the worker that takes the connection up
             self._start(self._serve_in_task, listener, stream, host)
 
     async def serve_secured(self, transport: Transport) -> None:
-        """Serve a connection with TLS to its end, or up to its hand-over; then be the bridge to the other worker."""
+        """Serve a connection in TLS or a WebSocket to its end, or up to its hand-over; then be the bridge to the other
+        worker.
+        """
         hand_overs = self._hand_overs
         if hand_overs is None or not isinstance(transport, PolledTransport):
             await transport.run()
@@ -197,38 +202,85 @@ class Admission:
         finally:
             listener.connections -= 1
 
-    def _secure(self, poller: Poller, handshakes: Handshakes, listener: Listener, stream: TcpStream, host: str) -> None:
-        """Start TLS on a stream, then serve the connection by the poller. Raises: as `_begin`."""
+    def _open(self, poller: Poller, listener: Listener, stream: TcpStream, host: str) -> None:
+        """Open TLS, or a WebSocket, on a stream; then serve the connection by the poller. Raises: as `_begin`."""
         try:
             credentials = self._credentials_of(listener.config)
-            assert credentials.context is not None, "the configuration demands a certificate for amqps"
+            endpoint = listener.config.endpoint
+            if not endpoint.secure:
+                self._upgrade(poller, listener, stream, host, credentials)
+                return
+            assert credentials.context is not None, "the configuration demands a certificate for amqps and wss"
+            secured = TlsStream(stream, credentials.context)
 
-            def go_on(handshake: Handshake, secured: TlsStream | None) -> None:
-                if secured is None:
-                    listener.connections -= 1
+            def go_on() -> None:
+                if endpoint.is_websocket:
+                    self._upgrade(poller, listener, secured, host, credentials)
                 else:
                     self._begin(poller, listener, secured, host, credentials=credentials)
-                self._served.discard(handshake)
 
-            mesh = listener.config.is_mesh
-            self._served.add(handshakes.begin(stream, credentials.context, host, go_on, mesh=mesh))
-            self._driver.settle()  # the timer of the handshake may be the next
+            self._shake_hands(poller, listener, secured, host, self._core.logins.not_secured, go_on, HANDSHAKE_TIME_OUT)
         except Exception as error:
             self._fail(listener, stream, host, error)
+
+    def _upgrade(
+        self, poller: Poller, listener: Listener, stream: DirectStream, host: str, credentials: Credentials
+    ) -> None:
+        """Open a WebSocket on a stream, then serve the connection by the poller. Raises: as `_begin`."""
+        from amqpmesh.router.runtime.websockets import WebSocketHandshake  # here: wsproto is an extra
+
+        try:
+            handshake = WebSocketHandshake(stream, listener.config)
+
+            def go_on() -> None:
+                self._begin(poller, listener, handshake.opened, host, credentials=credentials)
+
+            seconds = listener.config.websocket_limits.request_time
+            self._shake_hands(poller, listener, handshake, host, self._core.logins.not_upgraded, go_on, seconds)
+        except Exception as error:
+            self._fail(listener, stream, host, error)
+
+    def _shake_hands(
+        self,
+        poller: Poller,
+        listener: Listener,
+        opening: Opening,
+        host: str,
+        failed: Callable[[str, str], None],
+        go_on: Callable[[], None],
+        seconds: float,
+    ) -> None:
+        """Do a handshake by the poller. Raises: OSError: the system has no resources.
+
+        Args: failed: logs a failure. go_on: is called once the handshake is done. seconds: for it.
+        """
+
+        def ended(handshake: Handshake, is_done: bool) -> None:
+            if is_done:
+                go_on()
+            else:
+                listener.connections -= 1
+            self._served.discard(handshake)
+
+        if seconds not in self._handshakes:
+            self._handshakes[seconds] = Handshakes(self._core, poller, self._start, seconds)
+        handshakes = self._handshakes[seconds]
+        self._served.add(handshakes.begin(opening, host, failed, ended, mesh=listener.config.is_mesh))
+        self._driver.settle()  # the timer of the handshake may be the next
 
     def _begin(
         self,
         poller: Poller,
         listener: Listener,
-        stream: TcpStream | TlsStream,
+        stream: DirectStream,
         host: str,
         arrival: Arrival | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """Serve a connection by the poller. Raises: nothing; an internal error is logged.
 
-        Args: stream: after its TLS handshake, if the listener demands TLS. credentials: with which the handshake
-            began; None: there was none.
+        Args: stream: after the handshakes that the listener demands. credentials: with which they began; None: there
+            were none.
         """
         hand_overs = self._hand_overs
         if listener.is_removed:
@@ -239,8 +291,10 @@ class Admission:
             credentials = credentials or self._credentials_of(listener.config)
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
             identity = UNKNOWN if arrival is None else arrival.terms.identity
-            if isinstance(stream, TlsStream):
-                identity = Identity.of(stream, credentials.user_name)
+            if isinstance(stream, LayeredStream):
+                for each in layers(stream):
+                    if isinstance(each, TlsStream):
+                        identity = Identity.of(each, credentials.user_name)
             record = credentials.accept(
                 self._core, listener.config, host, trio.current_time(), identity, negotiation=negotiation
             )
@@ -262,7 +316,7 @@ class Admission:
         transport.begin()
 
     @staticmethod
-    def _fail(listener: Listener, stream: TcpStream | TlsStream, host: str, error: Exception) -> None:
+    def _fail(listener: Listener, stream: DirectStream, host: str, error: Exception) -> None:
         """Log an internal error, and end the connection."""
         log.error("internal error", exception=error, peer=host, listener=listener.name)
         stream.close()

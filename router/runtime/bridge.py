@@ -1,4 +1,6 @@
-"""A bridge between a TLS connection here and the worker that serves it: it decrypts, encrypts, and passes octets on."""
+"""A bridge between a connection in TLS or a WebSocket here and the worker that serves it: it passes on the octets of
+AMQP.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from amqpmesh.router.runtime.poller import OVER, READABLE, WRITABLE
 from amqpmesh.router.runtime.transport import WRITE_TIME_OUT
 
 if TYPE_CHECKING:
-    from amqpmesh.router.io.secured_stream import TlsStream
     from amqpmesh.router.io.streams import DirectStream
     from amqpmesh.router.runtime.poller import Poller
 
@@ -67,7 +68,7 @@ class _Side:
         data = self.stream.receive_nowait(READ_SIZE)
         if data is None:
             self._read_all = False
-            return False
+            return self.stream.pending
         self._has_ended = not data
         self._read_all = len(data) == READ_SIZE
         other._unsent, other._is_last = memoryview(data), self._has_ended
@@ -93,9 +94,9 @@ class _Side:
 
 
 class Bridge:
-    """A bridge from a client's TLS stream to a Unix socket, the other end of which the serving worker has."""
+    """A bridge from a client's stream to a Unix socket, the other end of which the serving worker has."""
 
-    def __init__(self, client: TlsStream, near: socket.socket, poller: Poller) -> None:
+    def __init__(self, client: DirectStream, near: socket.socket, poller: Poller) -> None:
         """Args: near: this end of the Unix socket; it belongs to this object from now on."""
         #: The worker has ended its connection, and the client has not taken its last octets; nothing is passed on.
         self._is_left = trio.Event()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.membership import Membership
 
 HTTP_PACKAGE: Final = "h11"
+WEBSOCKET_PACKAGE: Final = "wsproto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ class Credentials:
         if listener.is_http and find_spec(HTTP_PACKAGE) is None:
             reason = f"HTTP needs the package {HTTP_PACKAGE}: pip install 'amqpmesh[http]'"
             raise ConfigError("configuration", f"{where or listener.name}.role", reason)
+        if listener.endpoint.is_websocket and find_spec(WEBSOCKET_PACKAGE) is None:
+            reason = f"WebSocket needs the package {WEBSOCKET_PACKAGE}: pip install 'amqpmesh[websocket]'"
+            raise ConfigError("configuration", f"{where or listener.name}.url", reason)
         users = Users.load(*listener.users_files) if listener.users_files else None
         asked = None if listener.user_check is None else AskedUsers(listener.user_check, where or listener.name)
         tls = listener.tls

@@ -169,5 +169,6 @@ class Edge:
         self.credentials[config] = credentials
 
     def _accept(self, listener: Listener) -> None:
-        poller = None if listener.config.endpoint.secure else self._poller
+        endpoint = listener.config.endpoint
+        poller = None if endpoint.secure or endpoint.is_websocket else self._poller
         self._start(listener.accept, self._admit, poller)

@@ -79,6 +79,8 @@ class Terms(NamedTuple):
     tls: str | None
     """The version of TLS, which the worker decrypts that has accepted the connection; None: no TLS."""
     cipher: str | None
+    bridged: bool
+    """The worker that has accepted the connection passes its octets on: it is in TLS, or a WebSocket."""
     skip: int
     """The octets of the output since AMQP's protocol header that were written; -1: more than the header."""
 
@@ -148,6 +150,7 @@ class _Move:
             record.certificate_subject,
             record.tls,
             record.cipher,
+            transport.is_bridged,
             skip,
         )
         told = json.dumps(terms).encode()
@@ -419,5 +422,5 @@ class HandOvers:
         if not is_taken:
             close_all(descriptors)
             return
-        kind = TcpStream if arrival.terms.tls is None else BridgedStream
+        kind = BridgedStream if arrival.terms.bridged else TcpStream
         self._take_up(kind(socket.socket(fileno=descriptors[0])), arrival)

@@ -1,30 +1,58 @@
-"""TLS handshakes with the clients of listeners: the poller does them, without a task for each."""
+"""Handshakes with the clients of listeners, of TLS and of WebSockets: the poller does them, without a task for each."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, reason_of, took_too_long
-from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
+from amqpmesh.router.io.handshake import reason_of, took_too_long
+from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from ssl import SSLContext
 
     from amqpmesh.router.core import Core
-    from amqpmesh.router.io.streams import TcpStream
+    from amqpmesh.router.io.streams import DirectStream
     from amqpmesh.router.runtime.poller import Poller
 
 log = event_log.EventLog("amqpmesh.io")
 
 PAUSE: Final = 0.001
 """Seconds until more overdue handshakes are failed: thousands may be overdue at once."""
+
+
+class Opening(Protocol):
+    """A layer over a socket whose handshake needs no waiting."""
+
+    @property
+    def transport_stream(self) -> DirectStream:
+        """The stream below it."""
+
+    @property
+    def descriptor(self) -> int:
+        """The socket's file descriptor."""
+
+    @property
+    def pending(self) -> bool:
+        """True if there may be octets to read that the system does not know of."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if the system has not accepted all that was written."""
+
+    def handshake_nowait(self) -> bool:
+        """Go on as far as that needs no waiting. Returns: True if it is done.
+
+        Raises: trio.BrokenResourceError: it has failed; the cause has the reason.
+        """
+
+    def close(self) -> None:
+        """Close the socket."""
 
 
 class Handshake:
@@ -39,20 +67,21 @@ class Handshake:
     def __init__(
         self,
         handshakes: Handshakes,
-        stream: TcpStream,
-        context: SSLContext,
+        opening: Opening,
         host: str,
-        on_end: Callable[[Handshake, TlsStream | None], None],
+        failed: Callable[[str, str], None],
+        on_end: Callable[[Handshake, bool], None],
         *,
         mesh: bool,
     ) -> None:
         """Args: as of `Handshakes.begin`."""
         self._handshakes = handshakes
-        self._tls = TlsStream(stream, context)
+        self._opening = opening
         self._host = host
+        self._failed = failed
         self._on_end = on_end
         self._mesh = mesh
-        self._descriptor = stream.descriptor
+        self._descriptor = opening.descriptor
         #: The events that it is polled for; None: it is not polled.
         self._events: int | None = None
         #: The scope of the task that waits for the peer after a failure; None: there is no such task.
@@ -62,12 +91,14 @@ class Handshake:
         """Have the poller serve it. Raises: OSError: the system has no resources."""
         self._handshakes.poller.add(self._descriptor, self, READABLE)
         self._events = READABLE
+        if self._opening.pending:
+            self._handshakes.poller.serve_soon(self._descriptor)
 
     def serve(self, until: float) -> bool:  # noqa: ARG002 - one step is the least that it can do
         """See `Polled`."""
         try:
-            if self._tls.handshake_nowait():
-                self._end(self._tls)
+            if self._opening.handshake_nowait():
+                self._end(is_done=True)
             else:
                 self._update_events()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -78,16 +109,16 @@ class Handshake:
         return False
 
     def fail(self, reason: str) -> None:
-        """Log a failure, and end the stream once the peer has read the TLS alert."""
+        """Log a failure, and end the stream once the peer has read the reason: a TLS alert, or an answer of HTTP."""
         self._stop()
-        self._handshakes.core.logins.not_secured(self._host, reason)
+        self._failed(self._host, reason)
         self._farewell = trio.CancelScope(shield=True)
         self._handshakes.start(self._say_farewell)
 
     def cancel(self) -> None:
         """End it without waiting for its peer."""
         if self._farewell is None:
-            self._end(None)
+            self._end(is_done=False)
         else:
             self._farewell.cancel()
 
@@ -95,11 +126,11 @@ class Handshake:
         assert self._farewell is not None
         with self._farewell:
             self._farewell.deadline = trio.current_time() + LINGER
-            await close_gracefully(self._tls.transport_stream)
-        self._end(None)
+            await close_gracefully(self._opening.transport_stream)
+        self._end(is_done=False)
 
     def _update_events(self) -> None:
-        events = WRITABLE if self._tls.is_blocked else READABLE
+        events = WRITABLE if self._opening.is_blocked else READABLE
         if events != self._events:
             self._handshakes.poller.change(self._descriptor, events)
             self._events = events
@@ -110,18 +141,21 @@ class Handshake:
             self._events = None
             self._handshakes.poller.remove(self._descriptor)
 
-    def _end(self, secured: TlsStream | None) -> None:
+    def _end(self, *, is_done: bool) -> None:
         self._stop()
-        if secured is None:
-            self._tls.close()
-        self._on_end(self, secured)
+        if not is_done:
+            self._opening.close()
+        self._on_end(self, is_done)
 
 
 class Handshakes:
-    """The handshakes of a router that are under way."""
+    """The handshakes of a router that are under way, and have the same limit of time."""
 
-    def __init__(self, core: Core, poller: Poller, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
-        """Args: start: runs a task that ends with the router."""
+    def __init__(
+        self, core: Core, poller: Poller, start: Callable[[Callable[[], Awaitable[None]]], object], seconds: float
+    ) -> None:
+        """Args: start: runs a task that ends with the router. seconds: for each handshake."""
+        self._seconds = seconds
         self.core = core
         self.poller = poller
         self.start = start
@@ -131,23 +165,23 @@ class Handshakes:
 
     def begin(
         self,
-        stream: TcpStream,
-        context: SSLContext,
+        opening: Opening,
         host: str,
-        on_end: Callable[[Handshake, TlsStream | None], None],
+        failed: Callable[[str, str], None],
+        on_end: Callable[[Handshake, bool], None],
         *,
         mesh: bool = False,
     ) -> Handshake:
-        """Start TLS on a stream, as the server.
+        """Start a handshake, as the server.
 
-        Args: stream: belongs to the handshake from now on. host: the client's address. on_end: gets the secured
-            stream; None: the handshake has failed, which was logged, and the stream is closed. mesh: the peer must be a
-            router of the mesh.
+        Args: opening: belongs to the handshake from now on. host: the client's address. failed: logs a failure, with
+            the client's address and the reason. on_end: is told whether the handshake is done; if not, the socket is
+            closed. mesh: the peer must be a router of the mesh.
         Raises: OSError: the system has no resources; the stream is still the caller's.
         """
-        made = Handshake(self, stream, context, host, on_end, mesh=mesh)
+        made = Handshake(self, opening, host, failed, on_end, mesh=mesh)
         made.begin()
-        self._until[made] = trio.current_time() + HANDSHAKE_TIME_OUT
+        self._until[made] = trio.current_time() + self._seconds
         self._schedule()
         return made
 
@@ -166,5 +200,5 @@ class Handshakes:
         for handshake, at in tuple(islice(self._until.items(), TURNS)):
             if at > now:
                 break
-            handshake.fail(took_too_long())
+            handshake.fail(took_too_long(self._seconds))
         self._schedule(now + PAUSE)

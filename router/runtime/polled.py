@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.router.io.secured_stream import TlsStream
-from amqpmesh.router.io.streams import READ_SIZE, DirectStream
+from amqpmesh.router.io.streams import READ_SIZE, DirectStream, LayeredStream
 from amqpmesh.router.runtime.bridge import Bridge
 from amqpmesh.router.runtime.driver import LEAST_SLICE
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
@@ -49,8 +48,8 @@ class PolledTransport(Transport):
     """A transport over a socket that is read and written when the poller reports it ready."""
 
     _stream: DirectStream
-    #: Of a connection with TLS that goes to another worker: this end of the socket that the worker gets. `_is_moved`:
-    #: the worker has taken it. `_is_over`: it has ended here.
+    #: Of a connection in TLS or a WebSocket that goes to another worker: this end of the socket that the worker gets.
+    #: `_is_moved`: the worker has taken it. `_is_over`: it has ended here.
     _near: socket.socket | None = None
     _is_moved = False
     _is_over = False
@@ -145,7 +144,7 @@ class PolledTransport(Transport):
                 self._read_failed(error)
                 data = b""
             if data is None:
-                return False
+                return stream.pending
             if not data:
                 self._finish_reading()
                 return False
@@ -249,8 +248,15 @@ class PolledTransport(Transport):
 
     @property
     def can_move(self) -> bool:
-        """True if the connection can be handed over: it has TLS, goes on, and the system has accepted all output."""
-        return self._goes_on and isinstance(self._stream, TlsStream)
+        """True if the connection can be handed over: it is in TLS or a WebSocket, goes on, and the system has accepted
+        all output.
+        """
+        return self._goes_on and isinstance(self._stream, LayeredStream)
+
+    @property
+    def is_bridged(self) -> bool:
+        """True if another worker gets the content alone, by a socket between the two: see `offered`."""
+        return isinstance(self._stream, LayeredStream)
 
     @property
     def _goes_on(self) -> bool:
@@ -259,7 +265,7 @@ class PolledTransport(Transport):
     @contextmanager
     def offered(self) -> Iterator[int]:
         """Yield the descriptor of a socket for another worker: a Unix socket, to the other end of which the content of
-        TLS goes. Raises: OSError: no resources.
+        TLS or of the WebSocket goes. Raises: OSError: no resources.
         """
         self._drop_near()
         self._near, far = socket.socketpair()
@@ -309,7 +315,7 @@ class PolledTransport(Transport):
         """Return the bridge to the worker that has taken the connection up; None: it has ended here."""
         if not self._is_moved or self._near is None:
             return None
-        assert isinstance(self._stream, TlsStream)
+        assert isinstance(self._stream, LayeredStream)
         near, self._near = self._near, None
         return Bridge(self._stream, near, self._poller)
 

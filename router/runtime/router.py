@@ -26,7 +26,6 @@ from amqpmesh.router.incremental import Steps, run_to_end
 from amqpmesh.router.io.dialing import Backoff, Opener
 from amqpmesh.router.io.dns import LookUp, look_up
 from amqpmesh.router.io.environment import environment
-from amqpmesh.router.io.handshake import UNKNOWN, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
@@ -44,6 +43,7 @@ from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.observers import Observers
 from amqpmesh.router.runtime.on_demand_connectors import OnDemand
+from amqpmesh.router.runtime.openings import opened
 from amqpmesh.router.runtime.policy_store import PolicyStore
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
@@ -333,7 +333,8 @@ class Router(LinkFactory):
     ) -> None:
         """Serve a client over any stream until it is gone; then close the stream.
 
-        Args: listener: the listener whose rules hold; None: one without logins. With `amqps`, TLS comes first.
+        Args: listener: the listener whose rules hold; None: one without logins. With `amqps`, TLS comes first;
+            with `ws`, a WebSocket; with `wss`, both.
             host: the name of the peer's side, for logs, and to tell peers without a name apart.
         Raises: CommandError: the router was not started, or accepts no more connections. ConfigError: the listener's
             files are not valid. No error of the peer is raised.
@@ -429,20 +430,12 @@ class Router(LinkFactory):
     async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
         core = self._started()
         credentials = self._edge.credentials_of(listener)
-        identity = UNKNOWN
-        if listener.endpoint.secure:
-            assert credentials.context is not None, "the configuration demands a certificate for amqps"
-            secured = await secure(
-                stream, credentials.context, host, core.logins, mesh=listener.is_mesh, name=credentials.user_name
-            )
-            if secured is None:
-                return
-            stream, identity = secured
-            now = self._edge.now(listener)
-            if now is None:  # it was removed during the handshake
-                return
-            listener = now
-        record = credentials.accept(core, listener, host, trio.current_time(), identity)
+        found = await opened(stream, listener, credentials, host, core.logins)
+        now = self._edge.now(listener)
+        if found is None or now is None:  # it has failed, or the listener was removed meanwhile
+            return
+        stream, identity = found
+        record = credentials.accept(core, now, host, trio.current_time(), identity)
         await self._admission.serve_secured(self._transport(record, stream, credentials))
 
     def _transport(

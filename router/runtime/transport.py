@@ -8,7 +8,7 @@ import trio
 from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
-from amqpmesh.router.io.streams import UNSENT_TO_SENDER, TcpStream
+from amqpmesh.router.io.streams import UNSENT_TO_SENDER, TcpStream, layers
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.logs.frame_trace import FrameTracer
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -123,8 +123,8 @@ class Transport(ABC):
         stream = self._stream
         if isinstance(stream, TcpStream):
             return stream
-        below = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else None
-        return below if isinstance(below, TcpStream) else None
+        *_, last = layers(stream)
+        return last if isinstance(last, TcpStream) else None
 
     # -------------------------------------------------------------------------------------- for those that know streams
 
@@ -304,9 +304,12 @@ class Transport(ABC):
             record.engine.flow_state.narrow = limits.narrow_window + math.ceil(trip * LINE_RATE / limits.max_frame_size)
 
     def _record_tls(self) -> None:
-        if not isinstance(self._stream, TcpStream) and isinstance(self._stream, TlsStream | trio.SSLStream):
-            self._record.tls = self._stream.version()
-            self._record.cipher, *_ = self._stream.cipher() or (None,)
+        if isinstance(self._stream, TcpStream):
+            return
+        for each in layers(self._stream):
+            if isinstance(each, TlsStream | trio.SSLStream):
+                self._record.tls = each.version()
+                self._record.cipher, *_ = each.cipher() or (None,)
 
     # ---------------------------------------------------------------------------------------------------------- ending
 

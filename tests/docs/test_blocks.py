@@ -63,6 +63,8 @@ RUN: Final = {
     ("operate/tenant-limits.md", "toml"): "test_policy",
     ("operate/tokens.md", "toml"): "test_policy",
     ("operate/security.md", "console"): "test_operations",
+    ("operate/websocket.md", "python"): "test_blocks",
+    ("operate/websocket.md", "toml"): "test_blocks",
     ("start/tutorial.md", "console"): "test_tutorial",
     ("start/tutorial.md", "python"): "test_tutorial",
     ("start/tutorial-tls.md", "console"): "test_tutorial",

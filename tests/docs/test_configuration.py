@@ -34,6 +34,7 @@ from amqpmesh.router.config.file import (
     TokenIssuerConfig,
     TokenKeyConfig,
     TokensConfig,
+    WebSocketConfig,
     parse,
 )
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
@@ -52,6 +53,7 @@ PAGE = "".join(
         "tokens",
         "audit",
         "http",
+        "websocket",
         "metrics",
     )
 )
@@ -61,6 +63,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "Limits, in `[router]`, `[[listener]]` or `[[connector]]`": (Limits, None),
     "`[[listener]]`": (ListenerConfig, Limits),
     "`http` of a listener": (HttpConfig, None),
+    "`websocket` of a listener": (WebSocketConfig, None),
     "`tls` of a listener": (TlsConfig, None),
     "`[mesh]`": (MeshConfig, None),
     "`[[connector]]`": (ConnectorConfig, Limits),

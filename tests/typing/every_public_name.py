@@ -123,6 +123,7 @@ from amqpmesh import (
     UserIdentity,
     UShort,
     Watch,
+    WebSocketConfig,
     __version__,
     connect,
 )
@@ -286,6 +287,7 @@ def configuration(folder: Path) -> RouterConfig:
         password=PasswordConfig(env="BROKER_PASSWORD"),
     )
     asking = ListenerConfig(url="amqps://0.0.0.0:0", sasl=("PLAIN",), users=known, tls=tls)
+    browsed = ListenerConfig(url="ws://127.0.0.1:0/amqp", websocket=WebSocketConfig(head=8192, request_time=5.0))
     watched = ListenerConfig(url="http://127.0.0.1:0", role="http", http=HttpConfig(connections=10))
     moved = ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(hostname="b.example"))
     elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
@@ -303,7 +305,7 @@ def configuration(folder: Path) -> RouterConfig:
         token_keys=(
             TokenKeyConfig(name="senders", keys=(PasswordConfig(env="KEY"),), audience=("amqps://mesh.example",)),
         ),
-        listeners=(public, asking, watched, moved),
+        listeners=(public, asking, browsed, watched, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),
         addresses=(news, elsewhere, followed),

@@ -60,15 +60,20 @@ class ClientIdentity:
         Raises: OSError, BrokenResourceError, TooSlowError: no connection was made. PermanentError: no retry can
             succeed.
         """
-        endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+        endpoint = Endpoint(place.scheme, place.network_host, place.port, place.websocket or "")
         deadline = trio.current_time() + OPEN_TIME
         with trio.fail_at(deadline):
             stream = await self.open_stream(endpoint)
         try:
             if place.secure:
-                assert self.context is not None, "amqps has a context"
+                assert self.context is not None, "amqps and wss have a context"
                 with trio.fail_at(deadline):
                     stream = await secure(stream, self.context, place)
+            if place.websocket is not None:
+                from amqpmesh.router.io.websocket_client import open_websocket  # here: wsproto is an extra
+
+                with trio.fail_at(deadline):
+                    stream = await open_websocket(stream, place)
             sasl = self.sasl(place)
             settings = ConnectionSettings(
                 container_id=self.id,
@@ -81,7 +86,7 @@ class ClientIdentity:
             engine = Engine(settings, negotiation, trio.current_time(), hostname=place.hostname)
             tracer = FrameTracer(peer=str(endpoint)) if self.trace_frames else None
             unanswered = f"{endpoint}: the peer closed before it answered"
-            if not place.secure:
+            if not place.secure and place.websocket is None:
                 unanswered += ": does it want TLS (amqps://)?"
             tasks = ConnectionTasks(stream, engine, tracer, unanswered=unanswered, opened=opened, ended=ended)
             began(tasks)

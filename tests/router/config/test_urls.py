@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqpmesh.router.config.urls import UNIX, Endpoint, Service, endpoint, place
+from amqpmesh.router.config.urls import CONNECTING_PORTS, UNIX, Endpoint, Service, endpoint, place
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,36 @@ def test_a_url_that_is_no_endpoint_is_refused_with_a_reason(url: str, reason: st
     with pytest.raises(ValueError, match=reason) as refused:
         Endpoint.parse(url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("ws://h", Endpoint("ws", "h", 80)),
+        ("wss://h/", Endpoint("wss", "h", 443)),
+        ("wss://[::1]:1/$servicebus/websocket", Endpoint("wss", "::1", 1, "/$servicebus/websocket")),
+        ("ws://h/a%20b", Endpoint("ws", "h", 80, "/a%20b")),
+    ],
+)
+def test_the_url_of_a_websocket_may_have_a_path(url: str, found: Endpoint) -> None:
+    assert Endpoint.parse(url, CONNECTING_PORTS) == found == endpoint(str(found))
+    assert found.is_websocket
+    assert found.secure is url.startswith("wss")
+    assert not found.is_http
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("ws://h/\xe4", "percent-encoded"),
+        ("ws://h/a b", "spaces"),
+        ("ws://h/?x=1", "nothing more"),
+        ("http://h/x", "more"),
+    ],
+)
+def test_a_path_that_cannot_be_asked_for_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        endpoint(url)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from amqpmesh.router.runtime.router import Router
 from tests.support.peers.sasl import init
 from tests.support.peers.scripted import SASL
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit, frame
+from tests.support.peers.websockets import over_websocket
 from tests.support.worlds.scripted_worker import Sibling
 from tests.support.worlds.sibling_workers import address_at, clients, router_config, until, workers
 
@@ -116,6 +117,31 @@ async def test_messages_pass_a_bridge_in_both_directions(tmp_path: Path, front: 
         nursery.start_soon(sends, sender, size)
         number, octets = await receives(receiver)
         assert octets == size + 8
+        await receiver.write(Disposition(role=Role.RECEIVER, first=number, settled=True, state=Accepted()))
+        assert (await sender.expect(Disposition)).state == Accepted()
+        for each in (sender, receiver):
+            await each.close()
+        await until(lambda: not clients(first) and not clients(second))
+    assert first.statistics().is_empty
+    assert second.statistics().is_empty
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_websocket_passes_a_bridge(tmp_path: Path, front: Front, secure: bool) -> None:
+    listener = replace(front.listener, url="wss://127.0.0.1:0")
+    if not secure:
+        listener = ListenerConfig(url="ws://127.0.0.1:0")
+    async with workers(router_config(listeners=(listener,)), tmp_path) as (first, second):
+        peers = [front.over(await connect(first)) if secure else await connect(first) for _ in range(2)]
+        sender, receiver = [await over_websocket(each) for each in peers]
+        await linked(receiver, attached(Role.RECEIVER, THERE))
+        await linked(sender, attached(Role.SENDER, THERE))
+        told = [each for each in second.statistics().connections if each.container_id == "peer"]
+        assert [each.tls for each in told] == ["TLSv1.3" if secure else None] * 2
+        await receiver.write(credit(1))
+        await sender.send(0, b"x" * 10_000)
+        number, octets = await receives(receiver)
+        assert octets == 10_008
         await receiver.write(Disposition(role=Role.RECEIVER, first=number, settled=True, state=Accepted()))
         assert (await sender.expect(Disposition)).state == Accepted()
         for each in (sender, receiver):
