@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from azure.eventhub._pyamqp import client
 from azure.eventhub._pyamqp.authentication import AccessToken, JWTTokenAuth, SASLPlainAuth, SASTokenAuth
+from azure.eventhub._pyamqp.constants import TransportType
 from azure.eventhub._pyamqp.sasl import SASLAnonymousCredential
 
 # The stack has no type hints.
@@ -29,7 +30,7 @@ def say(event: str, **fields: Any) -> None:
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of all Azure clients."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--url", required=True, help="amqp://host:port or amqps://host:port")
+    parser.add_argument("--url", required=True, help="amqp://, amqps://, ws:// or wss://host:port")
     parser.add_argument("--address", required=True)
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds until the client gives up")
     parser.add_argument("--user")
@@ -59,6 +60,14 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         # The stack has a class for this only for its own service.
         auth = SimpleNamespace(sasl=SASLAnonymousCredential(), auth_type="AUTH_SASL_ANONYMOUS")
     common: dict[str, Any] = {"hostname": url.netloc, "auth": auth, "socket_timeout": 0.05}
+    if url.scheme in ("ws", "wss"):
+        return common | {
+            "hostname": url.hostname,
+            "custom_endpoint_address": f"sb://{url.netloc}/$servicebus/websocket",
+            "transport_type": TransportType.AmqpOverWebsocket,
+            "use_tls": url.scheme == "wss",
+            "connection_verify": options.trust,
+        }
     if url.scheme == "amqps":
         return common | {
             "hostname": url.hostname,

@@ -46,7 +46,11 @@ function connect(given) {
     const url = new URL(given.url);
     const container = rhea.create_container(given['container-id'] ? {id: given['container-id']} : {});
     const how = {host: url.hostname, port: Number(url.port), reconnect: false};
-    if (url.protocol === 'amqps:') {
+    if (url.protocol === 'ws:' || url.protocol === 'wss:') {
+        const tls = given.trust ? {ca: fs.readFileSync(given.trust)} : {};
+        how.connection_details = rhea.websocket_connect(require('ws'))(given.url, ['amqp'], tls);
+        how.hostname = url.hostname;
+    } else if (url.protocol === 'amqps:') {
         how.transport = 'tls';
         how.servername = url.hostname;
         how.rejectUnauthorized = true;

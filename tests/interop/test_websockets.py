@@ -1,0 +1,112 @@
+"""AMQP through WebSockets: rhea in Node, Azure's pure-Python stack, and our client, with others over TCP."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpmesh import Message, connect
+
+pytestmark = pytest.mark.interop
+
+TEXT = {"sections": [[0x77, ["string", "hello"]]]}
+
+
+@pytest.fixture(scope="module")
+def router(start_shared_router):
+    """Start a router with a listener for WebSockets, and one for TCP."""
+    return start_shared_router("""
+        [router]
+        id = "A"
+        drain = 0.2
+        [[listener]]
+        url = "ws://127.0.0.1:0"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+    """)
+
+
+@pytest.fixture(scope="module")
+def secured(start_shared_router, credentials, users):
+    """Start a router that demands a password or a certificate in TLS, and return its URL."""
+    router = start_shared_router(f"""
+        [router]
+        id = "A"
+        drain = 0.2
+        [[listener]]
+        url = "wss://127.0.0.1:0/amqp"
+        hosts = ["localhost"]
+        sasl = ["PLAIN", "EXTERNAL"]
+        users = "{users}"
+        [listener.tls]
+        certificate = "{credentials.certificate}"
+        key = "{credentials.key}"
+        trust = "{credentials.trust}"
+        client = "optional"
+    """)
+    return router.url.replace("127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize("sending", ["rhea", "proton"])
+def test_rhea_speaks_through_a_websocket_with_proton_and_itself(sending, router, client):
+    through, over = router.urls
+    receiver = client("rhea_receive", through, "--address", sending, "--count", "20")
+    receiver.expect("attached")
+    sender = client(
+        f"{sending}_send", through if sending == "rhea" else over, "--address", sending, messages=[TEXT] * 20
+    )
+    sender.finish()
+    receiver.finish()
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 20
+
+
+def test_a_large_message_of_rhea_is_whole(router, client):
+    through, over = router.urls
+    large = {"sections": [[0x75, ["binary", "ab" * 500_000]]]}
+    receiver = client("proton_receive", over, "--address", "large", "--count", "1")
+    receiver.expect("attached")
+    sender = client("rhea_send", through, "--address", "large", messages=[large])
+    sender.finish()
+    receiver.finish()
+    assert sender.of("sent")[0]["sha256"] == receiver.of("message")[0]["sha256"]
+
+
+def test_rhea_logs_in_through_wss(secured, client, credentials):
+    known = (
+        "--trust",
+        str(credentials.trust),
+        "--mechanism",
+        "PLAIN",
+        "--user",
+        "alice",
+        "--password",
+        "correct horse",
+    )
+    receiver = client("rhea_receive", secured, "--address", "secret", *known)
+    sender = client("rhea_send", secured, "--address", "secret", *known, messages=[TEXT])
+    sender.finish()
+    receiver.finish()
+    assert sender.of("outcome")[0]["outcome"] == "accepted"
+
+
+def test_azure_speaks_through_a_websocket(router, client):
+    through, over = router.urls
+    receiver = client("azure_receive", through, "--address", "hub", "--count", "2")
+    receiver.expect("attached")
+    sender = client("azure_send", through, "--address", "hub", messages=[{"value": "hello"}])
+    sender.finish()
+    other = client("proton_send", over, "--address", "hub", messages=[TEXT])
+    other.finish()
+    receiver.finish()
+    assert sender.of("outcome")[0]["outcome"] == "accepted"
+
+
+async def test_our_client_speaks_through_wss_with_proton_over_tcp(router, client, secured, credentials):
+    through, over = router.urls
+    receiver = client("proton_receive", over, "--address", "ours", "--count", "1")
+    receiver.expect("attached")
+    async with connect(through) as connection, connection.sender("ours") as sender:
+        await sender.send(Message(body="hello"))
+    receiver.finish()
+    alice = {"certificate": credentials.client_certificate, "key": credentials.client_key}
+    async with connect(secured, trust=credentials.trust, **alice) as connection, connection.sender("nobody"):
+        assert connection.is_connected
