@@ -218,10 +218,11 @@ def _check_files(config: RouterConfig, before: Table | None, after: Table) -> No
 
     A client could have the router read any file of the machine otherwise, or send its content away.
     """
-    known = {each for kind in KINDS.values() for row in kind.rows(config).values() for each in _files(row)}
-    for key, value in _files(after):
-        if (key, value) not in known:
-            raise DeniedKeyError(f"{key}: no other table names this file: name it in the configuration file, and apply")
+    named = set(_files(after))
+    if named:
+        named.difference_update(*(_files(row) for kind in KINDS.values() for row in kind.rows(config).values()))
+    for key, _ in sorted(named, key=str):
+        raise DeniedKeyError(f"{key}: no other table names this file: name it in the configuration file, and apply")
     if not isinstance(after, ConnectorConfig) or after.password is None:
         return
     if not isinstance(before, ConnectorConfig) or before.password != after.password:

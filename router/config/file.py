@@ -67,6 +67,9 @@ __all__ = [
 MAX_ID = 255
 """The longest router id, in characters: it is in each frame that opens a connection, and in addresses."""
 
+#: The table of patterns, among the attributes of a configuration.
+_PATTERNS = "__patterns"
+
 DEFAULT_URL = "amqp://127.0.0.1:5672"
 
 T = TypeVar("T", bound=Table)
@@ -155,9 +158,14 @@ class RouterConfig(Limits):
         """Return the tables of addresses by pattern. An address that matches no pattern has the defaults of
         `AddressConfig`.
 
+        It is made once: with thousands of patterns that takes too long to be done beside connections.
         Raises: ValueError: two patterns are equal.
         """
-        return PatternTable((address.pattern, address) for address in self.addresses)
+        known: PatternTable[AddressConfig] | None = vars(self).get(_PATTERNS)
+        if known is None:
+            known = PatternTable((address.pattern, address) for address in self.addresses)
+            vars(self)[_PATTERNS] = known
+        return known
 
     def with_listeners(self, *urls: str) -> "RouterConfig":
         """Return this configuration with further listeners. They have the router's limits, and defaults otherwise.

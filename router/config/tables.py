@@ -90,7 +90,7 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-#: The hash of a table, among its attributes.
+#: The hash of a table, among its attributes. What is made of a table once begins with two underscores there.
 _HASH: Final = "__hash"
 
 
@@ -107,7 +107,7 @@ def table(cls: type[C]) -> type[C]:
         return known
 
     def state(self: C) -> dict[str, Any]:  # another process has another hash of the same text
-        return {name: value for name, value in vars(self).items() if name != _HASH}
+        return {name: value for name, value in vars(self).items() if not name.startswith("__")}
 
     made.__hash__, made.__getstate__ = hashed, state
     return made  # type: ignore[no-any-return]  # the class itself

@@ -265,10 +265,10 @@ class RemoteNodes:
 
     def _find_single(self) -> Iterator[tuple[str, Distribution]]:
         for config in self._context.config.addresses:
-            is_followed = config.redirect is not None and config.redirect.is_followed
+            if config.redirect is None or not config.redirect.is_followed:
+                continue
             is_single = WILDCARDS.isdisjoint(word for _, word in steps(config.pattern))
-            goes_to_one = config.distribution in (Distribution.BALANCED, Distribution.CLOSEST)
-            if is_followed and is_single and goes_to_one:
+            if is_single and config.distribution in (Distribution.BALANCED, Distribution.CLOSEST):
                 yield config.pattern, config.distribution
 
     def redirect_node(self, tenant: str, name: str) -> LocalNode | None:

@@ -219,7 +219,9 @@ class ConfigChanges:
             for old, new in row_pairs(running, target, "listeners")
             if old is not None and new is not None
         }
-        running = replace(running, listeners=tuple(narrowed.get(each.name, each) for each in running.listeners))
+        listeners = tuple(narrowed.get(each.name, each) for each in running.listeners)
+        if listeners != running.listeners:
+            running = replace(running, listeners=listeners)
         core.context.config = running
         self._changed(running)
         end_logins(core.context)
