@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.edits import Edit
     from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.config.tables import Table
+    from amqpmesh.router.management.runtime_marks import Marks
     from amqpmesh.router.message.content import Message
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
@@ -164,13 +165,11 @@ def edited(
     change: ConfigEdit,
     config: RouterConfig,
     differences: Sequence[Difference],
-    *,
-    is_marked: Callable[[str, str], bool],
+    marks: Marks,
 ) -> Message:
     """Return the answer to a change that was made: the entity's attributes, and `changes`, what differs from before.
 
-    Args: config: in force now. is_marked: tells whether the table of a type and a name differs from the configuration
-        that the router was given.
+    Args: config: in force now. marks: of it.
     """
     changes = [told(each) for each in differences]
     if change.operation == DELETE:
@@ -182,7 +181,7 @@ def edited(
         "name": name,
         "identity": f"{change.kind.kind}/{name}",
         "type": f"{PREFIX}{change.kind.kind}",
-        "runtime": is_marked(change.kind.kind, name),
+        "runtime": (change.kind.kind, name) in marks.rows,
         "settings": settings_of(PlainSettings(row)),
         "changes": changes,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import trio
 from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.config.edits import EditError
-from amqpmesh.router.config.file import lines
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     import socket
 
     from amqpmesh.router.config.edits import Edit
-    from amqpmesh.router.config.file import ListenerConfig, RouterConfig
+    from amqpmesh.router.config.file import ListenerConfig, RouterConfig, WorkerConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.edge import Edge
@@ -92,31 +90,31 @@ class ConfigChanges:
         #: The configuration that the router was given last: at its start, or by `apply`.
         self._given = core.context.config
         self.marks = Marks()
-        #: The text of a configuration that was asked for, while it is in force.
-        self._text: tuple[RouterConfig, Marks, str] | None = None
+        #: The text of a configuration that was asked for, by the configuration and its marks.
+        self.text: tuple[tuple[RouterConfig, Marks], str] | None = None
+        #: The number of applied files of the shared configuration that this worker has followed.
+        self.followed = 0
 
     @property
     def config(self) -> RouterConfig:
-        """The configuration in force."""
+        """The configuration in force, without costs that were changed while the router runs."""
         return self._core.context.config
 
-    async def text(self) -> str:
-        """Return the configuration in force as TOML, without what has its default; its comments name the changes that
-        management has made.
-        """
-        config, marks = running_config(self._core), self.marks
+    @property
+    def running(self) -> RouterConfig:
+        """The configuration in force."""
+        return running_config(self._core)
 
-        def make(config: RouterConfig) -> str:
-            found = (f"# changed by management: {json.dumps(key, ensure_ascii=False)}" for key in marks.keys)
-            return "\n".join((*found, *lines(config, brief=True))) + "\n"
+    @property
+    def worker(self) -> WorkerConfig:
+        """The worker that this router is."""
+        found = self.config.worker
+        assert found is not None, "the caller has asked"
+        return found
 
-        if self._text is None or self._text[:2] != (config, marks):
-            self._text = config, marks, await aside(make, config)
-        return self._text[2]
-
-    def is_marked(self, kind: str, name: str) -> bool:
-        """Tell whether a table differs from the configuration that the router was given. Args: kind: of entities."""
-        return (kind, name) in self.marks.rows
+    def start_from(self, given: RouterConfig) -> None:
+        """Note the configuration that the router was given, if it has started with changes of management."""
+        self._given, self.marks = given, marks_between(given, self.config)
 
     def reload(self, config: NewConfig = None) -> list[str]:
         """Read the files of the running configuration again. Args, Returns, Raises: as `Router.reload`."""
@@ -169,10 +167,9 @@ class ConfigChanges:
             def prepare(edit: Edit) -> tuple[RouterConfig, tuple[Difference, ...], Reloaded, Marks]:
                 target = edit(running)
                 found = differences(running, target)
-                check_in_force(found)
                 marks = marks_between(self._given, target)
-                if marks.total > max(target.runtime_tables, self.marks.total):
-                    raise EditError(f"{target.runtime_tables} tables differ from the file already: see runtime_tables")
+                check_in_force(found)
+                check_count(marks, self.marks, target)
                 return target, found, reader.read_changed(target, connecting), marks
 
             target, found, read, marks = await aside(prepare, edit)
@@ -321,6 +318,12 @@ class ConfigChanges:
             log.info("configuration changed", others=len(result.differences) - LOGGED)
             if audit is not None:
                 audit.change("configuration changed", count=len(result.differences) - LOGGED, **by)
+
+
+def check_count(marks: Marks, before: Marks, config: RouterConfig) -> None:
+    """Refuse more changes than management may make. Raises: EditError."""
+    if marks.total > max(config.runtime_tables, before.total):
+        raise EditError(f"{config.runtime_tables} tables differ from the file already: see runtime_tables")
 
 
 def check_in_force(found: Sequence[Difference]) -> None:

@@ -9,6 +9,7 @@ from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.management.config_requests import APPLY, CONFIG, applied, arguments, config_part
 from amqpmesh.router.management.edit_requests import UPDATE, config_edit, edited, refusal_of
 from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+from amqpmesh.router.runtime.source_changes import apply_file, edit_tables, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ async def answer_change(
     operation = request.application_properties.get("operation")
     try:
         if operation == CONFIG:
-            return config_part(request, await changes.text())
+            return config_part(request, await text_of(changes, source))
         if operation == APPLY:
             return await _apply_own_file(changes, source, request, by)
         return await _edit(changes, source, request, by)
@@ -54,10 +55,7 @@ async def _apply_own_file(
         raise RequestError(NOT_IMPLEMENTED, "a program has started this router, which has no file to read again")
     if file is not None and (source.file is None or file != str(source.file)):
         raise RequestError(CONFLICT, f"the router was started with {source.file or 'arguments alone'}")
-    workers = source.tell_workers
-    found = await changes.apply(source.read, dry_run=dry_run or workers is not None, by=by)
-    if workers is not None and not dry_run:
-        workers()
+    found = await apply_file(changes, source, dry_run=dry_run, by=by)
     return applied(request, found.differences, found.users)
 
 
@@ -67,12 +65,10 @@ async def _edit(
     wanted = config_edit(request)
     if wanted is None:
         raise RequestError(NOT_IMPLEMENTED, "there is no such change")
-    if changes.config.worker is not None:
-        raise RequestError(NOT_IMPLEMENTED, "a router with workers changes by its file: change that, and apply it")
     if wanted.kind.kind == "log" and wanted.operation == UPDATE and source is None:
         raise RequestError(CONFLICT, "a program has started this router, and its process has the log")
     try:
-        found = await changes.edit(wanted.edit, by=by)
+        done = await edit_tables(changes, source, wanted.edit, by=by)
     except ConfigError as error:
         raise RequestError(BAD_REQUEST, f"{error.key}: {error.reason}") from None
-    return edited(request, wanted, changes.config, found.differences, is_marked=changes.is_marked)
+    return edited(request, wanted, done.config, done.differences, done.marks)

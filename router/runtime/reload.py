@@ -16,6 +16,7 @@ from amqpmesh.router.runtime.token_keys import TokenFiles
 if TYPE_CHECKING:
     from amqpmesh.router.config.policy_file import PolicyText
     from amqpmesh.router.runtime.connectors import Connector
+    from amqpmesh.router.runtime.shared_config import SharedConfig
 
 NewConfig: TypeAlias = RouterConfig | Path | Callable[[], RouterConfig] | None
 """A configuration, its file, or a function that reads it; None: none is read."""
@@ -31,8 +32,8 @@ class ConfigSource:
     """Reads the configuration. Raises: ConfigError: it is not valid."""
     set_log: Callable[[LogConfig], object]
     """Lets the log of the process follow a change."""
-    tell_workers: Callable[[], object] | None = None
-    """Has all workers of the router read the file; None: there are none."""
+    shared: SharedConfig | None = None
+    """The configuration that the workers of the router share; None: there are none."""
 
 
 NAMED: Final = 100

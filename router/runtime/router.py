@@ -483,3 +483,8 @@ def memory_of(router: Router) -> RouterMemory:
     Raises: CommandError: the router was never started.
     """
     return RouterMemory(router._started(), router._edge.listeners)
+
+
+def changes_of(router: Router) -> ConfigChanges:
+    """Return the changes of a router that runs, for the command that has started it."""
+    return router._changes

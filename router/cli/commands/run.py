@@ -4,7 +4,6 @@ With `--workers` it runs several processes: `supervisor.py` starts them.
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -20,13 +19,16 @@ from amqpmesh.router.cli import configuration, registry
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
 from amqpmesh.router.cli.process import system
+from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, LogConfig, RouterConfig
 from amqpmesh.router.io.environment import IS_ALONE
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
-from amqpmesh.router.runtime.router import Router, memory_of
+from amqpmesh.router.runtime.router import Router, changes_of, memory_of
+from amqpmesh.router.runtime.shared_config import FOLLOW
+from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
 
 if TYPE_CHECKING:
     from amqpmesh.router.cli.process.supervisor import Worker
@@ -100,9 +102,9 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
     stage = DaemonHooks(
         source=ConfigSource(
             _file(given),
-            lambda: worker.part_of(configuration.effective(given)),
+            lambda: worker.at_ports(configuration.effective(given)),
             partial(_set_log, worker=config.id),
-            lambda: os.kill(os.getppid(), signal.SIGHUP),  # the supervisor passes it on
+            worker.shared,
         ),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,
@@ -136,7 +138,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
     IS_ALONE.set(True)
-    taken = {*ENDING, signal.SIGHUP, *stage.end_now}
+    taken = {*ENDING, signal.SIGHUP, *stage.end_now, *(() if stage.source.shared is None else (FOLLOW,))}
     with (
         # Handled before anything listens: a process that sees the first line may send a signal at once.
         trio.open_signal_receiver(*taken) as signals,
@@ -145,6 +147,8 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
         async with Router(config) as router:
             router.source = stage.source
+            if stage.source.shared is not None:
+                begin(changes_of(router), stage.source.shared)
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
@@ -162,13 +166,19 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
 
 async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage: DaemonHooks) -> None:
     async for number in signals:
-        if number != signal.SIGHUP:
+        if number not in (signal.SIGHUP, FOLLOW):
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
         try:
-            await router.apply(stage.source.read)
+            if number == FOLLOW and stage.source.shared is not None:
+                await follow(changes_of(router), stage.source.shared)
+                continue
+            await apply_file(changes_of(router), stage.source)
         except ConfigError as error:
             log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
+            continue
+        except EditError as error:
+            log.error("reload failed", reason=str(error))
             continue
         except OSError as error:
             log.error("reload failed", url=error.filename, reason=error.strerror or str(error))

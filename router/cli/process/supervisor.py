@@ -2,7 +2,7 @@
 
 The supervisor relays nothing. It reserves the ports, forks the workers, and waits for signals and for messages of
 workers. It has no thread and never enters Trio, so a fork copies a consistent state at any time. A worker that is
-restarted runs the same code and configuration as the first ones.
+restarted runs the same code as the first ones, with the configuration in force.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli.exit_status import Exit
 from amqpmesh.router.cli.process import system
 from amqpmesh.router.cli.process.system import signal_at_parent_death
@@ -30,6 +31,7 @@ from amqpmesh.router.io.dialing import LASTING, Backoff
 from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.listeners import at_port, reserved
+from amqpmesh.router.runtime.shared_config import FOLLOW, SharedConfig
 from amqpmesh.topology.workers import worker_of
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.run")
 
-SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, FOLLOW})
 """Signals that a daemon handles."""
 
 END_NOW: Final = signal.SIGQUIT
@@ -64,8 +66,9 @@ class Worker:
     """The functions that a worker gets from its supervisor."""
 
     config: RouterConfig
-    part_of: Callable[[RouterConfig], RouterConfig]
-    """Derives the worker's configuration from one of the router."""
+    at_ports: Callable[[RouterConfig], RouterConfig]
+    """Gives a configuration of the router the ports that the system has chosen."""
+    shared: SharedConfig
     say: Callable[[bytes], object]
     """Sends the supervisor a message."""
 
@@ -206,14 +209,26 @@ class Supervisor:
         def part_of(router: RouterConfig) -> RouterConfig:
             return worker_config(router, number, count, folder)
 
+        shared = SharedConfig(folder, config, part_of, lambda: os.kill(above, FOLLOW))
         worker = Worker(
-            part_of(config), lambda again: part_of(_at_ports_of(config, again)), lambda word: os.write(pipe, word)
+            part_of(self._latest(shared)),
+            lambda again: _at_ports_of(config, again),
+            shared,
+            lambda word: os.write(pipe, word),
         )
         try:
             return int(Exit.FAILED) if os.getppid() != above else self._work(worker)
         finally:
             if os.getppid() != above:  # the supervisor has died, and cannot do it
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _latest(self, shared: SharedConfig) -> RouterConfig:
+        """Return the configuration in force, for a worker that starts."""
+        try:
+            return shared.read().running
+        except (OSError, ConfigError, ValueError) as error:  # a full disk, for example
+            log.error("reload failed", file=str(self._folder), reason=str(error))
+            return self._config
 
     def _reap(self) -> None:
         """Handle the ends of processes."""
@@ -284,7 +299,12 @@ class Supervisor:
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._pass_on(signal.SIGHUP)
+            # One worker reads the file, and has the others follow.
+            running = sorted((READY not in each.said, each.number, each.pid) for each in self._processes if each.pid)
+            if running:
+                os.kill(running[0][2], signal.SIGHUP)
+        elif number == FOLLOW:
+            self._pass_on(FOLLOW)
         elif number in SIGNALS and self._ending:
             self._pass_on(END_NOW)
             at = time.monotonic() + LATE

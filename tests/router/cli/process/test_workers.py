@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -343,6 +344,61 @@ def test_sighup_is_passed_on(daemon: StartDaemon, tmp_path: Path) -> None:
     assert router.daemon.ended() == 0
     restarts = [line for line in router.daemon.lines if "restart required" in line]
     assert len(restarts) == 2  # and not the port, which the system has chosen
+
+
+def run(router: Site, *arguments: str) -> tuple[int, str]:
+    """Run a command. Returns: its exit status, and what it prints."""
+    command = [sys.executable, "-m", "amqpmesh", *arguments, "--url", f"amqp://127.0.0.1:{router.port}"]
+    root = Path(__file__).parents[4]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=root)
+    return done.returncode, done.stdout + done.stderr
+
+
+def changed(router: Site, key: str) -> set[str]:
+    """Return the two workers of which each logs next that a key has changed."""
+    pattern = rf"configuration changed worker=(A\.\d) key={re.escape(key)} "
+    return {router.daemon.said(pattern).group(1) for _ in range(2)}
+
+
+def test_a_change_reaches_all_workers_also_one_that_is_started_again(daemon: StartDaemon, tmp_path: Path) -> None:
+    managed = CONFIG.replace("[[address]]", "manage = true\n[[address]]")
+    router = site(daemon, tmp_path, managed)
+    file = tmp_path / "a.toml"
+    file.write_text(f"{managed}[[address]]\npattern = 'b'\n")
+    router.daemon.send(signal.SIGHUP)
+    assert changed(router, "address[b]") == {"A.1", "A.2"}
+    status, told = run(router, "set", "address", "a", "max_credit=7", "--create")
+    assert (status, told) == (0, 'address[a] to { pattern = "a", max_credit = 7 } (at once)\n')
+    assert changed(router, "address[a]") == {"A.1", "A.2"}
+    # All workers listen at ports that were bound before they started.
+    status, told = run(router, "set", "listener", "more", "url=amqp://127.0.0.1:0", "--create")
+    assert (status, "listener[more] needs a restart" in told) == (5, True)
+    # One that is started again has it, and nothing of a file that was not applied; each of them may answer.
+    file.write_text(f"{managed}[[address]]\npattern = 'c'\n")
+    for worker in ("A.1", "A.2"):
+        os.kill(router.pids[worker], signal.SIGKILL)
+        assert router.begun()[0] == worker
+        router.daemon.said(r" INFO neighbour up worker=A\.\d router=A\.\d ")
+    told = run(router, "status", "--json")[1]
+    patterns = {each["name"]: each["runtime"] for each in json.loads(told)["address_patterns"]}
+    assert {name: patterns.get(name) for name in "abc"} == {"a": True, "b": False, "c": None}
+    shown = run(router, "config", "show")[1]
+    assert shown.startswith('# changed by management: "address[a]"\n[router]\nid = "A"\n')
+    # The file takes it back everywhere.
+    status, told = run(router, "apply")
+    assert (status, told.splitlines()) == (
+        0,
+        [
+            'address[c] to { pattern = "c" } (at once)',
+            'address[b] from { pattern = "b" } (at once)',
+            'address[a] from { pattern = "a", max_credit = 7 } (at once)',
+            "applied",
+        ],
+    )
+    assert changed(router, "address[a]") == {"A.1", "A.2"}
+    assert "changed by management" not in run(router, "config", "show")[1]
+    router.daemon.send(signal.SIGINT)
+    assert router.daemon.ended() == 0
 
 
 def test_what_one_worker_is_asked_to_apply_all_of_them_apply(daemon: StartDaemon, tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Changes of a router that the command line has started: by its file, and by management, in all of its workers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpmesh.router.config.differences import differences
+from amqpmesh.router.config.file import lines
+from amqpmesh.router.io.threads import aside
+from amqpmesh.router.management.runtime_marks import Marks, marks_between
+from amqpmesh.router.runtime.applying import FROM_FILE, Applied, check_count, check_in_force
+from amqpmesh.router.runtime.shared_config import SharedState, whole_in_force
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.config.differences import Difference
+    from amqpmesh.router.config.edits import Edit
+    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.runtime.applying import ConfigChanges
+    from amqpmesh.router.runtime.reload import ConfigSource
+    from amqpmesh.router.runtime.shared_config import SharedConfig
+
+
+class Edited(NamedTuple):
+    """The result of a change by management: of the whole router, if it has workers."""
+
+    config: RouterConfig
+    """In force now."""
+    marks: Marks
+    differences: tuple[Difference, ...]
+
+
+async def apply_file(
+    changes: ConfigChanges, source: ConfigSource, *, dry_run: bool = False, by: Mapping[str, object] = FROM_FILE
+) -> Applied:
+    """Read the router's file again, and put it in force in all workers. Raises: as `Router.apply`; EditError: another
+    worker makes a change that takes too long.
+    """
+    shared = source.shared
+    if shared is None:
+        return await changes.apply(source.read, dry_run=dry_run, by=by)
+    async with shared.locked():
+        state = await _followed(changes, shared)
+        wanted = await aside(lambda _: source.read(), None)
+        result = await changes.apply(shared.part_of(wanted), dry_run=dry_run, by=by)
+        if not dry_run:
+            running = whole_in_force(state.running, wanted, changes.worker)
+            await aside(shared.write, SharedState(state.applied + 1, wanted, running))
+            changes.followed = state.applied + 1
+            shared.tell()
+    return result
+
+
+async def edit_tables(
+    changes: ConfigChanges, source: ConfigSource | None, edit: Edit, *, by: Mapping[str, object]
+) -> Edited:
+    """Change tables of the configuration in force, in all workers. Raises: as `ConfigChanges.edit`."""
+    shared = None if source is None else source.shared
+    if shared is None:
+        applied = await changes.edit(edit, by=by)
+        return Edited(changes.config, changes.marks, applied.differences)
+    async with shared.locked():
+        state = await _followed(changes, shared)
+        worker = changes.worker
+
+        def prepare(before: SharedState) -> tuple[SharedState, Edited]:
+            wanted = edit(before.running)
+            found = differences(replace(before.running, worker=worker), replace(wanted, worker=worker))
+            check_in_force(found)
+            given = whole_in_force(shared.started, before.wanted, worker)
+            marks = marks_between(given, wanted)
+            check_count(marks, marks_between(given, before.running), wanted)
+            return before._replace(running=wanted), Edited(wanted, marks, found)
+
+        after, result = await aside(prepare, state)
+        await changes.edit(lambda _: shared.part_of(after.running), by=by)
+        if result.differences:
+            await aside(shared.write, after)
+            shared.tell()
+    return result
+
+
+async def follow(changes: ConfigChanges, shared: SharedConfig) -> None:
+    """Put in force what another worker has put in force. Raises: as `Router.apply`."""
+    await _followed(changes, shared)
+
+
+async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState:
+    """Follow the shared configuration, and return it."""
+    state = await aside(lambda _: shared.read(), None)
+    if state.applied != changes.followed:
+        await changes.apply(shared.part_of(state.wanted))
+        changes.followed = state.applied
+    await changes.edit(lambda _: shared.part_of(state.running), by={"source": "management"})
+    return state
+
+
+def begin(changes: ConfigChanges, shared: SharedConfig) -> None:
+    """Note that the router has started with the shared configuration, as it is now. Raises: OSError."""
+    state = shared.read()
+    changes.followed = state.applied
+    changes.start_from(shared.part_of(whole_in_force(shared.started, state.wanted, changes.worker)))
+
+
+async def text_of(changes: ConfigChanges, source: ConfigSource | None) -> str:
+    """Return the configuration in force as TOML, without what has its default; its comments name the changes that
+    management has made. Raises: OSError.
+    """
+    shared = None if source is None else source.shared
+    own = changes.running, changes.marks
+
+    def make(shown: tuple[RouterConfig, Marks]) -> str:
+        config, marks = shown
+        if shared is not None:
+            state = shared.read()
+            config = state.running
+            marks = marks_between(whole_in_force(shared.started, state.wanted, changes.worker), config)
+        found = (f"# changed by management: {json.dumps(key, ensure_ascii=False)}" for key in marks.keys)
+        return "\n".join((*found, *lines(config, brief=True))) + "\n"
+
+    if changes.text is None or changes.text[0] != own or shared is not None:
+        changes.text = own, await aside(make, own)
+    return changes.text[1]
