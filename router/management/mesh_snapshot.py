@@ -11,7 +11,6 @@ from amqpmesh.router.statistics.mesh_statistics import (
     NeighbourStatistics,
     RouteStatistics,
 )
-from amqpmesh.topology.records import SURCHARGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,6 +120,8 @@ def _neighbour(mesh: MeshMember, neighbour: Neighbour, link: Link, lanes: int) -
     router = neighbour.router
     remote_cost = graph.cost(router, mesh.topology.router)
     if remote_cost is not None and router in graph.overloaded:
+        from amqpmesh.topology.records import SURCHARGE  # a router of no mesh does not load the topology
+
         remote_cost = max(1, remote_cost - SURCHARGE)
     reason = link.reason or ("the neighbour does not tell of it" if remote_cost is None else None)
     return NeighbourStatistics(
