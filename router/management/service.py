@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.management.entities import COMMON, PREFIX, TYPES, EntityType
+from amqpmesh.router.management.entity_schema import schema
 from amqpmesh.router.management.requested_changes import NoClientError
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.router_statistics import Costly, Removable
@@ -44,6 +45,9 @@ PAGE_VALUES: Final = MAX_VALUES * 3 // 4
 
 MAX_ATTRIBUTE_NAMES: Final = 200
 """Attribute names in a QUERY at most; there are fewer."""
+
+DELETED: Final[Mapping[str, Any]] = {"adminStatus": "deleted"}
+"""The change of a connection or link that ends it, as tools of Qpid Dispatch ask for it."""
 
 OK, NO_CONTENT = 200, 204
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, NOT_IMPLEMENTED = 400, 403, 404, 405, 409, 501
@@ -196,9 +200,15 @@ def _read(request: Message, view: View) -> Steps[Value]:
 
 
 def _update(request: Message, view: View, changes: Changes | None) -> Steps[Value]:
-    """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity."""
+    """Set the cost of a neighbour, or of all connections of a connector or listener; return the changed entity.
+
+    A connection or link whose `adminStatus` becomes `deleted` ends.
+    """
     kind, entity = yield from _find(request, view)
     _demand_type(request, kind)
+    if kind.removable and request.body == DELETED:
+        _remove(kind, entity, view, changes)
+        return {**_attributes(kind, entity), **DELETED}
     if not kind.changeable:
         raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
     permitted = _permitted(kind, view, changes)
@@ -221,12 +231,16 @@ def _delete(request: Message, view: View, changes: Changes | None) -> Steps[None
     _demand_type(request, kind)
     if not kind.removable:
         raise RequestError(NOT_ALLOWED, f"DELETE: nothing of {kind.name} can be removed")
+    _remove(kind, entity, view, changes)
+
+
+def _remove(kind: EntityType, entity: Any, view: View, changes: Changes | None) -> None:
     try:
         _permitted(kind, view, changes).remove(entity)
     except LookupError as error:
         raise RequestError(NOT_FOUND, str(error)) from None
     except NoClientError:
-        raise RequestError(NOT_ALLOWED, "DELETE: only what a client has opened can be removed") from None
+        raise RequestError(NOT_ALLOWED, "only what a client has opened can be removed") from None
 
 
 def _demand_type(request: Message, kind: EntityType) -> None:
@@ -296,7 +310,7 @@ def _operations_of(name: str) -> Value:
     is_row = table is not None and table.key is not None
     if is_row:
         known["CREATE"] = ["name"]
-    if TYPES[name].changeable or table is not None:
+    if TYPES[name].changeable or TYPES[name].removable or table is not None:
         known["UPDATE"] = ["name", "identity"]
     if TYPES[name].removable or is_row:
         known["DELETE"] = ["name", "identity"]
@@ -308,6 +322,11 @@ def _operations_of(name: str) -> Value:
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
     return known
+
+
+def _get_schema(request: Message) -> Value:
+    """Return the attributes of each type with their types, and those that can be changed."""
+    return schema([name for name in _type_names(request) if name in TYPES], _operations_of)
 
 
 def _get_annotations(request: Message) -> Value:
@@ -327,6 +346,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-ATTRIBUTES": _get_attributes,
     "GET-OPERATIONS": _get_operations,
     "GET-ANNOTATIONS": _get_annotations,
+    "GET-SCHEMA": _get_schema,
     "GET-MGMT-NODES": _get_mgmt_nodes,
 }
 _CHANGING: Final = frozenset({"CREATE", "REGISTER", "DEREGISTER"})
@@ -337,6 +357,7 @@ _ARGUMENTS: Final[Mapping[str, Value]] = {
     "GET-ATTRIBUTES": ["entityType"],
     "GET-OPERATIONS": ["entityType"],
     "GET-ANNOTATIONS": ["entityType"],
+    "GET-SCHEMA": ["entityType"],
     "GET-MGMT-NODES": [],
 }
 

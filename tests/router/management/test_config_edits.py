@@ -18,7 +18,14 @@ from amqpmesh import ConnectionClosedError, ListenerConfig, Message, Router, con
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.edits import KINDS, MAX_NAME, MAX_TEXT, EditError
-from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, MeshConfig, PasswordConfig, RouterConfig
+from amqpmesh.router.config.file import (
+    AddressConfig,
+    ConnectorConfig,
+    MeshConfig,
+    PasswordConfig,
+    PolicyConfig,
+    RouterConfig,
+)
 from amqpmesh.router.config.observability import AuditConfig, LogConfig
 from amqpmesh.router.management.edit_requests import config_edit
 from amqpmesh.router.management.service import ADDRESS, RequestError
@@ -361,6 +368,53 @@ async def test_a_listener_that_permits_nothing_gives_no_right() -> None:
             status, reason = await ask(requester, operation, {"attempts": 1}, type="address-pattern", name="a")
             assert (status, reason) == (403, "Forbidden: not permitted")
         assert router.config.addresses == ()
+
+
+async def test_a_group_writes_the_types_that_it_may(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    rights = '["write:address-pattern", "write:listener"]'
+    policy.write_text(f'[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = {rights}\n')
+    plain = ListenerConfig(url=LOOPBACK, name="plain")
+    async with managed(listeners=[plain], policy=PolicyConfig(file=policy)) as (router, requester):
+        assert (await ask(requester, "CREATE", {}, type="address-pattern", name="a"))[0] == 201
+        assert (await ask(requester, "UPDATE", {"links": 7}, type="listener", name="plain"))[0] == 200
+        for operation, kind, body in (
+            ("CREATE", "connector", {"url": "amqp://127.0.0.1:9", "role": "container"}),
+            ("UPDATE", "router", {"drain": 1.0}),
+            # A listener with `manage` would let its clients change everything.
+            ("UPDATE", "listener", {"manage": True}),
+            ("CREATE", "listener", {"url": LOOPBACK, "manage": True}),
+        ):
+            name = "plain" if (operation, kind) == ("UPDATE", "listener") else "A" if kind == "router" else "new"
+            got = await ask(requester, operation, body, type=kind, name=name)
+            assert got == (403, "Forbidden: not permitted"), (operation, kind)
+        # The configuration as a whole is for those who may read everything.
+        assert (await ask(requester, "CONFIG", type="router"))[0] == 403
+        policy.write_text('[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = ["read"]\n')
+        await router.apply()
+        status, told = await ask(requester, "CONFIG", type="router")
+        assert (status, '[[address]]\npattern = "a"\n' in told["text"]) == (200, True)
+        assert (await ask(requester, "CREATE", {}, type="address-pattern", name="b"))[0] == 403
+
+
+async def test_a_tenant_changes_nothing_of_the_configuration(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[tenant]]\nname = "t"\ndefault = true\n'
+        '[[group]]\ntenant = "t"\nname = "g"\nmay = ["dynamic"]\nmanage = ["write"]\n'
+    )
+    listener = ListenerConfig(url=LOOPBACK, name="plain")
+    async with managed(listeners=[listener], policy=PolicyConfig(file=policy)) as (router, requester):
+        before = router.config
+        for operation, kind, name, body in (
+            ("CREATE", "address-pattern", "a", {}),
+            ("UPDATE", "listener", "plain", {"links": 7}),
+            ("DELETE", "listener", "plain", None),
+            ("UPDATE", "router", "", {"drain": 1.0}),
+        ):
+            assert (await ask(requester, operation, body, type=kind, name=name))[0] == 403
+        assert (await ask(requester, "CONFIG", type="router"))[0] == 403
+        assert router.config is before
 
 
 values = st.recursive(

@@ -387,12 +387,44 @@ def test_types_attributes_and_operations_are_told() -> None:
         }
     }
     assert ask("GET-OPERATIONS", entityType="link").body == {
-        "org.amqpmesh.link": {"READ": ["name", "identity"], "DELETE": ["name", "identity"]}
+        "org.amqpmesh.link": {
+            "READ": ["name", "identity"],
+            "UPDATE": ["name", "identity"],
+            "DELETE": ["name", "identity"],
+        }
     }
     assert ask("GET-ATTRIBUTES", entityType=NODE).body == {NODE: ["name", "identity", "type"]}
     operations = ask("GET-OPERATIONS", entityType=NODE).body[NODE]
     for operation in operations:
         assert status(ask(operation, identity="self")) == 200
+
+
+def test_the_schema_tells_what_requests_may_change() -> None:
+    told = ask("GET-SCHEMA").body["entityTypes"]
+    assert list(told) == list(TYPES)
+    for name, kind in TYPES.items():
+        assert {each: of["type"] for each, of in told[name]["attributes"].items()} == {
+            attribute: primitive.value for attribute, primitive in kind.attributes.items()
+        }
+        assert told[name]["operations"] == ask("GET-OPERATIONS", entityType=name).body[name]
+        changes = [each for each, of in told[name]["attributes"].items() if of["update"]]
+        assert bool(changes) == bool(kind.changeable or kind.table is not None)
+    keys = ask("GET-SCHEMA", entityType="listener").body["entityTypes"]["org.amqpmesh.listener"]["attributes"]
+    listener = keys["settings"]["keys"]
+    assert listener["url"] == {
+        "type": "string",
+        "create": True,
+        "update": True,
+        "required": True,
+        "default": None,
+        "effect": "listener is bound anew",
+    }
+    assert (listener["role"]["type"], listener["links"]["type"]) == (["normal", "mesh", "http"], "integer")
+    # The name stays, files come from the configuration file, and other keys need a restart.
+    assert not any(listener[key]["update"] for key in ("name", "users"))
+    router = ask("GET-SCHEMA", entityType="router").body["entityTypes"]["org.amqpmesh.router"]["attributes"]
+    assert [router["settings"]["keys"][key]["update"] for key in ("id", "drain")] == [False, True]
+    assert not listener["users"]["create"]
 
 
 # UPDATE.
@@ -431,6 +463,21 @@ def test_what_is_no_cost_changes_nothing(body: Any) -> None:
     changed: list[object] = []
     answer = update(body, lambda *change: changed.append(change), identity="connector/broker")
     assert (status(answer), answer.body, changed) == (400, {}, [])
+
+
+@pytest.mark.parametrize("identity", ["connection/1", "link/1"])
+def test_a_connection_or_link_whose_status_is_to_be_deleted_ends(identity: str) -> None:
+    removed: list[Removable] = []
+    properties: dict[str, Value] = {"operation": "UPDATE", "identity": identity}
+    request = Message({"adminStatus": "deleted"}, application_properties=properties, reply_to="replies")
+    changes = Changes(lambda *_: None, removed.append)
+    answer = run_to_end(respond(request, whole(STATISTICS), changes))
+    assert (status(answer), answer.body["adminStatus"], answer.body["identity"]) == (200, "deleted", identity)
+    assert [f"{identity.partition('/')[0]}/{each.number}" for each in removed] == [identity]
+    forbidden = run_to_end(respond(request, whole(STATISTICS), None))
+    assert status(forbidden) == 403
+    other = Message({"adminStatus": "enabled"}, application_properties=properties, reply_to="replies")
+    assert status(run_to_end(respond(other, whole(STATISTICS), changes))) == 405
 
 
 def test_what_cannot_have_a_cost_is_refused_with_the_reason() -> None:

@@ -113,6 +113,7 @@ def test_the_configuration_in_force_is_shown_compared_and_saved(
     managed: Served, command: Command, tmp_path: Path
 ) -> None:
     command("set", "address", "q", "attempts=9", "--create")
+    assert "\nchanged by management: address[q]\n" in command("status").out
     shown = command("config", "show")
     assert shown.out.startswith('# changed by management: "address[q]"\n[router]\nid = "A"\n')
     told = tomllib.loads(shown.out)
