@@ -84,6 +84,7 @@ class Core:
         self.remote_nodes = RemoteNodes(context, self.containers, self.on_demand)
         self.lookup = Lookup(context, self.remote_nodes)
         self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
+        self.departure = self._handlers.departure
         self._handle = context.handle = self._handlers.handle
         context.resolve = self.lookup.resolve
         context.resolve_copy = self.lookup.of_copy

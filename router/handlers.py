@@ -31,6 +31,7 @@ from amqpmesh.router.delivery.link_loss import (
 )
 from amqpmesh.router.delivery.memory_pressure import look_at_portions
 from amqpmesh.router.delivery.settlement import disposition_received, resumed
+from amqpmesh.router.departure.departure import Departure
 from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, remember, size_of_open
 from amqpmesh.router.mesh.neighbour import Neighbour
@@ -77,6 +78,7 @@ class Handlers:
         self.attaching = attaching
         self.containers = containers
         self.logins = logins
+        self.departure = Departure(context)
         #: None: the router is in no mesh.
         self.mesh: MeshMember | None = None
 
@@ -257,6 +259,8 @@ class Handlers:
 
     def _link_attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         if self._context.leads_away(record, event):
+            return
+        if self.departure.is_on and self.departure.turns_away(record, event):
             return
         record.is_handed_over = False
         endpoint = event.link

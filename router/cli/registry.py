@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "set": "change the configuration of a running router, until it ends",
     "close": "close a client's connection or link",
     "config": "show, compare or save the configuration in force",
+    "drain": "move the clients of a router to others, and end it",
     "status": "show the state of a running router",
     "why": "find out what stops messages to an address",
     "top": "show the busiest addresses and links of a router, live",

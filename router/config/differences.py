@@ -53,7 +53,7 @@ SHARED: Final = "the workers of the router share their ports, which are bound be
 """The reason why a listener of a router with workers needs a restart."""
 
 WAITING: Final = "the process that has started the workers waits that long for their end"
-"""The reason why `drain` of such a router needs one."""
+"""The reason why `drain` and `drain_timeout` of such a router need one."""
 
 SINGLE: Final = ("mesh", "policy", "tokens", "elsewhere", "log", "audit", "telemetry", "metrics")
 """The tables that a configuration has once."""
@@ -125,7 +125,7 @@ def _of_worker(found: Difference) -> Difference:
     is_new = found.before is None and found.key.startswith("listener[") and found.key.endswith("]")
     if is_new or found.effect is Effect.BOUND_ANEW:
         return replace(found, effect=Effect.RESTART, reason=SHARED)
-    if found.key == "router.drain":
+    if found.key in ("router.drain", "router.drain_timeout"):
         return replace(found, effect=Effect.RESTART, reason=WAITING)
     return found
 
@@ -143,6 +143,7 @@ def in_force(running: RouterConfig, wanted: RouterConfig) -> RouterConfig:
     kept["listeners"] = _listeners_in_force(running, wanted)
     if running.worker is not None:
         kept["drain"] = running.drain
+        kept["drain_timeout"] = running.drain_timeout
     for item in declared(type(wanted)):
         if not item.metadata["apart"] and effect_of(type(wanted), item.name) is Effect.RESTART:
             kept[item.name] = getattr(running, item.name)

@@ -27,6 +27,7 @@ from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
 from amqpmesh.router.config.tables import Effect, Table, declared, parsed, read, rows, setting, table, written
+from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import Users
 
 __all__ = [
@@ -85,6 +86,19 @@ def _id_refusal(id: str) -> str | None:
     return f"must be without {' '.join(forbidden)}" if forbidden else None
 
 
+def _places_refusal(urls: tuple[str, ...]) -> str | None:
+    for position, url in enumerate(urls):
+        try:
+            found = Endpoint.parse(url)
+        except ValueError as error:
+            return f"{url!r} {error}"
+        if not found.port:
+            return f"{url!r} needs a port to connect to"
+        if url in urls[:position]:
+            return f"names {url} twice"
+    return None
+
+
 def default_id() -> str:
     """Return the host's name, without the characters that a router id cannot have."""
     return re.sub(r"[^!-~]|[@/#*]", "-", socket.gethostname())[:MAX_ID] or "router"
@@ -104,6 +118,9 @@ class RouterConfig(Limits):
 
     id: str = setting(factory=default_id, check=_id_refusal, effect=Effect.RESTART)
     drain: float = setting(default=5.0, low=0.0, high=3600.0)
+    drain_timeout: float = setting(default=0.0, low=0.0, high=86_400.0)
+    drain_pace: float = setting(default=0.1, low=0.001, high=1.0)
+    drain_to: tuple[str, ...] = setting(default=(), check=_places_refusal)
     theft_wait: float = setting(default=0.25, low=0.0, high=60.0)
     memory: int = setting(default=256 * 2**20, low=2**20)
     connections: int = setting(default=10_000, low=1)

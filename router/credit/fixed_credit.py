@@ -97,6 +97,11 @@ class FixedCredit:
         if available is not None:
             sink.available = available
 
+    @property
+    def is_suspended(self) -> bool:
+        """True if no credit is given, and unused credit is taken back."""
+        return self._suspended
+
     def set_suspended(self, suspended: bool) -> None:
         """Suspend or resume: while the router's memory is used up, or the router drains, credit is taken back."""
         if suspended != self._suspended:

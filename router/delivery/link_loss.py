@@ -152,6 +152,8 @@ def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
 
 def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     """Detach a lane that another has replaced, once nothing on it is unsettled."""
+    if outgoing.lane is None:
+        return  # of a client that is being moved: its connection is closed
     if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
         return
     endpoint = outgoing.endpoint

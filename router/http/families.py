@@ -116,7 +116,7 @@ ROUTER: Final = (
     Family("denied", COUNTER, "Connections, links and messages that the policy did not permit."),
     Family("limited", COUNTER, "Connections, sessions, links and dynamic nodes beyond a limit of the policy."),
     Family("uptime_seconds", GAUGE, "Seconds since the router has started."),
-    Family("draining", GAUGE, "1 if the router is stopping and accepts nothing new."),
+    Family("draining", GAUGE, "1 if the router is stopping: it moves its clients away, or accepts nothing new."),
     Family("connections", GAUGE, "Open connections."),
     Family("links", GAUGE, "Attached links."),
     Family("addresses", GAUGE, "Addresses in use."),

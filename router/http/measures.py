@@ -123,7 +123,13 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
     found.router = (
         *(context.octets_in, context.octets_out, context.expired, context.no_path),
         *(context.stolen, context.denied, context.limited),
-        *(context.now - context.started_at, int(context.draining), connections, links, len(found.addresses)),
+        *(
+            context.now - context.started_at,
+            int(context.draining or core.departure.is_on),
+            connections,
+            links,
+            len(found.addresses),
+        ),
         *(context.in_flight, context.budget.used, context.budget.limit, routers, reachable),
     )
     return found

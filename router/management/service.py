@@ -319,6 +319,7 @@ def _operations_of(name: str) -> Value:
     if name == f"{PREFIX}router":
         known["APPLY"] = ["file", "dry_run"]
         known["CONFIG"] = ["offset", "digest"]
+        known["DRAIN"] = ["pace", "timeout", "cancel"]
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
     return known

@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.delivery.arrival import receive_held
+from amqpmesh.router.departure.client_moves import is_withdrawn
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.limit_snapshot import rate_statistics, usage_statistics
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
@@ -155,7 +156,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             id=core.context.id,
             now=core.context.now,
             started_at=core.context.started_at,
-            draining=core.context.draining,
+            draining=core.context.draining or core.departure.is_on,
+            moving=core.departure.left,
             connections=len(connections),
             links=max(len(links), len(core.context.link_names) - own),
             addresses=len(addresses),
@@ -251,7 +253,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | No
         of_address = why.get(core.context.seen_as(node))
     else:  # the address is for receivers at this router only: other routers' receivers do not help
         of_address = why_node(node, draining=core.context.draining)
-    reason = why_incoming(incoming, of_address, draining=core.context.draining)
+    reason = why_incoming(incoming, of_address, draining=core.context.draining or is_withdrawn(incoming))
     if is_cut_off(core.context, incoming):
         reason = Reason.NO_PATH
     return _link(

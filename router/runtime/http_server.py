@@ -110,7 +110,7 @@ class HttpServer:
             await self._is_over.wait()
 
     def _why_not_ready(self) -> str | None:
-        return "the router drains" if self._core.context.draining else None
+        return "the router drains" if self._core.context.draining or self._core.departure.is_on else None
 
     # ----------------------------------------------------------------------------------------------------- its thread
 

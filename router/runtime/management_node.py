@@ -23,6 +23,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.config_requests import APPLY, CONFIG
+from amqpmesh.router.management.drain_requests import DRAIN
 from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
@@ -71,13 +72,16 @@ class ManagementNode(LinkFactory):
         snapshots: Snapshots,
         take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
         change_config: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
+        drain: Callable[[Message, Mapping[str, object]], Message],
     ) -> None:
         """Args: listener: the limits of the node's connection. snapshots: of the router.
         take_policy: puts a policy in force, given its sender for the audit log; returns the
         reason why it is not. change_config: answers a request to change the configuration, given its sender.
+        drain: moves the clients away, given the same.
         """
         self._take_policy = take_policy
         self._change_config = change_config
+        self._drain = drain
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._snapshots = snapshots
@@ -154,6 +158,8 @@ class ManagementNode(LinkFactory):
             return await self._applied(request, asking)
         if operation == CONFIG:
             return await self._shown(request, asking)
+        if operation == DRAIN:
+            return self._drained(request, asking)
         if operation == WHY:
             return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
         try:
@@ -254,6 +260,14 @@ class ManagementNode(LinkFactory):
         elif asking.connection is not None and context.policy is not None and may_read(context, asking.connection):
             rights = asking.connection.rights
         return not asking.tenant and rights is not None and rights.manage(Manage.READ, None) is not None
+
+    def _drained(self, request: Message, asking: _Asker) -> Message:
+        """Move the clients of the router away, or cancel that."""
+        if not self._may_change(asking, "router"):
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        response = self._drain(request, self._named(asking))
+        self._snapshots.drop()
+        return response
 
     def _may_change_all(self, asking: _Asker) -> bool:
         assert self._driver is not None

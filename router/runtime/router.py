@@ -37,6 +37,7 @@ from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.edge import Edge
+from amqpmesh.router.runtime.ending import Ending, EndSteps, answer_drain
 from amqpmesh.router.runtime.heap import RouterMemory
 from amqpmesh.router.runtime.http_listeners import begin_http
 from amqpmesh.router.runtime.listeners import Listener
@@ -59,12 +60,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.transport import Transport
 
 log = event_log.EventLog("amqpmesh.io")
-
-CLOSE_TIME = 1.0
-"""Seconds that peers have to answer our `close` when the router ends."""
-
-HEARING_TIME = 0.25
-"""Seconds that senders have, when the router drains, to receive the withdrawal of their credit and to confirm it."""
 
 SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
 
@@ -122,6 +117,7 @@ class Router(LinkFactory):
             self._snapshots,
             self._policies.take,
             lambda request, by: answer_change(self._changes, self.source, request, by),
+            lambda request, by: answer_drain(self._ending, self.source, request, by),
         )
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
@@ -129,9 +125,7 @@ class Router(LinkFactory):
         self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
-        self._drained = False
         self._served = Served()
-        self._draining = trio.Lock()
 
     def __repr__(self) -> str:
         stage = "new" if self._core is None else "running" if self._accepting else "over"
@@ -202,6 +196,8 @@ class Router(LinkFactory):
             self._serve_accepted,
             self._served,
         )
+        steps = EndSteps(self._stop_accepting, self._close_all, self._until_nobody_is_served, self._drop_all)
+        self._ending = Ending(core, self._driver, lambda: self.config, steps, self._admission.bridges.until_none)
         if policy is not None:
             self._policies.begin(self._driver, self._nursery.start_soon, policy)
         self._accepting = True
@@ -265,30 +261,25 @@ class Router(LinkFactory):
 
         Returns: True if everything was settled in time.
         """
-        core = self._started()
-        async with self._draining:
-            if self._drained:
-                return True
-            self._stop_accepting()
-            core.start_drain(trio.current_time())
-            self._driver.settle()
-            until = trio.current_time() + self.config.drain
-            with trio.move_on_at(until):
-                # Deliveries may be on their way, sent with credit that is withdrawn now; not every peer confirms the
-                # withdrawal.
-                with trio.move_on_after(HEARING_TIME):
-                    await self._driver.until(lambda: not core.has_credit_out)
-                while not core.is_quiet:
-                    await self._driver.until(lambda: core.is_quiet)
-            settled = core.is_quiet
-            self._close_all()
-            with trio.move_on_after(CLOSE_TIME):
-                await self._until_nobody_is_served()
-            with trio.move_on_at(until):
-                await self._admission.bridges.until_none()  # other workers serve them, and end later
-            await self._drop_all()
-            self._drained = True
-            return settled
+        self._started()
+        return await self._ending.drain()
+
+    async def move_clients(self, *, pace: float | None = None, timeout: float | None = None) -> bool:
+        """Move all clients to other routers, in portions, before `drain`; if it is cancelled, the rest stays.
+
+        Each connection is closed once its deliveries are settled, and new clients are turned away. Links within the
+        program are not moved. Paths of the mesh lead around the router where there is another way.
+
+        Args: pace: the share of the clients that is moved in a second; ten clients at least. timeout: seconds that it
+            may take. None: as configured. Returns: whether all were moved in time.
+        """
+        self._started()
+        self._ending.begin(pace, timeout)
+        try:
+            return await self._ending.until_moved()
+        except trio.Cancelled:
+            self._ending.cancel()
+            raise
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
         """Read users and certificates again, for new connections, and the policy, for all.
@@ -488,3 +479,12 @@ def memory_of(router: Router) -> RouterMemory:
 def changes_of(router: Router) -> ConfigChanges:
     """Return the changes of a router that runs, for the command that has started it."""
     return router._changes
+
+
+def ending_of(router: Router) -> Ending:
+    """Return the end of a router, for the process around it, which a request may end.
+
+    Raises: CommandError: the router was never started.
+    """
+    router._started()
+    return router._ending

@@ -35,7 +35,9 @@ class RouterStatistics(Outcomes):
     now: float
     started_at: float
     draining: bool
-    """The router is stopping and accepts nothing new."""
+    """The router is stopping: it moves its clients away, or accepts nothing new any more."""
+    moving: int
+    """Clients' connections that it has yet to move to other routers before it stops."""
     connections: int
     """Open connections, including those that are closing."""
     links: int

@@ -12,7 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from amqpmesh.router.cli.registry import parser
 from amqpmesh.router.config.file import RouterConfig, load, parse
+from amqpmesh.router.runtime.ending import CLOSE_TIME
 from tests.docs.pages import ROOT
 from tests.docs.processes import environment
 
@@ -32,8 +34,8 @@ def neighbours(config: RouterConfig) -> list[tuple[str, int]]:
 
 
 def ports(config: RouterConfig) -> dict[str, int]:
-    """Return the ports of its listeners by their roles."""
-    return {each.role: each.endpoint.port for each in config.listeners}
+    """Return the ports of its listeners by their roles; without those for the pod itself."""
+    return {each.role: each.endpoint.port for each in config.listeners if not each.endpoint.loopback}
 
 
 @pytest.mark.parametrize("entity", KUBERNETES, ids=lambda entity: f"{entity['kind']} {entity['metadata']['name']}")
@@ -60,7 +62,12 @@ def test_the_pods_of_kubernetes_are_a_mesh() -> None:
         assert config.mesh is not None
         secrets |= {str(each) for each in (config.mesh.certificate, config.mesh.key, config.mesh.trust)}
         grace = stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        assert config.drain + container["lifecycle"]["preStop"]["sleep"]["seconds"] + 2 < grace
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        given = parser().parse_args(hook[1:])
+        assert config.drain + given.timeout + CLOSE_TIME < grace
+        (own,) = [each for each in config.listeners if each.manage]
+        assert given.url == own.url
+        assert own.endpoint.loopback
     folder = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == "certificates")
     assert secrets == {f"{folder}/mesh-ca.pem", *(f"{folder}/{pod}.{kind}" for pod in pods for kind in ("pem", "key"))}
     labels = stateful["spec"]["template"]["metadata"]["labels"]

@@ -17,7 +17,7 @@ import pytest
 
 from amqpmesh.router.cli.exit_status import Exit
 from amqpmesh.router.config.file import parse
-from amqpmesh.router.runtime.router import CLOSE_TIME
+from amqpmesh.router.runtime.ending import CLOSE_TIME
 from tests.docs.pages import CONFIGURATIONS, ROOT, Command, blocks, commands, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
 
@@ -153,7 +153,7 @@ def test_the_unit_grants_more_time_than_the_configuration_drains() -> None:
     assert memory
     assert files
     config = parse(tomllib.loads((CONFIGURATIONS / "service.toml").read_text(encoding="utf-8")), Path("service.toml"))
-    assert int(stop[1]) > config.drain + CLOSE_TIME
+    assert int(stop[1]) > config.drain_timeout + config.drain + CLOSE_TIME
     assert int(files[1]) > config.connections
     # The memory that a process needs, by the page.
     assert int(memory[1]) * 2**30 > 2 * config.memory + 40e6 + config.connections * 50 * 2**10

@@ -26,7 +26,7 @@ from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
-from amqpmesh.router.runtime.router import Router, changes_of, memory_of
+from amqpmesh.router.runtime.router import Router, changes_of, ending_of, memory_of
 from amqpmesh.router.runtime.shared_config import FOLLOW
 from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
 
@@ -152,16 +152,25 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
+                nursery.start_soon(_end_when_moved, router, nursery.cancel_scope)
                 await _until_told_to_end(signals, router, stage)
                 nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_on_signal, signals, stage.end_now, at_once)
+                await ending_of(router).move_if_configured()
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("stopped", drained=drained)
     stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
+
+
+async def _end_when_moved(router: Router, waiting: trio.CancelScope) -> None:
+    """Wait no longer for a signal once a request has had all clients moved."""
+    await ending_of(router).until_wanted_and_moved()
+    log.info("draining", seconds=router.config.drain)
+    waiting.cancel()
 
 
 async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage: DaemonHooks) -> None:

@@ -43,6 +43,8 @@ def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = Fa
 
 def _router(router: Entity) -> Iterator[str]:
     state = ", draining" if router["draining"] else ""
+    if router["moving"]:
+        state += f", connections left to move: {router['moving']:,}"
     yield f"router {router['id']}, up {_age(router['now'] - router['started_at'])}{state}"
     if router.get("changed"):
         yield f"changed by management: {', '.join(router['changed'])}"

@@ -55,7 +55,7 @@ DRAINED: Final = b"D"
 """Messages of a worker: it listens; it has drained."""
 
 LATE: Final = 10.0
-"""Seconds beyond `drain` that a worker has to end, and seconds to end at once; then it is killed."""
+"""Seconds that a worker has to end beyond `drain` and `drain_timeout`, and to end at once; then it is killed."""
 
 MAX_SOCKET_NAME: Final = 107
 """Octets of a Unix socket's path."""
@@ -316,7 +316,7 @@ class Supervisor:
 
     def _end(self) -> None:
         self._ending = True
-        self._kill_at = time.monotonic() + self._config.drain + LATE
+        self._kill_at = time.monotonic() + self._config.drain_timeout + self._config.drain + LATE
         self._pass_on(signal.SIGTERM)
 
     def _pass_on(self, number: signal.Signals) -> None:

@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.errors import (
     SaslError,
     shown,
 )
+from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.client.connections.connection_tasks import CLOSE_TIME, ConnectionTasks
 from amqpmesh.router.client.connections.identity import ClientIdentity
@@ -236,7 +237,8 @@ class Dialer(LinkManager):
                 self._chain = self._next
                 continue
             lasted = was_open and trio.current_time() - began >= LASTING
-            position = 0 if lasted else (position + 1) % len(self._places)
+            # A peer that has forced the connection closed wants the client elsewhere.
+            position = 0 if lasted and not _is_forced(error) else (position + 1) % len(self._places)
             failures = 0 if lasted else failures
             # Every place was tried, or a connection was open: that ends an attempt.
             is_over = was_open or position == 0
@@ -293,6 +295,11 @@ class Dialer(LinkManager):
             self._failure = error
         self.ended(error, final=True)
         self._wake_waiters()
+
+
+def _is_forced(error: AmqpMeshError) -> bool:
+    told = error.error if isinstance(error, ConnectionClosedError) else None
+    return told is not None and told.condition == ConnectionCondition.CONNECTION_FORCED
 
 
 class RedirectDialer(Dialer):

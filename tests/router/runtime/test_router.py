@@ -15,7 +15,8 @@ from amqpmesh.router.amqp.standard.performatives import Close, Detach, Dispositi
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.runtime.driver import TURNS
-from amqpmesh.router.runtime.router import HEARING_TIME, Router
+from amqpmesh.router.runtime.ending import HEARING_TIME
+from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.runtime.transport import Transport
 from tests.support.peers.scripted_stream import Peer, connect, connected, credit
 from tests.support.worlds.sockets import EITHER_WAY

@@ -1,0 +1,225 @@
+"""The end of a router in two stages: its clients are moved to other routers, then it drains and closes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from amqpmesh.policies.redirect import Redirect
+from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.management.drain_requests import arguments, drained
+from amqpmesh.router.management.service import CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+from amqpmesh.topology.workers import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.message.content import Message
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.reload import ConfigSource
+
+log = event_log.EventLog("amqpmesh.io")
+
+CLOSE_TIME: Final = 1.0
+"""Seconds that peers have to answer our `close` when the router ends."""
+
+HEARING_TIME: Final = 0.25
+"""Seconds that senders have, when the router drains, to receive the withdrawal of their credit and to confirm it."""
+
+MOVE_TIME: Final = 60.0
+"""Seconds for the move of all clients if neither the configuration nor a request has a number."""
+
+
+class EndSteps(NamedTuple):
+    """The steps of the end, in this order."""
+
+    stop_accepting: Callable[[], object]
+    close_all: Callable[[], object]
+    until_nobody_is_served: Callable[[], Awaitable[None]]
+    drop_all: Callable[[], Awaitable[None]]
+
+
+class Ending:
+    """The end of a router."""
+
+    def __init__(
+        self,
+        core: Core,
+        driver: Driver,
+        config: Callable[[], RouterConfig],
+        steps: EndSteps,
+        until_no_bridges: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Args: config: returns the configuration in force. until_no_bridges: waits for connections that other workers
+        serve, which end later.
+        """
+        self._until_no_bridges = until_no_bridges
+        self._core = core
+        self._driver = driver
+        self._config = config
+        self._steps = steps
+        self._lock = trio.Lock()
+        self._is_drained = False
+        self._deadline = 0.0
+        #: True once a request has asked for the end of the process.
+        self._is_wanted = False
+
+    # ------------------------------------------------------------------------------------------------ moving clients
+
+    @property
+    def left(self) -> int:
+        """The number of clients that are yet to be moved."""
+        return self._core.departure.left
+
+    @property
+    def moved(self) -> int:
+        """The number of clients that were moved, or have left, since the move began."""
+        return self._core.departure.moved
+
+    @property
+    def is_moving(self) -> bool:
+        """True from the begin of a move to its cancellation."""
+        return self._core.departure.is_on
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until clients are moved no more, and the router drains."""
+        return max(0.0, self._deadline - trio.current_time())
+
+    def begin(self, pace: float | None = None, timeout: float | None = None) -> None:
+        """Begin to move all clients, or go on at another pace, and ask the mesh for paths around this router.
+
+        Args: pace: the share of the clients that is moved in a second. timeout: seconds. None: as configured.
+        """
+        config = self._config()
+        timeout = config.drain_timeout or MOVE_TIME if timeout is None else timeout
+        now = trio.current_time()
+        self._deadline = now + timeout
+        self._core.change(partial(self._begin, config.drain_pace if pace is None else pace, config.drain_to), now)
+        self._driver.settle()
+
+    def _begin(self, pace: float, urls: tuple[str, ...]) -> None:
+        if self._core.mesh is not None:
+            self._core.mesh.set_overload(overload=True)
+        ends = map(Endpoint.parse, urls)
+        places = [Redirect(hostname=each.host, network_host=each.host, port=each.port) for each in ends]
+        self._core.departure.begin(pace, places)
+
+    def cancel(self) -> bool:
+        """Move no more clients, and take part in the mesh as before. Returns: whether clients were being moved."""
+        if not self.is_moving:
+            return False
+        self._is_wanted = False
+        self._core.change(self._cancel, trio.current_time())
+        self._driver.settle()
+        return True
+
+    def _cancel(self) -> None:
+        self._core.departure.cancel()
+        if self._core.mesh is not None:
+            self._core.mesh.set_overload(overload=False)
+
+    async def until_moved(self) -> bool:
+        """Wait until all clients are moved, the time is over, or the move is cancelled.
+
+        Returns: whether all were moved.
+        """
+        departure = self._core.departure
+        while departure.is_on and departure.left and (deadline := self._deadline) > trio.current_time():
+            with trio.move_on_at(deadline):
+                await self._driver.until(
+                    partial(lambda at: not (departure.is_on and departure.left) or self._deadline != at, deadline)
+                )
+        return departure.is_on and not departure.left
+
+    # ------------------------------------------------------------------------------------ the end of a router's process
+
+    def want(self, pace: float | None, timeout: float | None) -> None:
+        """Begin as `begin` does, for a request after which the process has to end."""
+        self._is_wanted = True
+        self.begin(pace, timeout)
+
+    async def until_wanted_and_moved(self) -> None:
+        """Wait for such a request, and until its move is over."""
+        while True:
+            await self._driver.until(lambda: self._is_wanted)
+            await self.until_moved()
+            if self._is_wanted:
+                return
+
+    async def move_if_configured(self) -> None:
+        """Move the clients after a signal, if the configuration has a time for it and there is another router."""
+        if self.is_moving or (self._config().drain_timeout and self._has_others()):
+            if not self.is_moving:
+                self.begin()
+            await self.until_moved()
+
+    def _has_others(self) -> bool:
+        """Return True if clients can go elsewhere: not to another worker of this router, which ends, too."""
+        if self._config().drain_to:
+            return True
+        mesh, own = self._core.mesh, self._config().id
+        if mesh is None:
+            return False
+        topology = mesh.topology
+        others = [each for each in topology.routers() if each != own and topology.distance(each) is not None]
+        return any(name_of(own) is None or name_of(each) != name_of(own) for each in others)
+
+    # ------------------------------------------------------------------------------------------------------- draining
+
+    async def drain(self) -> bool:
+        """Drain, as `Router.drain` does. Returns: True if everything was settled in time."""
+        core, driver, steps = self._core, self._driver, self._steps
+        async with self._lock:
+            if self._is_drained:
+                return True
+            steps.stop_accepting()
+            core.start_drain(trio.current_time())
+            driver.settle()
+            until = trio.current_time() + self._config().drain
+            with trio.move_on_at(until):
+                # Deliveries may be on their way, sent with credit that is withdrawn now; not every peer confirms the
+                # withdrawal.
+                with trio.move_on_after(HEARING_TIME):
+                    await driver.until(lambda: not core.has_credit_out)
+                while not core.is_quiet:
+                    await driver.until(lambda: core.is_quiet)
+            settled = core.is_quiet
+            steps.close_all()
+            with trio.move_on_after(CLOSE_TIME):
+                await steps.until_nobody_is_served()
+            with trio.move_on_at(until):
+                await self._until_no_bridges()
+            await steps.drop_all()
+            self._is_drained = True
+            return settled
+
+
+def answer_drain(ending: Ending, source: ConfigSource | None, request: Message, by: Mapping[str, object]) -> Message:
+    """Answer a request to move the clients away, after which the process ends.
+
+    Args: source: of the command that has started the router; None: a program has. by: the sender, for the log.
+    """
+    try:
+        wanted = arguments(request)
+        if source is None:
+            raise RequestError(NOT_IMPLEMENTED, "a program has started this router, and decides about its end")
+        if source.shared is not None:
+            reason = "the router has workers, which end together: send SIGTERM to their process (drain_timeout)"
+            raise RequestError(NOT_IMPLEMENTED, reason)
+        if wanted.cancel and not ending.cancel():
+            raise RequestError(CONFLICT, "the router does not drain")
+        if not wanted.cancel:
+            ending.want(wanted.pace, wanted.timeout)
+    except RequestError as refusal:
+        return refused(request, refusal)
+    if wanted.cancel:
+        log.info("drain cancelled", **by)
+    else:
+        log.info("drain requested", **by)
+    return drained(request, moving=ending.is_moving, left=ending.left, moved=ending.moved, seconds=ending.seconds_left)
