@@ -270,6 +270,7 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
         or received.remote_settled
         or sent.settled
         or sent.remote_settled
+        or sent.size > 0xFFFFFFFF  # there is no room for so many octets
         # Its key was in use, so it has another tag, and stays in the unsettled map.
         or (received.link.lane and sent.link.lane and sent.tag != onward(received.tag))
     ):

@@ -781,9 +781,9 @@ cdef bytes _to(bytes data, Py_ssize_t at, Py_ssize_t end)
 cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
-    cdef public long incoming_id, outgoing_id, number, size, counter
+    cdef public long incoming_id, outgoing_id, number, counter
     cdef public int header_info
-    cdef public unsigned int message_format  # in the padding
+    cdef public unsigned int message_format, size  # of one frame, whose size is such a number (§2.3.1)
     cdef public bint second, outgoing_settled, tracked
     cdef public double arrived, sent_at, outcome_at
 
