@@ -15,6 +15,15 @@ def split(address: str) -> tuple[str, str | None]:
     return (name, container) if at else (address, None)
 
 
+def of_tools(address: str) -> str:
+    """Return an address as it is here: tools of Dispatch and Skupper call the management node of a router
+    `_topo/AREA/ROUTER/$management`.
+    """
+    parts = address.split("/")
+    is_management = len(parts) == 4 and parts[0] == "_topo" and parts[3] == "$management" and parts[2]
+    return f"$management@{parts[2]}" if is_management else address
+
+
 def refusal(address: str) -> str | None:
     """Return the reason why a text is no valid address; None: it is valid. `@container` is valid: all of it is the
     name.

@@ -14,7 +14,7 @@ from amqpmesh.policies.distribution import UNAVAILABLE
 from amqpmesh.policies.exports import Use
 from amqpmesh.router.access.crossings import answerable, crossing, for_importer, refused
 from amqpmesh.router.access.rights import check_address
-from amqpmesh.router.address_syntax import local_key, refusal, split
+from amqpmesh.router.address_syntax import local_key, of_tools, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.endpoint_setup import REDIRECT
@@ -137,6 +137,8 @@ class Lookup:
 
     def _place(self, address: str) -> ResolvedAddress:
         context = self._context
+        if address.startswith("_topo/"):
+            address = of_tools(address)
         while True:
             fault = refusal(address)
             if fault is not None:

@@ -10,11 +10,11 @@ import os
 import re
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import ClassVar, Literal, TextIO
+from typing import ClassVar, Final, Literal, TextIO
 
 ROOT = "amqpmesh"
 
@@ -279,6 +279,28 @@ class AddFields(logging.Filter):
         return True
 
 
+_recent: deque[tuple[str, str, str, float]] = deque(maxlen=500)
+
+
+def recent_lines(most: int | None = None) -> list[tuple[str, str, str, float]]:
+    """Return the last lines that were written, the oldest first, 500 at most: logger, level, line, and seconds since
+    1970. A program that configures its own logging has none. Args: most: lines; None: all of them.
+    """
+    return list(_recent) if not most else list(_recent)[-most:]
+
+
+class _RecentHandler(logging.StreamHandler[TextIO]):
+    """A handler that keeps the last lines for those that ask for them by management."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        _recent.append((record.name, record.levelname, line[:LONGEST_RECENT], record.created))
+        return line
+
+
+LONGEST_RECENT: Final = 2048
+"""Characters of a line that is kept."""
+
 LogFormat = Literal["text", "json"]
 FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
@@ -289,7 +311,7 @@ def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) 
     Args: level: debug, info, warning or error; stream: usually standard error; bearing: fields of every line.
     Returns: the handler, which the caller can remove again.
     """
-    handler = logging.StreamHandler(stream)
+    handler = _RecentHandler(stream)
     handler.setFormatter(FORMATTERS[format]())
     repeats = RepeatFilter()
     handler.addFilter(repeats)

@@ -98,7 +98,7 @@ def respond(request: Message, view: View, changes: Changes | None = None) -> Ste
     """
     properties = request.application_properties
     try:
-        operation = _text(properties, "operation")
+        operation = text_of(properties, "operation")
         if operation is None:
             raise RequestError(BAD_REQUEST, "the application-property `operation` is missing")
         if operation in _SEARCHES:
@@ -153,9 +153,9 @@ def _query(request: Message, view: View) -> Steps[Value]:
     Rows are encoded as they are read. Encoding takes as long as reading, and would be one long step at the end.
     """
     kinds = _visible_types(request, "entityType", view)
-    names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
-    offset = _number(request, "offset") or 0
-    asked = _number(request, "count")
+    names = attribute_names_of(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
+    offset = number_of(request, "offset") or 0
+    asked = number_of(request, "count")
     count = min(PAGE if asked is None else asked, PAGE, PAGE_VALUES // (len(names) + 1))
     readers = {kind: kind.reader(names) for kind in kinds}
     results: list[Any] = []
@@ -265,7 +265,7 @@ def _attributes(kind: EntityType, entity: Any) -> dict[str, Value]:
 def _requested_entity(request: Message) -> tuple[str | None, str | None, str | None]:
     """Return name, identity and type of the requested entity."""
     properties = request.application_properties
-    name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
+    name, identity, wanted = (text_of(properties, each) for each in ("name", "identity", "type"))
     if name is None and identity is None:
         raise RequestError(BAD_REQUEST, f"{properties['operation']} needs a `name` or an `identity`")
     return name, identity, wanted
@@ -325,7 +325,7 @@ def _operations_of(name: str) -> Value:
     return known
 
 
-def _get_schema(request: Message) -> Value:
+def get_schema(request: Message) -> Value:
     """Return the attributes of each type with their types, and those that can be changed."""
     return schema([name for name in _type_names(request) if name in TYPES], _operations_of)
 
@@ -335,11 +335,6 @@ def _get_annotations(request: Message) -> Value:
     return {name: [] for name in _type_names(request)}
 
 
-def _get_mgmt_nodes(_request: Message) -> Value:
-    """Return other management nodes that this one knows: none."""
-    return []
-
-
 #: The operations that search the entities, in steps.
 _SEARCHES: Final[Mapping[str, Callable[[Message, View], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
 _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
@@ -347,8 +342,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-ATTRIBUTES": _get_attributes,
     "GET-OPERATIONS": _get_operations,
     "GET-ANNOTATIONS": _get_annotations,
-    "GET-SCHEMA": _get_schema,
-    "GET-MGMT-NODES": _get_mgmt_nodes,
+    "GET-SCHEMA": get_schema,
 }
 _CHANGING: Final = frozenset({"CREATE", "REGISTER", "DEREGISTER"})
 _ARGUMENTS: Final[Mapping[str, Value]] = {
@@ -366,14 +360,16 @@ _ARGUMENTS: Final[Mapping[str, Value]] = {
 # -------------------------------------------------------------------------------------------------------- what they say
 
 
-def _text(properties: Mapping[str, Value], name: str) -> str | None:
+def text_of(properties: Mapping[str, Value], name: str) -> str | None:
+    """Return an application-property; None: it is missing. Raises: RequestError: it is no string."""
     value = properties.get(name)
     if value is not None and not isinstance(value, str):
         raise RequestError(BAD_REQUEST, f"`{name}` is no string")
     return value
 
 
-def _number(request: Message, name: str) -> int | None:
+def number_of(request: Message, name: str) -> int | None:
+    """Return an application-property; None: it is missing. Raises: RequestError: it is no count."""
     value = request.application_properties.get(name)
     if value is None:
         return None
@@ -394,7 +390,7 @@ def _visible_types(request: Message, argument: str, view: View) -> Sequence[Enti
 
     Raises: RequestError(FORBIDDEN): it may not read the requested one.
     """
-    name = _text(request.application_properties, argument)
+    name = text_of(request.application_properties, argument)
     if name is None:
         return [each for each in TYPES.values() if view.may_read(each.kind)]
     kind = _entity_type(name)
@@ -405,13 +401,13 @@ def _visible_types(request: Message, argument: str, view: View) -> Sequence[Enti
 
 def _type_names(request: Message) -> list[str]:
     """Return the name of the requested type, or of all types including the management node's."""
-    name = _text(request.application_properties, "entityType")
+    name = text_of(request.application_properties, "entityType")
     if name is None:
         return [NODE, *TYPES]
     return [name] if name == NODE else [_entity_type(name).name]
 
 
-def _attribute_names(request: Message) -> list[str]:
+def attribute_names_of(request: Message) -> list[str]:
     """Return the requested attribute names; none: all."""
     body = request.body
     if not isinstance(body, Mapping):

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import trio
 
@@ -20,11 +20,13 @@ from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
+from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.config_requests import APPLY, CONFIG
 from amqpmesh.router.management.drain_requests import DRAIN
 from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
+from amqpmesh.router.management.known_tools import requests as known_tools
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.views import TenantViews, View
@@ -61,6 +63,10 @@ class _Asker(NamedTuple):
     """None: it is a client of another router."""
     vouched: VouchedPeer | None
     """The client as that router describes it; None: it is not believed."""
+
+
+_Respond: TypeAlias = Callable[[Message, View, service.Changes | None], Steps[Message]]
+"""A function that answers a request about entities, in steps."""
 
 
 class ManagementNode(LinkFactory):
@@ -162,15 +168,21 @@ class ManagementNode(LinkFactory):
             return self._drained(request, asking)
         if operation == WHY:
             return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
+        if known_tools.asks(request):
+            return await self._told(request, asking, known_tools.respond)
         try:
             edit = config_edit(request)
         except service.RequestError as refusal:
             return service.refused(request, refusal)
         if edit is not None:
             return await self._edited(request, edit, asking)
+        return await self._told(request, asking, service.respond)
+
+    async def _told(self, request: Message, asking: _Asker, respond: _Respond) -> Message:
+        """Answer a request about entities."""
         seen = await self._snapshots.take(PAGES_TIME if service.goes_on(request) else SNAPSHOT_TIME)
         view = await self._view(asking, seen)
-        return await self._snapshots.in_turns(service.respond(request, view, self._changes(asking, seen.parts)))
+        return await self._snapshots.in_turns(respond(request, view, self._changes(asking, seen.parts)))
 
     async def _reply(self, delivery: Delivery, response: Message, tenant: str) -> None:
         assert response.to is not None
