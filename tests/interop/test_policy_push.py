@@ -110,3 +110,14 @@ def test_a_signed_policy_is_pushed_and_holds_at_each_router(line, client, folder
     amqpmesh("policy", "push", str(new), "--router", "B", "--url", near.url, *login)
     told = json.loads(amqpmesh("status", "--json", "--url", near.url, *login))
     assert told["policy"]["version"] == 3
+
+
+def test_a_router_is_drained_through_one_that_it_believes(line, folder, login):
+    near, far = line
+    give_up_at = monotonic() + 20
+    while json.loads(amqpmesh("status", "--json", "--url", near.url, *login))["mesh"]["reachable"] < 2:
+        assert monotonic() < give_up_at, "the routers do not find each other"
+    assert amqpmesh("drain", "A", "--url", far.url, *login, expected=5) == "not drained: not permitted\n"
+    said = amqpmesh("drain", "B", "--url", near.url, *login)
+    assert said.splitlines() == ["draining: 0 connections to move in at most 60 s", "B has ended"]
+    assert far.process.wait(20) == 0

@@ -117,7 +117,8 @@ async def test_drains_in_a_random_mesh_lose_and_double_nothing(seed: int, mesh: 
         )
         assert told[Released] <= 3
         longest.append(account.longest)
-    assert max(longest) < 0.5, longest
+    # A router whose end cuts the mesh in two is the only way for some of the messages.
+    assert max(longest) < 0.2 or not networkx.is_biconnected(graph)
 
 
 async def test_a_cancelled_move_lets_the_rest_stay(mesh: Mesh) -> None:

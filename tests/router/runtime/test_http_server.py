@@ -101,6 +101,29 @@ async def test_a_router_that_drains_is_healthy_and_takes_no_clients() -> None:
     assert router.statistics().is_empty
 
 
+async def test_a_router_that_moves_its_clients_is_not_ready_from_the_first_moment() -> None:
+    async with Router(id="A", listeners=[PLAIN, AMQP]) as router:
+        client = HttpClient.of(router)
+        async with (
+            connect(router.listeners[1].url) as peer,
+            peer.receiver("a") as receiver,
+            peer.sender("a") as sender,
+            trio.open_nursery() as nursery,
+        ):
+            sent = await sender.transfer("x")
+            delivery = await receiver.receive()
+            assert (await client.get("/readyz")).status == 200
+            nursery.start_soon(router.move_clients)
+            await trio.lowlevel.checkpoint()
+            assert (await client.get("/readyz")).status == 503
+            assert (await client.get("/api/router")).json["router"][0]["moving"] == 1
+            delivery.accept()
+            await sent.outcome()
+        assert (await client.get("/readyz")).status == 503
+        assert (await client.get("/healthz")).status == 200
+    assert router.statistics().is_empty
+
+
 async def test_probes_take_no_login_and_change_nothing(users: Path) -> None:
     async with Router(id="A", listeners=[asking(users)]) as router:
         client = HttpClient.of(router)
