@@ -95,6 +95,10 @@ class Watched:
         self._real = WaitBesideTrio(descriptor)
         self.ready = 0
 
+    @property
+    def is_alone(self) -> bool:
+        return self._real.is_alone
+
     def wait(self) -> bool:
         is_ready = self._real.wait()
         self.ready += is_ready
