@@ -23,6 +23,7 @@ from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import Node, NodeTable
 from amqpmesh.router.model.open_pools import node_of_pool
 from amqpmesh.router.model.usage import UsageTable
+from amqpmesh.router.telemetry.traces import TraceBook
 from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Context:
         self.audit: AuditTrail | None = None
         #: The recorder of telemetry; None: nothing is recorded.
         self.recording: Recording | None = None
+        self.traces = TraceBook(config.tracing)
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
         self.kernel = KernelRouter()
         self.kernel.on_timer = self._set_pool_timer

@@ -40,6 +40,7 @@ from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
+from amqpmesh.router.model.lane import tenant_of_attach
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode
 from amqpmesh.router.model.refusal import RefusedError
@@ -224,11 +225,12 @@ class Attaching:
             named = target.address
             place = self._lookup.place(named)
             check_address(context, record, place.name, place.container, sends=True)
-            owner = self._lookup.owner(record.peer.tenant, place, sends=True)
+            tenant = tenant_of_attach(record, attach)
+            owner = self._lookup.owner(tenant, place, sends=True)
             node = self._lookup.target(record, attach, owner)
             if node is None:
                 to, container = place.address if place.name else None, place.container
-            elif node.tenant != record.peer.tenant:
+            elif node.tenant != tenant:
                 foreign = Foreign(place.address, owner.crossing)
         pool: Pool | FixedCredit
         if node is None:

@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "drain": "move the clients of a router to others, and end it",
     "status": "show the state of a running router",
     "why": "find out what stops messages to an address",
+    "trace": "follow a message through the mesh",
     "top": "show the busiest addresses and links of a router, live",
     "user": "manage password users",
     "policy": "check a policy, ask what it permits, and give it to a mesh",

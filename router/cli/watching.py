@@ -60,7 +60,7 @@ async def _watch(
                 begun = trio.current_time()
                 lines = show(await read())
                 if lines is not None:
-                    _draw(lines, is_live=is_live, is_first=shown == 0)
+                    draw(lines, is_live=is_live, is_first=shown == 0)
                     shown += 1
                 if shown == count or interval is None:
                     return
@@ -69,7 +69,7 @@ async def _watch(
     await run_interruptible(work, patience)
 
 
-def _draw(lines: Sequence[str], *, is_live: bool, is_first: bool) -> None:
+def draw(lines: Sequence[str], *, is_live: bool, is_first: bool) -> None:
     """Print lines: on a terminal in place of those before, as many as it has; else below them."""
     if is_live:
         lines = lines[: shutil.get_terminal_size().lines - 1]

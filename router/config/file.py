@@ -22,7 +22,7 @@ from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.config.mesh import MeshConfig, WorkerConfig
 from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
-from amqpmesh.router.config.observability import AuditConfig, LogConfig, MetricsConfig, TelemetryConfig
+from amqpmesh.router.config.observability import AuditConfig, LogConfig, MetricsConfig, TelemetryConfig, TracingConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
@@ -109,8 +109,8 @@ class RouterConfig(Limits):
     """A whole configuration.
 
     `mesh`, `policy`, `tokens`, `token_issuers`, `token_keys`, `listeners`, `connectors`, `container_links`,
-    `addresses`, `elsewhere`, `log`, `audit`, `telemetry` and `metrics` are tables of their own in the file. `worker` is
-    not in the file: see `router.config.workers`.
+    `addresses`, `elsewhere`, `log`, `audit`, `telemetry`, `metrics` and `tracing` are tables of their own in the file.
+    `worker` is not in the file: see `router.config.workers`.
     """
 
     EFFECT = Effect.AT_ONCE
@@ -146,6 +146,7 @@ class RouterConfig(Limits):
     audit: AuditConfig | None = setting(default=None, apart=True)
     telemetry: TelemetryConfig | None = setting(default=None, apart=True)
     metrics: MetricsConfig = setting(factory=MetricsConfig, apart=True)
+    tracing: TracingConfig = setting(factory=TracingConfig, apart=True)
     worker: WorkerConfig | None = setting(default=None, apart=True)
 
     def __post_init__(self) -> None:
@@ -291,6 +292,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
                 read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
             ),
             metrics=read(MetricsConfig, raw.get("metrics", {}), file=file, where="metrics"),
+            tracing=read(TracingConfig, raw.get("tracing", {}), file=file, where="tracing"),
             tokens=read(TokensConfig, raw.get("tokens", {}), file=file, where="tokens"),
             token_issuers=listed(TokenIssuerConfig, "token_issuer"),
             token_keys=listed(TokenKeyConfig, "token_key"),
@@ -311,6 +313,7 @@ _TABLES = (
     "audit",
     "telemetry",
     "metrics",
+    "tracing",
     "mesh",
     "policy",
     "tokens",
@@ -366,7 +369,7 @@ def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
     none: Mapping[str, object] | None = {} if brief else None
     limits: Mapping[str, object] | None = {"connections": config.connections, **config.limits()} if brief else None
     yield from written(config, "[router]", none)
-    for name in ("log", "elsewhere", "audit", "telemetry", "metrics", "mesh", "policy", "tokens"):
+    for name in ("log", "elsewhere", "audit", "telemetry", "metrics", "tracing", "mesh", "policy", "tokens"):
         found = getattr(config, name)
         if found is not None and _is_shown(config, name, found, brief=brief):
             yield from written(found, f"\n[{name}]", none)
@@ -384,7 +387,7 @@ def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
 
 def _is_shown(config: RouterConfig, name: str, found: Table, *, brief: bool) -> bool:
     """Tell whether a table that is there once is a part of the text."""
-    if brief and name in ("log", "elsewhere", "metrics", "tokens") and found == type(found)():
+    if brief and name in ("log", "elsewhere", "metrics", "tracing", "tokens") and found == type(found)():
         return False
     if name == "metrics":
         return brief or any(each.is_http for each in config.listeners)

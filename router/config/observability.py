@@ -51,6 +51,21 @@ class MetricsConfig(Table):
 
 
 @table
+class TracingConfig(Table):
+    """The traces that `amqpmesh trace` asks for: how many, and how long they are kept."""
+
+    EFFECT = Effect.RESTART
+    RESTART = "traces that are kept have begun with it"
+
+    #: The most traces that are kept, of all tenants together.
+    traces: int = setting(default=32, low=4, high=1_000)
+    #: The most events of one trace; further ones are counted.
+    events: int = setting(default=200, low=10, high=10_000)
+    #: Seconds that a trace is kept after its last event, or the last question for it.
+    keep: float = setting(default=60.0, low=1.0, high=3600.0)
+
+
+@table
 class TelemetryConfig(Table):
     """The recording: its folder, the part of the deliveries that it holds, and its size."""
 

@@ -13,7 +13,7 @@ from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.events import HELD_BACK, CreditChanged, DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.delivery import decisions, message_head
+from amqpmesh.router.delivery import decisions, message_head, tracing
 from amqpmesh.router.delivery.anonymous_routes import annotations_alone, open_route, resolve
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
@@ -281,6 +281,8 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         relay.priority = head.priority
         if anonymous and lane is not None and message_head.is_presettled(data, head):
             relay.presettled = True
+        if lane is not None and head.delivery_annotations[1]:
+            tracing.came(context, relay, incoming, data)
         if context.recording is not None and head.header[1]:
             relay.header_info = read_header_info(data, *head.header)
     elif (foreign := foreign_user_id(context, relay, incoming, data, None)) is not None:
@@ -312,6 +314,8 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         and len(data) <= incoming.connection.limits.head_max
     ):
         return  # the vouch is for the whole of a request, which is short
+    if context.traces.awaits:
+        tracing.catch(context, relay, incoming, node, to, len(data))
     is_served = node is not None and node.has_consumers
     if node is not None and is_served:
         if anonymous and lane is None:

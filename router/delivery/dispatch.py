@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
 from amqpmesh.router.delivery.sending import pump, start
 from amqpmesh.router.delivery.settlement import expired, sender_gone, settle_written
@@ -124,6 +125,8 @@ def _ready_share(node: Node, relay: Relay) -> CreditShare | None:
 def _move_to_share(context: Context, relay: Relay, share: CreditShare) -> None:
     """Move a delivery from its ingress to the node of a share: it leaves from there at once, or waits there."""
     forwarded(context, relay)
+    if context.traces.relays:
+        tracing.routed(context, relay, share)
     share.ingress.left_at = context.now
     share.take(context.now)
     relay.share = share

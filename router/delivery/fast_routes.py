@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.delivery.dispatch import FEW
 from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
@@ -105,6 +106,8 @@ def _decide(context: Context, entry: Node) -> None:
         share.credit_sink.route = None
     config = entry.config
     if config.absolute_expiry or entry.remote is not None:
+        return
+    if context.traces.addresses and tracing.holds(context, entry):
         return
     if not config.redeliver:
         route.keeper = None

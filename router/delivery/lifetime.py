@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.model.credit_share import CreditShare
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import LaneNode, Node, node_of
@@ -18,6 +19,8 @@ def leg_sent(context: Context, leg: Leg) -> None:
     delivery = leg.delivery
     if context.recording is not None:
         context.recording.sent(leg)
+    if context.traces.relays:
+        tracing.sent(context, leg)
     if leg.aborting or (delivery is not None and delivery.settled):
         finish(context, leg)
 
@@ -66,6 +69,8 @@ def close_if_done(context: Context, relay: Relay) -> None:
     drop_kept(context, relay)
     if context.recording is not None:
         context.recording.relay_ended(relay)
+    if context.traces.relays:
+        tracing.ended(context, relay)
     context.legs_seen += max(0, len(relay.legs) - 1)
     # Relays, legs and deliveries refer to each other: these circles end here.
     for leg in relay.legs:

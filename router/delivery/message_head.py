@@ -25,11 +25,18 @@ FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
 PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
 """The delivery annotation of a message that is unsettled only on its transit lane: its sender has settled it."""
 
+TRACE = Symbol(f"{MESH_PREFIX}trace")
+"""The delivery annotation of a message that is followed: the id of its trace."""
+
 OURS = 32
 """The most values that routers add to delivery annotations."""
 
 _MESH_PREFIX = MESH_PREFIX.encode()
 _PRESETTLED = PRESETTLED.encode()
+_TRACE = TRACE.encode()
+#: The descriptor of delivery annotations in its short form, and in the long one, which the kernel does not relay.
+_SHORT = b"\x00\x53\x71"
+_LONG = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x71"
 _UINT_MAX = 2**32 - 1
 
 T = TypeVar("T")
@@ -129,7 +136,30 @@ def _passing_annotations(
         else:
             kept = passing(annotations.value, rule, within_mesh=within_mesh)
     kept.update(ours)
-    return encode_composite(DeliveryAnnotations(value=kept)) if kept else b""
+    if not kept:
+        return b""
+    section = encode_composite(DeliveryAnnotations(value=kept))
+    return section.replace(_SHORT, _LONG, 1) if TRACE in kept else section
+
+
+def trace_mark(data: bytes, head: Head) -> Value:
+    """Return the mark of a message that is followed; None: it has none. Args: data: what `head` was read from."""
+    start, end = head.delivery_annotations
+    section = data[start:end]
+    return delivery_annotations(section).get(TRACE) if _TRACE in section else None
+
+
+def with_trace_mark(data: bytes, head: Head, trace_id: bytes) -> bytes:
+    """Return the first bytes of a message with a mark, and without other annotations of the mesh.
+
+    Args: data: what is about to leave, with the head sections that `head` describes.
+    """
+    start, end = head.delivery_annotations
+    if not end:
+        start = end = head.header[1]
+    ours: dict[Symbol | ULong, Value] = {TRACE: trace_id}
+    section = _passing_annotations(data[start:end], DeliveryAnnotationsRule.PASS, ours, within_mesh=False)
+    return data[:start] + section + data[end:]
 
 
 def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:

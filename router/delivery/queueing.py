@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.config.limits import UINT_MAX
 from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
-from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery import message_head, tracing
 from amqpmesh.router.kernel import RELEASED, dispose, state_kind
 from amqpmesh.router.memory.holders import waiting_at
 from amqpmesh.router.model.credit_share import CreditShare
@@ -51,6 +51,8 @@ def wait(context: Context, relay: Relay, node: Node) -> None:
     for chunk in relay.chunks:
         chunk.move(account)
     node.wait(relay, deadline(context, relay, node))
+    if context.traces.relays:
+        tracing.waits(context, relay, node)
 
 
 def is_full(context: Context, relay: Relay, node: Node, incoming: IncomingLink) -> bool:

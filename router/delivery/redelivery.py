@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.value_limits import bounded
 from amqpmesh.router.amqp.standard.messaging import Modified
-from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery import message_head, tracing
 from amqpmesh.router.delivery.exclusions import exclude, is_excluded, without_ours
 from amqpmesh.router.delivery.lifetime import chosen_at, count_undelivered, drop_kept
 from amqpmesh.router.delivery.queueing import config_of, requeue, wait
@@ -79,6 +79,8 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
         uncount_or_abort(context, leg)
     if context.recording is not None:
         context.recording.attempt_failed(relay, leg)
+    if context.traces.relays:
+        tracing.again(context, relay)
     relay.failed = relay.failed or failed
     # Legs of copies go on: a browser sees a message once, for all its attempts.
     relay.drop([each for each in relay.legs if each.copy and not each.done])

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
-from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery import message_head, tracing
 from amqpmesh.router.delivery.exclusions import listed
 from amqpmesh.router.delivery.lifetime import (
     begin_keeping,
@@ -75,12 +75,16 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
     # No router could tell that a settled delivery waits, so its sender would never be held back: such a delivery is
     # unsettled on a transit lane.
     tracked = relay.settled and came_in and lane is not None and lane.kind is LaneKind.TRANSIT
+    ours = _for_routers(context, relay, lane, links, tracked=tracked)
+    if context.traces.relays:
+        tracing.chosen(context, relay, node, links)
+        ours = {**ours, **tracing.marks(context, relay, links)}
     data = message_head.leaving(
         relay,
         first.data,
         node.config.delivery_annotations,
         context.now,
-        ours=_for_routers(context, relay, lane, links, tracked=tracked),
+        ours=ours,
         within_mesh=_is_on_its_way(relay, links),
     )
     if data is None:
@@ -118,6 +122,8 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
             if all(give_copy(context, copy, chunk.data) for chunk in chunks):
                 legs.append(copy)
     context.legs_seen += max(0, len(legs) - 1)
+    if context.traces.relays:
+        tracing.mark_lanes(context, relay, legs)
     for leg in legs:
         relay.add(leg)
     chunks.clear()
@@ -299,6 +305,8 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
             leg.offset = 0
             continue
         if outgoing.is_held_up:
+            if context.traces.relays:
+                tracing.held_up(context, leg)
             outgoing.stall()
             return Sent.WAITS
         settles = relay.settled and not delivery.settled and not leg.tracked
@@ -307,11 +315,15 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
         taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
         if delivery.delivery_id != -1 and not leg.started:
             leg.started = True
+            if context.traces.relays:
+                tracing.left(context, leg)
             sender.flow_state.last_at = context.now
             outgoing.note_credit()
         if settles and delivery.settled:
             uncount(context, leg)
         if taken < len(data) or (last and not delivery.complete):
+            if context.traces.relays:
+                tracing.held_up(context, leg)
             leg.offset += taken
             outgoing.stall()
             return Sent.WAITS

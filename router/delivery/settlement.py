@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.shortening import lasting_state
-from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery import message_head, tracing
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else
 from amqpmesh.router.delivery.lifetime import (
     chosen_at,
@@ -103,6 +103,8 @@ def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes 
         outgoing.endpoint.flow_state.count_outcome(outcome)
         outgoing.endpoint.flow_state.count_latency(context.now - leg.relay.came)
         decided_there(context, leg.relay, outcome)
+        if context.traces.relays:
+            tracing.decided(context, leg)
     if step & SETTLE_RECEIVER and (settled or leg.copy):  # other legs are settled when the sender is told
         dispose(delivery, leg.outcome if step & TELL_RECEIVER else None, True)
         uncount_or_abort(context, leg)
@@ -184,6 +186,8 @@ def end_unsent(context: Context, relay: Relay, state: bytes, why: Outcome | None
     """
     if context.recording is not None:
         context.recording.not_sent(relay, why if why is not None else outcome_of(state), state)
+    if context.traces.relays:
+        tracing.unsent(context, relay, (why if why is not None else outcome_of(state)).name.lower())
     unqueue(context, relay)
     forwarded(context, relay, left=False)
     drop_chunks(relay)
@@ -232,6 +236,8 @@ def _break_off(context: Context, leg: Leg, outcome: bytes) -> None:
     relay = leg.relay
     leg.decide(outcome)
     leg.outcome_at = context.now
+    if context.traces.relays:
+        tracing.decided(context, leg)
     abort_leg(context, leg)
     if not leg.copy:
         answer(context, leg)
@@ -273,6 +279,8 @@ def receiver_gone(context: Context, leg: Leg) -> None:
     if undecided:
         leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
         leg.outcome_at = context.now
+        if context.traces.relays:
+            tracing.decided(context, leg, lost=True)
         outgoing.endpoint.flow_state.count_outcome(leg.outcome)
     leg.end()
     if undecided and not leg.copy:

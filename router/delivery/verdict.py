@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.codec.composite import decode_composite, encode_compos
 from amqpmesh.router.amqp.shortening import told_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import Received
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.delivery.exclusions import passed_up
 from amqpmesh.router.delivery.lifetime import close_if_done, drop_chunks, drop_kept
 from amqpmesh.router.delivery.permitted import permissible
@@ -59,6 +60,8 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
         context.fail_link(source, error)
         return
     source.endpoint.flow_state.count_outcome(permitted)
+    if context.traces.relays:
+        tracing.told(context, relay, permitted)
     if not outcome_step(relay.second, settled=False, known=False) & SETTLE_SENDER:
         relay.answered = True
         dispose(incoming, permitted, False)

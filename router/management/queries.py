@@ -15,6 +15,11 @@ class AnswerError(AmqpMeshError):
     name.
     """
 
+    def __init__(self, text: str, status: int | None = None) -> None:
+        """Args: status: the `statusCode` of the answer; None: it has none."""
+        super().__init__(text)
+        self.status = status
+
 
 def query(kind: str | None = None, attributes: Iterable[str] = (), *, offset: int = 0, count: int = 0) -> Message:
     """Return a QUERY request.
@@ -34,7 +39,8 @@ def body_of(answer: Message) -> Any:
     """Return the body of an answer. Raises: AnswerError: the answer is an error."""
     code = answer.application_properties.get("statusCode")
     if code != OK:
-        raise AnswerError(f"answers {code}: {answer.application_properties.get('statusDescription')}")
+        status = code if isinstance(code, int) else None
+        raise AnswerError(f"answers {code}: {answer.application_properties.get('statusDescription')}", status)
     return answer.body
 
 

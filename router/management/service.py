@@ -322,6 +322,7 @@ def _operations_of(name: str) -> Value:
         known["DRAIN"] = ["pace", "timeout", "cancel"]
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
+        known["TRACE"] = ["name", "next", "wait"]
     return known
 
 

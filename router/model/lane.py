@@ -16,6 +16,8 @@ from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.kernel import KernelRouter, onward
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink
 
 PREFIX: Final = "$lane/"
@@ -117,8 +119,16 @@ def tenant_of(link: IncomingLink) -> str:
     """
     if link.lane is not None:
         return link.lane.tenant
-    if link.connection.own and link.endpoint.remote is not None:
-        tenant = (link.endpoint.remote.properties or {}).get(TENANT)
+    return tenant_of_attach(link.connection, link.endpoint.remote)
+
+
+def tenant_of_attach(connection: ConnectionRecord, attach: Attach | None) -> str:
+    """Return the tenant whose addresses a sender's link names: its peer's, or the one that the router's own link names.
+
+    Args: attach: the sender's; None: it has not come.
+    """
+    if connection.own and attach is not None:
+        tenant = (attach.properties or {}).get(TENANT)
         if isinstance(tenant, str):
             return tenant
-    return link.connection.peer.tenant
+    return connection.peer.tenant

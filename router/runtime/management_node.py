@@ -29,6 +29,7 @@ from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
 from amqpmesh.router.management.known_tools import requests as known_tools
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
+from amqpmesh.router.management.trace import TRACE
 from amqpmesh.router.management.views import TenantViews, View
 from amqpmesh.router.management.why import KIND, WHY, question_of
 from amqpmesh.router.message.content import Message
@@ -36,6 +37,7 @@ from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.snapshots import PAGES_TIME, SNAPSHOT_TIME, Snapshot, Snapshots
+from amqpmesh.router.runtime.tracer import Tracer, TracingPeer
 from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable
 
 log = event_log.EventLog("amqpmesh.io")
@@ -94,6 +96,7 @@ class ManagementNode(LinkFactory):
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
+        self._tracer: Tracer | None = None
 
     @property
     def _link_manager(self) -> LinkManager:
@@ -115,13 +118,17 @@ class ManagementNode(LinkFactory):
         """Answer requests on one link after the other until the router ends. Raises: nothing; internal errors are
         logged.
         """
-        while not self._ended:
-            try:
-                await self._serve_link()
-            except Exception as error:
-                if not self._ended:
-                    log.error("internal error", exception=error, address=service.ADDRESS)
-                    await trio.sleep(FAULT_PAUSE)
+        assert self._driver is not None
+        async with trio.open_nursery() as nursery:
+            self._tracer = Tracer(self, self._driver, nursery)
+            while not self._ended:
+                try:
+                    await self._serve_link()
+                except Exception as error:
+                    if not self._ended:
+                        log.error("internal error", exception=error, address=service.ADDRESS)
+                        await trio.sleep(FAULT_PAUSE)
+            nursery.cancel_scope.cancel()
 
     async def _serve_link(self) -> None:
         async with self.receiver(
@@ -162,6 +169,8 @@ class ManagementNode(LinkFactory):
             return await self._pushed(request, asking)
         if operation == APPLY:
             return await self._applied(request, asking)
+        if operation == TRACE:
+            return self._traced(request, asking)
         if operation == CONFIG:
             return await self._shown(request, asking)
         if operation == DRAIN:
@@ -240,6 +249,21 @@ class ManagementNode(LinkFactory):
             core.context, core.lookup, tenant, asked.address, sends=asked.sends, rights=rights, for_operator=is_operator
         )
         return service.answer(request, service.OK, "OK", {"tenant": tenant or OPERATOR, "admitted": admitted, **facts})
+
+    def _traced(self, request: Message, asking: _Asker) -> Message:
+        """Begin a trace, or tell what it has found."""
+        assert self._driver is not None
+        assert self._tracer is not None
+        context, record, vouched = self._driver.core.context, asking.connection, asking.vouched
+        rights = vouched.rights if vouched is not None else None if record is None else record.rights
+
+        def may_read_kind(kind: str) -> bool:
+            if vouched is not None:
+                return vouched.may_read_kind(kind)
+            return record is None or may_read(context, record, kind)
+
+        is_known = vouched is not None or record is not None
+        return self._tracer.answer(request, TracingPeer(asking.tenant, rights, is_known, may_read_kind))
 
     async def _applied(self, request: Message, asking: _Asker) -> Message:
         """Apply the configuration file. It is for those alone who may change everything."""

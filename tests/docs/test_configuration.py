@@ -37,6 +37,7 @@ from amqpmesh.router.config.file import (
     WebSocketConfig,
     parse,
 )
+from amqpmesh.router.config.observability import TracingConfig
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
 from amqpmesh.router.config.tables import Table, declared, effect_of, key_of
@@ -55,6 +56,7 @@ PAGE = "".join(
         "http",
         "websocket",
         "metrics",
+        "tracing",
     )
 )
 
@@ -89,6 +91,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[audit]`": (AuditConfig, None),
     "`[telemetry]`": (TelemetryConfig, None),
     "`[metrics]`": (MetricsConfig, None),
+    "`[tracing]`": (TracingConfig, None),
 }
 
 # The tables of a policy file: all of it applies at once.
