@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -211,3 +212,23 @@ def test_a_name_at_a_router_that_nobody_knows_is_not_found(role, line, client):
     program.finish(status=1)
     [error] = program.of("link-error")
     assert (error["condition"], error["description"]) == ("amqp:not-found", "no container 'nobody' is known here")
+
+
+@both
+def test_a_trace_follows_a_message_to_a_receiver_at_the_other_end(family, line, client):
+    address = f"traced/{family}"
+    receiver = client(f"{family}_receive", line["C"].url, "--address", address, "--count", "1")
+    receiver.expect("attached")
+    command = [sys.executable, "-m", "amqpmesh", "trace", address, "--json", "--url", line["A"].url]
+    said = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    receiver.finish()
+    assert (said.returncode, said.stderr) == (0, "")
+    told = json.loads(said.stdout)
+    assert [each["router"] for each in told["routers"]] == ["A", "B", "C"]
+    for each in told["routers"]:
+        events = [event["event"] for event in each["events"]]
+        assert events[-4:] == ["left", "outcome", "told", "ended"]
+    (message,) = receiver.of("message")
+    sections = dict(message["sections"])
+    assert 0x71 not in sections  # no delivery annotation of the mesh reaches a client
+    assert told["trace"] in str(sections[0x72])

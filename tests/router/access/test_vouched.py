@@ -18,6 +18,7 @@ from amqpmesh.router.config.users import add_user
 from amqpmesh.router.delivery.vouches import VOUCH
 from amqpmesh.router.management.queries import entities_of, query
 from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.management.trace import events_request, start_request
 from amqpmesh.router.message.content import Message
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
 from tests.support.data.tokens import SECRET, named_key, shared_access
@@ -327,3 +328,31 @@ async def test_a_vouch_is_signed_by_a_certificate_that_was_renewed(world: World)
     await trio.sleep(1)
     async with world.client("A", "ops-1") as client:
         assert await ask(client, "C", await a_change(world, "C")) == 200
+
+
+async def traced(world: World) -> list[Any]:
+    """Trace a message from A to C for a client at A; return the statuses of all routers, and their first events."""
+    async with (
+        world.client("C", "guest") as reader,
+        reader.receiver("q") as received,
+        world.client("A", "guest") as client,
+        client.requester(ADDRESS) as management,
+    ):
+        begun = await management.request(start_request("q", follows_next=False, wait=30.0))
+        (await received.receive()).accept()
+        found = []
+        for router in "ABC":
+            async with client.requester(f"{ADDRESS}@{router}") as there:
+                told = await there.request(events_request(begun.body["trace"], 0))
+                found.append((status(told), told.body["events"][0]["event"] if told.body else None))
+    return found
+
+
+@CERTIFIED
+async def test_a_message_is_traced_at_routers_that_the_client_is_vouched_for(world: World) -> None:
+    assert await traced(world) == [(200, "begun"), (200, "came"), (200, "came")]
+
+
+@INSECURE
+async def test_a_message_is_traced_at_no_router_that_the_client_is_not_vouched_for(world: World) -> None:
+    assert await traced(world) == [(200, "begun"), (403, None), (403, None)]
