@@ -78,7 +78,7 @@ def start(context: Context, relay: Relay, node: Node, links: list[OutgoingLink])
     ours = _for_routers(context, relay, lane, links, tracked=tracked)
     if context.traces.relays:
         tracing.chosen(context, relay, node, links)
-        ours = {**ours, **tracing.marks(context, relay, links)}
+        ours = {**ours, **tracing.marks(context, relay, node, links)}
     data = message_head.leaving(
         relay,
         first.data,

@@ -116,7 +116,6 @@ def await_next(context: Context, tenant: str, name: str, trace: Trace) -> Watch:
     """
     trace.pending = True
     watch = context.traces.addresses[tenant, name] = Watch(trace)
-    context.kernel.epoch += 1  # routes of anonymous senders are decided anew
     local = context.nodes.find(tenant, name)
     found: list[Node | None] = [local, None if local is None else local.ingress]
     found += [each for each in context.routes.nodes() if each.tenant == tenant and each.name in (name, "")]
@@ -147,21 +146,27 @@ def holds(context: Context, node: Node) -> bool:
 # -------------------------------------------------------------------------------------------------------------- marks
 
 
-def marks(context: Context, relay: Relay, links: Iterable[OutgoingLink]) -> Mapping[Symbol | ULong, Value]:
-    """Return the annotation that marks a message for the next router; none if a client is among its receivers."""
+def marks(context: Context, relay: Relay, node: Node, links: Iterable[OutgoingLink]) -> Mapping[Symbol | ULong, Value]:
+    """Return the annotation that marks a message for the next router; none if a client may be among its receivers."""
     followed = context.traces.relays.get(relay)
-    if followed is None or relay.head is None or not all(each.lane is not None for each in links):
+    has_copies = node.copies or any(share.node.copies for share in node.shares)
+    if followed is None or relay.head is None or has_copies or not all(each.lane is not None for each in links):
         return {}
     return {message_head.TRACE: followed.trace.id}
 
 
 def mark_lanes(context: Context, relay: Relay, legs: list[Leg]) -> None:
-    """Mark the legs of a multicast that leave by lanes, if others of it go to clients, which see no mark."""
+    """Mark the legs that leave by lanes, if others of the message go to clients, which see no mark.
+
+    A message with one leg may take another way: it has one form, by `marks`.
+    """
     followed = context.traces.relays.get(relay)
     by_lane = [leg for leg in legs if isinstance(leg.outgoing, OutgoingLink) and leg.outgoing.lane is not None]
-    if followed is None or relay.head is None or not by_lane or len(by_lane) == len(legs):
+    if followed is None or relay.head is None or not by_lane or len(legs) == 1:
         return
     first = by_lane[0].chunks[0]
+    if message_head.trace_mark(first.data, relay.head) is not None:
+        return
     marked = Chunk(message_head.with_trace_mark(first.data, relay.head, followed.trace.id), None, first.account)
     marked.holders = len(by_lane)
     for leg in by_lane:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.receiver import Receiver
 from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig
@@ -237,6 +238,32 @@ async def test_a_multicast_has_a_branch_for_each_receiver(autojump_clock: MockCl
         assert [each["branch"] for each in left] == [*range(1, len(left) + 1)]
         assert sorted(each["branch"] for each in events if each["event"] == "outcome") == [*range(1, len(left) + 1)]
     assert (b[0]["lane"], c[0]["from"]) == ("tree", "B")
+
+
+async def test_a_receiver_of_copies_sees_no_mark(autojump_clock: MockClock) -> None:
+    news = AddressConfig(pattern="news", distribution=Distribution.MULTICAST)
+    browsing = Source(address="news", distribution_mode=DistributionMode.COPY)
+    async with (
+        trio.open_nursery() as nursery,
+        line("AB", addresses=(news,)) as mesh,
+        mesh.client("A") as asking,
+        mesh.client("B") as far,
+        asking.receiver("news") as here,
+        asking.receiver("news", source=browsing) as browser,
+        far.receiver("news") as end,
+    ):
+        await nursery.start(keeping, asking, "news")
+        await until(lambda: mesh.sends_by("tree", "A"))
+        trace = await begun(asking, "news")
+        for receiver in (here, browser, end):
+            delivery = await receiver.receive()
+            assert delivery.message.message_annotations == {MARK: trace}
+            assert not delivery.message.delivery_annotations
+            delivery.accept()
+        a, b = [await told(asking, trace, at) for at in ("", "@B")]
+        assert [each.get("copy") for each in a if each["event"] == "left"] == [None, None, True]
+        assert kinds(b)[-1] == "ended"
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_next_message_that_comes_is_followed_and_the_kernel_goes_on(autojump_clock: MockClock) -> None:
