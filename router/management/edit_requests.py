@@ -19,6 +19,7 @@ from amqpmesh.router.management.service import (
     NO_CONTENT,
     NOT_ALLOWED,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     OK,
     RequestError,
     answer,
@@ -80,7 +81,7 @@ def config_edit(request: Message) -> ConfigEdit | None:
         return None
     kind, name = _named(properties)
     if kind is None:
-        if operation == CREATE:
+        if operation == CREATE or properties.get("type") in ("user", f"{PREFIX}user"):
             raise _no_table(properties.get("type"))
         return None
     keys = {} if operation == DELETE else _keys(request.body, kind)
@@ -112,6 +113,10 @@ def _named(properties: Mapping[str, Any]) -> tuple[TableKind | None, str | None]
 
 
 def _no_table(wanted: object) -> RequestError:
+    if wanted in ("user", f"{PREFIX}user"):
+        return RequestError(
+            NOT_IMPLEMENTED, "users are in files: change them by `amqpmesh user`, then `amqpmesh apply`"
+        )
     if wanted is None:
         return RequestError(BAD_REQUEST, "CREATE needs a `type`")
     if wanted in TYPES or f"{PREFIX}{wanted}" in TYPES:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqpmesh.router.access.change import end_logins
+from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.io.threads import aside
@@ -37,6 +39,9 @@ log = event_log.EventLog("amqpmesh.io")
 
 LOGGED: Final = 100
 """Differences of one change that are logged; the number of the others is told."""
+
+ENDS: Final = "the router has ended, or is about to"
+"""The reason to change nothing any more."""
 
 FROM_FILE: Final[Mapping[str, object]] = {"source": "file"}
 
@@ -144,9 +149,11 @@ class ConfigChanges:
             result = Applied(found, read.users)
             if dry_run:
                 return result
+            self._demand_running({})
             with trio.CancelScope(shield=True):  # from here on it is whole
                 running = self._take_away(running, target, read)
                 sockets = await self._listen(running, target)
+                self._demand_running(sockets)
                 self._commit(running, target, read, sockets)
             if config is not None:
                 self._given, self.marks = target, Marks()
@@ -176,13 +183,22 @@ class ConfigChanges:
             result = Applied(found, ())
             if not found:
                 return result
+            self._demand_running({})
             with trio.CancelScope(shield=True):  # from here on it is whole
                 running = self._take_away(running, target, read)
                 sockets = await self._listen(running, target)
+                self._demand_running(sockets)
                 self._commit(running, target, read, sockets, keep_costs=True)
             self.marks = marks
             self._tell(result, by)
             return result
+
+    def _demand_running(self, sockets: Mapping[ListenerConfig, list[socket.socket]]) -> None:
+        """Check that the router has not begun to end meanwhile. Raises: CommandError; then the sockets are closed."""
+        if self._edge.is_stopped:
+            for each in chain.from_iterable(sockets.values()):
+                each.close()
+            raise CommandError(ENDS)
 
     def _begin(self) -> tuple[RouterConfig, Reader]:
         self._observers.reopen()

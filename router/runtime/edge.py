@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Edge:
     """The listeners and connectors of one router.
 
-    Attributes: `listeners`, `connectors`: in the order of the configuration. `credentials`: of listeners, and of others
-        whose rules hold for streams that the program serves.
+    Attributes: `listeners`, `connectors`: in the order of the configuration. `is_stopped`: nothing comes any more.
+        `credentials`: of listeners, and of others whose rules hold for streams that the program serves.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,7 @@ class Edge:
         #: Those for AMQP; a server of their own has those for HTTP.
         self.amqp: list[Listener] = []
         self.connectors: list[Connector] = []
+        self.is_stopped = False
         self.credentials: dict[ListenerConfig, Credentials] = {}
         #: The configurations that listeners had before; handshakes and logins may have begun with them. None: the
         #: listener is gone.
@@ -67,6 +68,7 @@ class Edge:
 
     def stop(self) -> None:
         """Accept and open no more connections."""
+        self.is_stopped = True
         for listener in self.amqp:
             listener.close()
         for connector in self.connectors:

@@ -31,7 +31,7 @@ from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.admission import Admission, Served
-from amqpmesh.router.runtime.applying import Applied, ConfigChanges
+from amqpmesh.router.runtime.applying import ENDS, Applied, ConfigChanges
 from amqpmesh.router.runtime.config_answers import answer_change
 from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
@@ -311,7 +311,7 @@ class Router(LinkFactory):
             could not be bound, with its URL; then only rights have changed. CommandError: the router does not run.
         """
         if not self._accepting:
-            raise CommandError("the router has ended, or is about to")
+            raise CommandError(ENDS)
         return await self._changes.apply(config, dry_run=dry_run)
 
     def _config_changed(self, config: RouterConfig) -> None:
@@ -332,7 +332,7 @@ class Router(LinkFactory):
         """
         self._started()
         if not self._accepting:
-            raise CommandError("the router has ended, or is about to")
+            raise CommandError(ENDS)
         listener = listener or self._stream_listener
         if listener.is_http:
             raise CommandError("streams of a program carry AMQP, no HTTP")

@@ -37,8 +37,8 @@ LOCK: Final = "config.lock"
 FOLLOW: Final = signal.SIGUSR1
 """The signal to a worker that it has to follow; to the supervisor, that it has to tell all workers."""
 
-PATIENCE: Final = 10.0
-"""Seconds that a change waits for another one."""
+PATIENCE: Final = 3.0
+"""Seconds that a change waits for another one; other requests to this worker wait for it."""
 
 POLL: Final = 0.02
 """Seconds between two attempts to get the lock: another process does not tell when it releases it."""

@@ -193,6 +193,20 @@ async def test_a_client_without_the_right_changes_nothing_at_a_router_that_belie
 
 
 @CERTIFIED
+async def test_tables_of_the_configuration_change_where_the_router_is_believed(world: World) -> None:
+    properties = {"operation": "CREATE", "type": "address-pattern", "name": "news/#"}
+    for user, answers in (("ops-1", {"B": 403, "C": 201}), ("guest", {"B": 403, "C": 403})):
+        async with world.client("A", user) as client:
+            for router, expected in answers.items():
+                assert await ask(client, router, Message({}, application_properties=dict(properties))) == expected
+            # What is in force is told to those who may read everything.
+            shown = Message(None, application_properties={"operation": "CONFIG", "type": "router"})
+            assert await ask(client, "C", shown) == 200
+    assert [each.pattern for each in world.mesh["C"].router.config.addresses] == ["news/#"]
+    assert world.mesh["B"].router.config.addresses == ()
+
+
+@CERTIFIED
 async def test_a_listener_that_permits_changes_is_vouched_for(world: World) -> None:
     world.listen("A", manage=True)
     async with world.client("A", "guest") as client:

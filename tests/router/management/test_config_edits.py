@@ -254,6 +254,8 @@ REFUSED = [
     ("CREATE", "router", "A", {}, 409, "a router has one router"),
     ("CREATE", "log", "log", {}, 409, "a router has one log"),
     ("CREATE", "connection", "1", {}, 405, "nothing of that type is created"),
+    ("CREATE", "user", "u", {"password": "p"}, 501, "users are in files: change them by `amqpmesh user`"),
+    ("UPDATE", "user", "u", {"password": "p"}, 501, "users are in files: change them by `amqpmesh user`"),
     ("CREATE", "nonsense", "1", {}, 404, "there is no such type"),
     ("CREATE", None, "1", {}, 400, "CREATE needs a `type`"),
     ("CREATE", "listener", "l", {}, 400, "url: is missing"),
