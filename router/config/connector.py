@@ -25,6 +25,12 @@ class Watch(StrEnum):
     NEVER = "never"
 
 
+def _without_user(url: str) -> str:
+    """Return a URL without user and password, which are in none: errors must not repeat them."""
+    scheme, slashes, rest = url.rpartition("//")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+
+
 def _url_refusal(url: str | tuple[str, ...]) -> str | None:
     urls = (url,) if isinstance(url, str) else url
     if not urls:
@@ -33,7 +39,7 @@ def _url_refusal(url: str | tuple[str, ...]) -> str | None:
         try:
             found = place(each)
         except ValueError as error:
-            return f"{each!r} {error}"
+            return f"{_without_user(each)!r} {error}"
         if isinstance(found, Endpoint) and not (found.port or found.is_unix):
             return f"{each!r} needs a port to connect to"
         if each in urls[:position]:

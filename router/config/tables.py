@@ -219,7 +219,7 @@ def read(cls: type[T], raw: object, *, file: Path, where: str = "", **given: obj
     try:
         return _table(cls, raw, file.parent, given)
     except _RefusedError as refused:
-        at = refused.within(where)
+        at = refused.within(where) if where else refused
         raise ConfigError(str(file), at.where, at.reason) from None
 
 

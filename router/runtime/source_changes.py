@@ -77,9 +77,14 @@ async def edit_tables(
 
         after, result = await aside(prepare, state)
         await changes.edit(lambda _: shared.part_of(after.running), by=by)
-        if result.differences:
+        if not result.differences:
+            return result
+        try:
             await aside(shared.write, after)
-            shared.tell()
+        except OSError:  # the disk is full: then no worker has it
+            await changes.edit(lambda _: shared.part_of(state.running), by=by)
+            raise
+        shared.tell()
     return result
 
 
