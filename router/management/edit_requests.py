@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from amqpmesh.router.amqp.codec.types import Array
 from amqpmesh.router.config import edits
 from amqpmesh.router.config.edits import KINDS, TableKind
+from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.plain_settings import PlainSettings
 from amqpmesh.router.management.config_requests import told
 from amqpmesh.router.management.entities import PREFIX, TYPES, settings_of
@@ -64,10 +65,15 @@ class ConfigEdit(NamedTuple):
         change = edits.create if self.operation == CREATE else edits.update
         return partial(change, kind=self.kind, name=self.name, raw=self.keys)
 
-    @property
-    def gives_rights(self) -> bool:
-        """True if it lets clients of a listener change everything: for that its sender needs this right, too."""
-        return any(key.replace("-", "_") == "manage" and value is not False for key, value in self.keys.items())
+    def gives_rights(self, config: RouterConfig) -> bool:
+        """Tell whether it decides which clients may change everything: for that its sender needs this right, too.
+
+        Args: config: in force. Another login of a listener with `manage` lets others in.
+        """
+        asks = any(key.replace("-", "_") == "manage" and value is not False for key, value in self.keys.items())
+        return asks or (
+            self.kind.cls is ListenerConfig and getattr(self.kind.rows(config).get(self.name), "manage", False)
+        )
 
 
 def config_edit(request: Message) -> ConfigEdit | None:

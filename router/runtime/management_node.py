@@ -275,8 +275,9 @@ class ManagementNode(LinkFactory):
 
     async def _edited(self, request: Message, edit: ConfigEdit, asking: _Asker) -> Message:
         """Change a table of the configuration, which is the operator's."""
-        is_permitted = self._may_change_all(asking) if edit.gives_rights else self._may_change(asking, edit.kind.kind)
-        if not is_permitted:
+        assert self._driver is not None
+        needs_all = edit.gives_rights(self._driver.core.context.config)
+        if not (self._may_change_all(asking) if needs_all else self._may_change(asking, edit.kind.kind)):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         response = await self._change_config(request, self._named(asking))
         self._snapshots.drop()

@@ -378,8 +378,8 @@ async def test_a_group_writes_the_types_that_it_may(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     rights = '["write:address-pattern", "write:listener"]'
     policy.write_text(f'[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = {rights}\n')
-    plain = ListenerConfig(url=LOOPBACK, name="plain")
-    async with managed(listeners=[plain], policy=PolicyConfig(file=policy)) as (router, requester):
+    plain, own = (ListenerConfig(url=LOOPBACK, name=name, manage=name == "own") for name in ("plain", "own"))
+    async with managed(listeners=[plain, own], policy=PolicyConfig(file=policy)) as (router, requester):
         assert (await ask(requester, "CREATE", {}, type="address-pattern", name="a"))[0] == 201
         assert (await ask(requester, "UPDATE", {"links": 7}, type="listener", name="plain"))[0] == 200
         for operation, kind, body in (
@@ -388,8 +388,11 @@ async def test_a_group_writes_the_types_that_it_may(tmp_path: Path) -> None:
             # A listener with `manage` would let its clients change everything.
             ("UPDATE", "listener", {"manage": True}),
             ("CREATE", "listener", {"url": LOOPBACK, "manage": True}),
+            ("UPDATE", "own", {"sasl": []}),
+            ("DELETE", "own", None),
         ):
-            name = "plain" if (operation, kind) == ("UPDATE", "listener") else "A" if kind == "router" else "new"
+            name = "own" if kind == "own" else "plain" if operation == "UPDATE" else "new"
+            name, kind = ("A", kind) if kind == "router" else (name, "listener" if kind == "own" else kind)
             got = await ask(requester, operation, body, type=kind, name=name)
             assert got == (403, "Forbidden: not permitted"), (operation, kind)
         # The configuration as a whole is for those who may read everything.
