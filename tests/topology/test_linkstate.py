@@ -1,5 +1,6 @@
 """Routers that find each other, exchange their records, and agree."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,18 @@ from amqpmesh.topology.linkstate import (
     Topology,
 )
 from amqpmesh.topology.messages import Acknowledgement, AgedRecord, Records, read_message, write_message
-from amqpmesh.topology.records import SURCHARGE, AddressDelta, Entry, Kind, LinkState, Neighbour, encode
+from amqpmesh.topology.records import (
+    SURCHARGE,
+    AddressDelta,
+    Entry,
+    Kind,
+    LinkState,
+    Neighbour,
+    OpenedRecord,
+    SignedRecord,
+    encode,
+    open_record,
+)
 from amqpmesh.topology.signing import Unsigned
 from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
@@ -550,6 +562,30 @@ def test_paths_lead_around_an_overloaded_router_whose_addresses_stay() -> None:
     assert mesh.disagreement() == ""
     assert mesh.routers["R0"].next_hop("R2", "flow") is lines[0]
     assert all(router.graph.overloaded == set() for router in mesh.routers.values())
+
+
+def test_a_router_of_before_finds_the_same_paths_around_an_overloaded_one() -> None:
+    def without_overload(signed: SignedRecord) -> OpenedRecord:
+        opened = open_record(signed)
+        if not isinstance(opened.record, LinkState):
+            return opened
+        return opened._replace(record=replace(opened.record, overload=False))
+
+    mesh = Mesh()
+    mesh.start("A", "former", reader=without_overload)
+    mesh.start("B", "C", "D")
+    for one, other in (("A", "former"), ("former", "B"), ("B", "C"), ("C", "D"), ("D", "former"), ("A", "C")):
+        mesh.connect(one, other)
+    mesh.run(1)
+    mesh.call("C", lambda router, now: router.set_overload(now, overload=True))
+    mesh.run(1)
+    former, new = mesh.routers["former"], mesh.routers["D"]
+    assert (former.graph.overloaded, new.graph.overloaded) == (set(), {"C"})
+    for one in mesh.routers:
+        for other in mesh.routers.keys() - {one, "C"}:
+            assert "C" not in mesh.routers[one].paths.path(other)[1:-1]
+            # As the other routers see it, too: no message goes in a circle.
+            assert len({tuple(router.paths.path(other, one)) for router in mesh.routers.values()}) == 1
 
 
 def test_an_overloaded_router_is_the_way_where_there_is_no_other() -> None:

@@ -317,6 +317,8 @@ def configuration(folder: Path) -> RouterConfig:
 async def changed(router: Router, config: RouterConfig) -> AsyncIterator[str]:
     """Yield a line for each change of a configuration."""
     applied: Applied = await router.apply(config, dry_run=True)
+    if await router.move_clients(pace=0.1, timeout=10.0):
+        return
     difference: Difference
     for difference in applied.differences:
         since: Effect = difference.effect

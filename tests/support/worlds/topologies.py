@@ -9,7 +9,7 @@ from typing import Any
 import networkx
 
 from amqpmesh.topology.linkstate import Advert, Change, Settings, Step, Topology
-from amqpmesh.topology.records import SURCHARGE, Name
+from amqpmesh.topology.records import SURCHARGE, Name, OpenedRecord, SignedRecord, open_record
 from amqpmesh.topology.signing import Signer, Unsigned, Verifier
 
 EPOCH = 1_700_000_000_000
@@ -50,11 +50,13 @@ class Mesh:
 
     # Actions of a test
 
-    def start(self, *names: str, epoch: int = EPOCH) -> None:
-        """Start routers, or restart them without any memory."""
+    def start(
+        self, *names: str, epoch: int = EPOCH, reader: Callable[[SignedRecord], OpenedRecord] = open_record
+    ) -> None:
+        """Start routers, or restart them without any memory. Args: reader: as of `Topology`."""
         for name in names:
             signer, verifier = self.identity(name)
-            self.routers[name] = Topology(name, self.settings, signer, verifier, epoch, self.now)
+            self.routers[name] = Topology(name, self.settings, signer, verifier, epoch, self.now, reader=reader)
             self.adverts[name] = {}
             self.changes[name] = []
 
