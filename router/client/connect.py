@@ -15,6 +15,7 @@ from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.arguments import demand_trio
 from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY
+from amqpmesh.router.client.links.spans import Spans
 from amqpmesh.router.config.urls import CONNECTING_PORTS, Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.io.dialing import Backoff, Opener, open_tcp
@@ -104,6 +105,7 @@ def connect(
     reconnect: bool | Backoff = False,
     redirects: Sequence[str] | None = (),
     trace_frames: bool = False,
+    spans: bool = False,
     open_stream: Opener = open_tcp,
 ) -> Connection:
     """Make a connection to any AMQP 1.0 peer; `async with` opens it.
@@ -132,6 +134,8 @@ def connect(
             `b.example`, `*.example`, an IP address, or `*` for any. Our login is shown to them. None: no redirect is
             followed.
         trace_frames: log every frame, decoded, without bodies and passwords, at `amqpmesh.frames`.
+        spans: make spans of OpenTelemetry for messages that are sent, and for those that `async with delivery`
+            processes, by the tracer provider of the process; with the extra `amqpmesh[otel]`.
         open_stream: opens the stream under TLS and AMQP: TCP by default; a proxy, a tunnel, or a test.
 
     Raises: CommandError: the arguments cannot work: an invalid URL, or no credentials for any mechanism. OSError: a
@@ -142,8 +146,9 @@ def connect(
     redirect_policy = None if redirects is None else _redirect_policy(places, redirects)
     if tls is None and any(each.secure for each in places):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
+    own_id = id if id is not None else f"amqpmesh-{environment().token(6)}"
     client_identity = ClientIdentity(
-        id=id if id is not None else f"amqpmesh-{environment().token(6)}",
+        id=own_id,
         places=places,
         mechanisms=mechanisms,
         user=user,
@@ -155,6 +160,7 @@ def connect(
         max_frame_size=max_frame_size,
         desired_capabilities=(ANONYMOUS_RELAY, REDIRECT) if redirects else (ANONYMOUS_RELAY,),
         trace_frames=trace_frames,
+        spans=Spans(own_id) if spans else None,
         open_stream=open_stream,
     )
     backoff = Backoff() if reconnect is True else reconnect or None

@@ -18,6 +18,7 @@ from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from amqpmesh.router.amqp.codec.types import Value
@@ -38,11 +39,12 @@ class Delivery:
     modified (delivery-failed) if it raised, released if it was cancelled. A decision inside the body stands.
     """
 
-    __slots__ = ("__weakref__", "_incoming", "_receiver")
+    __slots__ = ("__weakref__", "_incoming", "_receiver", "_span")
 
     def __init__(self, receiver: ReceiverLink, incoming: Incoming) -> None:
         self._receiver = receiver
         self._incoming = incoming
+        self._span: AbstractContextManager[None] | None = None
 
     if not TYPE_CHECKING:
 
@@ -184,6 +186,10 @@ class Delivery:
         answer.to = asked.reply_to
         if answer.correlation_id is None:
             answer.correlation_id = asked.message_id if asked.correlation_id is None else asked.correlation_id
+        spans = self._receiver.spans
+        if spans is not None and asked.reply_to:
+            with spans.sending(answer, asked.reply_to) as carrying:
+                answer = carrying
         payload = answer.encode()
         if not asked.reply_to:
             await trio.lowlevel.checkpoint()
@@ -205,12 +211,19 @@ class Delivery:
         except trio.Cancelled as cancelled:
             await self.__aexit__(type(cancelled), cancelled, None)
             raise
-        return self.message
+        message, spans = self.message, self._receiver.spans
+        if spans is not None:
+            self._span = spans.processing(message, self._receiver.address)
+            self._span.__enter__()
+        return message
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Decide the delivery, unless the body has done so."""
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(kind, error, traceback)
         if self.is_decided:
             return
         if error is None:

@@ -81,6 +81,13 @@ class Requester:
             rejected. LinkDetachedError, ConnectionClosedError: the request was not sent. CommandError: another call
             with the same id waits for its reply.
         """
+        spans = self._requests.spans
+        if spans is None:
+            return await self._request(message)
+        with spans.sending(message, self._requests.address) as carrying:
+            return await self._request(carrying)
+
+    async def _request(self, message: Message | Value) -> Message:
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:
             request.message_id = UUID(hex=environment().token(16), version=4)

@@ -13,14 +13,13 @@ from amqpmesh.router.client.links.arguments import whole
 from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.public_link import PublicLink
 from amqpmesh.router.client.sent import Sent
-from amqpmesh.router.message.content import encode_message
+from amqpmesh.router.message.content import Message, encode_message
 from amqpmesh.router.message.outcomes import outcome_error
 from amqpmesh.router.message.writer import Sections
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.client.links.outgoing import Outgoing
-    from amqpmesh.router.message.content import Message
 
 
 class Sender(PublicLink[SenderLink]):
@@ -49,7 +48,12 @@ class Sender(PublicLink[SenderLink]):
             lost before the outcome came. LinkDetachedError, ConnectionClosedError: the link is over, and the message
             was not sent. CommandError: the message cannot be sent: it is invalid, or larger than the peer accepts.
         """
-        await self._until_accepted(await self._link.transfer(encode_message(message), settled=settled))
+        spans = self._link.spans
+        if spans is None:
+            await self._until_accepted(await self._link.transfer(encode_message(message), settled=settled))
+            return
+        with spans.sending(message, self._link.address) as carrying:
+            await self._until_accepted(await self._link.transfer(carrying.encode(), settled=settled))
 
     async def send_parts(
         self,
@@ -72,14 +76,23 @@ class Sender(PublicLink[SenderLink]):
             With it the body is one data section; without it each part is one (§3.2.6). settled: as for `send`.
         Raises: as `send`, and whatever `parts` raises. CommandError: also if the parts have another length than `size`.
         """
-        await self._until_accepted(await self._stream(parts, message, size, settled))
+        spans = self._link.spans
+        if spans is None:
+            await self._until_accepted(await self._stream(parts, message, size, settled))
+            return
+        with spans.sending(message or Message(), self._link.address) as carrying:
+            await self._until_accepted(await self._stream(parts, carrying, size, settled))
 
     async def transfer(self, message: Message | Value, *, settled: bool = False) -> Sent:
         """Send a message as soon as there is credit, and return without waiting for the outcome.
 
         Returns: a `Sent`, which has the outcome later. Args, Raises: as `send`, except for outcomes.
         """
-        return Sent(await self._link.transfer(encode_message(message), settled=settled))
+        spans = self._link.spans
+        if spans is None:
+            return Sent(await self._link.transfer(encode_message(message), settled=settled))
+        with spans.sending(message, self._link.address) as carrying:
+            return Sent(await self._link.transfer(carrying.encode(), settled=settled))
 
     async def transfer_parts(
         self,
@@ -93,7 +106,11 @@ class Sender(PublicLink[SenderLink]):
 
         Returns: a `Sent`, which has the outcome later. Args, Raises: as `send_parts`, except for outcomes.
         """
-        return Sent(await self._stream(parts, message, size, settled))
+        spans = self._link.spans
+        if spans is None:
+            return Sent(await self._stream(parts, message, size, settled))
+        with spans.sending(message or Message(), self._link.address) as carrying:
+            return Sent(await self._stream(parts, carrying, size, settled))
 
     async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
         """Send a message that is encoded already, such as the `payload` of a delivery; otherwise as `transfer`."""

@@ -23,6 +23,7 @@ from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.client.links.link import ClientLink, without_traceback
 from amqpmesh.router.client.links.link_manager import LinkManager
+from amqpmesh.router.client.links.spans import Spans
 from amqpmesh.router.io.dialing import LASTING, Backoff, PermanentError, reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
@@ -66,6 +67,11 @@ class Dialer(LinkManager):
         self._opened_at = 0.0
         for place in places:
             client_identity.sasl(place)  # raises now if no login is possible
+
+    @property
+    def spans(self) -> Spans | None:
+        """Spans for messages; None: the program has not asked for them."""
+        return self.client_identity.spans
 
     async def enter(self) -> None:
         """Connect, as `Connection.__aenter__` does."""

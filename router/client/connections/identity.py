@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
 from amqpmesh.router.client.connections.connection_tasks import ConnectionTasks
 from amqpmesh.router.client.links.client_connection import ClientConnection
+from amqpmesh.router.client.links.spans import Spans
 from amqpmesh.router.config.urls import Endpoint, is_loopback
 from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
 from amqpmesh.router.io.dialing import Opener, PermanentError, secure
@@ -44,6 +45,8 @@ class ClientIdentity:
     max_frame_size: int
     desired_capabilities: tuple[Symbol, ...]
     trace_frames: bool
+    #: Spans for messages; None: the program has not asked for them.
+    spans: Spans | None
     open_stream: Opener
 
     async def serve(

@@ -51,6 +51,8 @@ class ClientLink(ABC):
 
     def __init__(self, manager: LinkManager, name: str, address: str | None) -> None:
         self._manager = manager
+        #: Spans for its messages; None: the program has not asked for them.
+        self.spans = manager.spans
         #: The link's name (§2.6.1).
         self.name = name
         #: The address that the peer attached; before that, the address that was asked for.

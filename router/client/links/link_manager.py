@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.links.client_connection import ClientConnection
     from amqpmesh.router.client.links.link import ClientLink
     from amqpmesh.router.client.links.outgoing import Outgoing
+    from amqpmesh.router.client.links.spans import Spans
 
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 
@@ -41,6 +42,11 @@ class LinkManager(ABC):
         self._names = count(1)
         self._prefix = environment().token(6)
         self._reply_senders: OrderedDict[tuple[str | None, str], SenderLink] = OrderedDict()
+
+    @property
+    def spans(self) -> Spans | None:
+        """Spans for messages; None: the program has not asked for them."""
+        return None
 
     @property
     @abstractmethod
