@@ -29,7 +29,10 @@ class WebSocketStream(LayeredStream, trio.abc.HalfCloseableStream):
         self.pending = True
 
     def receive_nowait(self, size: int) -> bytes | None:
-        """See `DirectStream`. A peer that sends many small frames is read in small portions."""
+        """See `DirectStream`. A peer that sends many small frames is read in small portions.
+
+        Raises: trio.BrokenResourceError: also if the peer has broken a rule of WebSocket, of which it is told.
+        """
         framing, stream = self._framing, self.transport_stream
         parts: list[bytes] = []
         room = size
@@ -55,6 +58,8 @@ class WebSocketStream(LayeredStream, trio.abc.HalfCloseableStream):
         self._answer()
         if parts:
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        if framing.fault is not None:
+            raise trio.BrokenResourceError(f"WebSocket: {framing.fault}")
         return b"" if has_ended else None
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
@@ -113,11 +118,16 @@ class WebSocketOverStream(trio.abc.HalfCloseableStream):
         self._writing = trio.Lock()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for the next octets; b"" at the end. Args: max_bytes: octets that are read below at a time."""
+        """Wait for the next octets; b"" at the end. Raises: as `WebSocketStream.receive_nowait`.
+
+        Args: max_bytes: octets that are read below at a time.
+        """
         framing = self._framing
         while True:
             await trio.lowlevel.checkpoint()
             if not framing.has_more:
+                if framing.fault is not None:
+                    raise trio.BrokenResourceError(f"WebSocket: {framing.fault}")
                 if framing.is_over:
                     return b""
                 data = await self.transport_stream.receive_some(READ_SIZE if max_bytes is None else max_bytes)

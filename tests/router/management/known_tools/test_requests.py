@@ -21,7 +21,7 @@ from amqpmesh.router.management.known_tools.tables import PREFIXES, TABLES
 from amqpmesh.router.management.requested_changes import NoClientError
 from amqpmesh.router.management.service import Changes
 from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.management.views import of_tenant, whole
+from amqpmesh.router.management.views import Numbers, TenantViews, of_tenant, whole
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.configured import TableStatistics
 from amqpmesh.router.statistics.router_statistics import Removable, Statistics
@@ -253,6 +253,18 @@ def test_the_log_is_for_operators(told: Statistics) -> None:
     view = of_tenant({"router": (told.router,)})
     request = Message({}, application_properties={"operation": "GET-LOG"})
     assert failure(run_to_end(requests.respond(request, view))) == 403
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_tenant_sees_its_own_part_alone(told: Statistics, name: str) -> None:
+    part = run_to_end(TenantViews(told, Numbers(bytes(16))).of("billing"))
+    request = Message({}, application_properties={"operation": "QUERY", "entityType": f"{SKUPPER}{name}"})
+    answer: Any = run_to_end(requests.respond(request, of_tenant(part)))
+    assert failure(answer) == 200
+    is_one = name in ("router", "routerMetrics", "policy", "network")
+    assert len(answer.body["results"]) == is_one
+    nodes = Message({}, application_properties={"operation": "GET-MGMT-NODES"})
+    assert run_to_end(requests.respond(nodes, of_tenant(part))).body == []
 
 
 def test_types_that_may_not_be_read_are_refused(told: Statistics) -> None:
