@@ -12,7 +12,6 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.drain_requests import arguments, drained
 from amqpmesh.router.management.service import CONFLICT, NOT_IMPLEMENTED, RequestError, refused
-from amqpmesh.topology.workers import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -166,6 +165,8 @@ class Ending:
         mesh, own = self._core.mesh, self._config().id
         if mesh is None:
             return False
+        from amqpmesh.topology.workers import name_of  # here: a router of no mesh needs nothing of the topology
+
         topology = mesh.topology
         others = [each for each in topology.routers() if each != own and topology.distance(each) is not None]
         return any(name_of(own) is None or name_of(each) != name_of(own) for each in others)
