@@ -46,6 +46,7 @@ RUN: Final = {
     ("operate/audit.md", "toml"): "test_blocks",
     ("operate/coming-from-dispatch.md", "sh"): "test_coming_from_dispatch",
     ("operate/configuration.md", "toml"): "test_blocks",
+    ("operate/draining.md", "toml"): "test_blocks",
     ("operate/exports.md", "console"): "test_policy",
     ("operate/exports.md", "toml"): "test_policy",
     ("operate/changing.md", "sh"): "test_management",
