@@ -4,7 +4,7 @@
 # make test   make check, tests on Spark, and tests with other AMQP clients
 # make spark  tests on Spark, in one session; a part of make test
 # make slow   load tests and soak tests (minutes each), and tests on a Spark cluster
-# make uncompiled  unit and client tests with the kernel in plain Python: those of rooms that use it, except the ones of `make pure`
+# make uncompiled  unit and client tests of rooms that use the kernel, with the kernel in plain Python; make pure: those near the kernel
 # make bench  benchmarks of one router beside byte forwarders; make bench-mesh: benchmarks of a mesh
 # make wheel  build the wheel in dist/, with the kernel compiled
 PYTHON ?= python3
@@ -24,7 +24,7 @@ TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADER
 PURE := AMQPMESH_KERNEL=pure
 # Tests that use no kernel.
 KERNELLESS := --ignore=tests/ci --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
-# Tests of the kernel and of its callers: `make test` runs them with both kernels, `make uncompiled` those of other rooms.
+# Tests of the kernel and of its callers.
 REACHING := tests/router/kernel tests/router/delivery
 # The folders of tests on Spark, and of those with other clients: to collect all folders takes 14 s.
 ON_SPARK := tests/pipeline tests/router/cli/commands
@@ -39,10 +39,10 @@ run: .venv/base .venv/kernel
 demo: .venv/base .venv/kernel
 	@$(BIN)/amqpmesh demo $(ARGS)
 
-test: begin lint types imports unit spark pure interop
+test: begin lint types imports unit spark interop
 	@$(STAGE)
 
-check: begin lint types imports unit pure
+check: begin lint types imports unit
 	@$(STAGE)
 
 slow: begin .venv/test .venv/kernel tests/interop/node_modules
@@ -50,7 +50,7 @@ slow: begin .venv/test .venv/kernel tests/interop/node_modules
 	@$(STAGE)
 
 uncompiled: begin .venv/test tests/interop/node_modules
-	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) $(REACHING:%=--ignore=%) --junit-xml=build/unit-uncompiled.xml
+	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) --junit-xml=build/unit-uncompiled.xml
 	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m interop $(filter-out tests/typing,$(WITH_OTHERS)) --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
