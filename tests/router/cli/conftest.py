@@ -6,11 +6,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amqpmesh.router.cli.main import main
+from tests.support.processes.daemon import Daemon, StartDaemon
 from tests.support.processes.router_thread import PATIENCE, Command, Said, Serve, Served
 from tests.support.processes.terminal import Terminal
 
@@ -34,6 +36,19 @@ def served(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Served:
     served = serve()
     monkeypatch.setenv("AMQPMESH_URL", served.url)
     return served
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+    """`daemon(*arguments, **environment)`: a router as a process in the test's folder, ended with the test."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str, **environment: str) -> Daemon:
+            started = Daemon(*arguments, cwd=tmp_path, **environment)
+            stack.callback(started.close)
+            return started
+
+        yield start
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
+from tests.support.processes.daemon import PATIENCE, StartDaemon
 
 CONFIG = """
 [router]
@@ -24,18 +22,6 @@ manage = true
 url = "amqp://127.0.0.1:0"
 name = "guests"
 """
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str, **environment: str) -> Daemon:
-            started = Daemon(*arguments, cwd=tmp_path, **environment)
-            stack.callback(started.close)
-            return started
-
-        yield start
 
 
 def apply(url: str, *arguments: str, folder: Path) -> tuple[int, str]:

@@ -32,18 +32,6 @@ name = "guests"
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str, **environment: str) -> Daemon:
-            started = Daemon(*arguments, cwd=tmp_path, **environment)
-            stack.callback(started.close)
-            return started
-
-        yield start
-
-
-@pytest.fixture
 def router(daemon: StartDaemon, tmp_path: Path) -> tuple[Daemon, str, str]:
     """Start a router. Returns: it, and the URLs of its two listeners."""
     (tmp_path / "a.toml").write_text(CONFIG)

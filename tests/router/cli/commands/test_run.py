@@ -1,6 +1,5 @@
 """The daemon as a process: its log, its signals, and its end."""
 
-import contextlib
 import os
 import re
 import signal
@@ -8,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,18 +24,6 @@ from tests.support.peers.scripted_stream import Peer, credit
 from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
 
 HEADER = b"AMQP\x00\x01\x00\x00"
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str, **environment: str) -> Daemon:
-            started = Daemon(*arguments, cwd=tmp_path, **environment)
-            stack.callback(started.close)
-            return started
-
-        yield start
 
 
 def connected(port: int) -> socket.socket:
