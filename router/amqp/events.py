@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class LinkAttached:
     link: Link
     attach: Attach
     #: What it has in common with others; None: nothing is remembered.
-    alike: AlikeAttaches | None = field(default=None, repr=False)
+    alike: AlikeAttaches | None = None
 
 
 @dataclass(slots=True)
