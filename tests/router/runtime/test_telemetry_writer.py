@@ -137,17 +137,18 @@ async def test_without_its_directory_a_router_relays_and_records_again_once_ther
         router.sender("orders") as sender,
     ):
         if way == "taken away":
-            await until(lambda: list(config.directory.glob("*.open")))
+            # A late thread opens a segment and closes it in one go.
+            await until(lambda: config.directory.exists() and list(config.directory.iterdir()))
             shutil.rmtree(parent)
             parent.write_text("")
-        await one(receiver, sender)
-        await until(told)
+        while not told():
+            await one(receiver, sender)
+            await until(lambda: True)
         assert all(str(parent) in str(reason) for reason in told())
         parent.unlink()
-        await until(lambda: list(config.directory.glob("*.events")))
-        before = len(hops())
-        await one(receiver, sender)
-        await until(lambda: len(hops()) > before)
+        while not hops():
+            await one(receiver, sender)
+            await until(lambda: True)
 
 
 async def test_a_disk_that_fails_is_told_and_messages_go_on(
