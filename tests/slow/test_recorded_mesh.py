@@ -1,4 +1,4 @@
-"""Three routers as processes, a minute of load, and the jobs on their records."""
+"""Three routers as processes, half a minute of load, and the jobs on their records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.targets import both, leave
 
 pytestmark = pytest.mark.slow
 
-DURATION = 60
+DURATION = 30
 """Seconds of load."""
 
 OUTAGE = 1.5
@@ -60,7 +60,7 @@ FLOWS = (
 
 
 def record(events: Path) -> dict[str, dict[str, Any]]:
-    """Load a triangle of routers for a minute; the path from A to C leads over B.
+    """Load a triangle of routers for half a minute; the path from A to C leads over B.
 
     Returns: the observations of the receivers, by address.
     """
