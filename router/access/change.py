@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.access import caps
+from amqpmesh.router.access.contention import weigh_again, weights
 from amqpmesh.router.access.judging import Comparison, reason_against
 from amqpmesh.router.access.rates import limit_rates
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_user_ids, is_judged, refuse_connection
@@ -30,12 +31,14 @@ LINKS_A_STEP: Final = 16
 
 def put_in_force(context: Context, policy: Policy) -> None:
     """Put a policy in force. New links and messages are judged by it at once; those that exist, one after the other."""
-    context.policy = policy
+    before, context.policy = context.policy, policy
     caps.renew_tenants(context, policy)
     context.by_tenant = {each: counts for each, counts in context.by_tenant.items() if policy.has_tenant(each)}
     context.kernel.epoch += 1  # addresses of anonymous senders are judged again
     if context.connections:
         context.chores.put_off(_apply(context, policy))
+        if before is None or weights(before) != weights(policy):
+            context.chores.put_off(weigh_again(context, policy))
     context.on_tenants()
 
 

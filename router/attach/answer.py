@@ -9,6 +9,7 @@ from urllib.parse import quote
 from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
+from amqpmesh.router.access.contention import share_credit
 from amqpmesh.router.access.rates import limit_rates
 from amqpmesh.router.access.rights import check, check_address, check_user_ids, is_judged
 from amqpmesh.router.address_syntax import DYNAMIC
@@ -254,6 +255,7 @@ class Attaching:
             check_user_ids(incoming, record.rights)
         if node is not None:
             node.incoming = with_item(node.incoming, incoming)
+            share_credit(context, node, incoming)
             context.touch(node)
             if not node.has_consumers:
                 context.log.info(

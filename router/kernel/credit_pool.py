@@ -28,13 +28,11 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from amqpmesh.router.kernel.credit_sinks import CreditSink, Grant, _announce, _credit_of, _slack_of
+from amqpmesh.router.kernel.credit_sinks import _MANY_GRANTED, CreditSink, Grant, _announce, _credit_of, _slack_of
 from amqpmesh.router.kernel.credit_sums import PoolState, pool_settings
 from amqpmesh.router.kernel.going_ahead import _is_ahead, _look_ahead, _shared
-from amqpmesh.router.kernel.small_sets import SmallSet, first, with_item, with_item_first, without_item
-
-#: Deliveries granted at a time that are many: a sink that got so many is expected to get more.
-_MANY_GRANTED: Final = 32
+from amqpmesh.router.kernel.small_sets import SmallSet, first, with_item, without_item
+from amqpmesh.router.kernel.weighted_credit import _grant_by_weight, _is_divided, _needs_of_all
 
 #: Sinks of a pool that are looked at one by one while they wait for the overcommitted delivery.
 _MANY_SINKS: Final = 32
@@ -117,7 +115,7 @@ class Pool(PoolState):
             return slack
         waiters = self._waiters
         count = len(waiters.sinks)
-        if count > 1 and not waiters.low:
+        if (count > 1 and not waiters.low) or _is_divided(self):
             return slack
         free = self._free() + self._revoked
         large = waiters.large if waiters.large < waiters.not_idle else 0
@@ -170,7 +168,10 @@ class Pool(PoolState):
             self._lower_now = False
             self._held_until = 0.0
             if free and (waiters.empty or waiters.low):
-                self._grant_free_credit(now)
+                if _is_divided(self):
+                    _grant_by_weight(self, now)
+                else:
+                    self._grant_free_credit(now)
         elif now < self._held_until:
             self._lower_at = self._held_until if self._held_until < inf else None
         elif not self._lowered_fully:
@@ -254,8 +255,11 @@ class Pool(PoolState):
         return max(1, min(self._settings.max_credit * times, self._equal(large, sink)))
 
     def _equal(self, large: bool, sink: CreditSink | None = None) -> int:
-        """Return an equal share of the demand, without the limit of one sink."""
+        """Return an equal share of the demand, without the limit of one sink; for a tenant's sink, of its tenant's."""
         waiters = self._waiters
+        if sink is not None and sink.part is not None and _is_divided(self):
+            assert waiters.parts is not None
+            return waiters.parts.share(sink.part, self._demand_now() + self._overcommit_now())
         demand = _shared(self, sink)
         share = -(-demand // max(1, waiters.not_idle))
         if 0 < waiters.large < waiters.not_idle:
@@ -274,7 +278,7 @@ class Pool(PoolState):
         served: list[CreditSink] = []
         while waiters.empty and self._free() > 0:
             sink = first(waiters.empty)
-            waiters.empty = without_item(waiters.empty, sink)
+            waiters._drop_empty(sink)
             if _is_ahead(self, sink, share):
                 passed.append(sink)
             elif not self._expects_more(sink, now) and self._raise_limit(sink, 1, now):
@@ -283,10 +287,10 @@ class Pool(PoolState):
                 passed.append(sink)
         for sink in tuple(self._lowered):  # credit not confirmed as returned may be granted again
             if not _credit_of(sink) and sink not in passed and self._raise_limit(sink, 1, now):
-                waiters.empty = without_item(waiters.empty, sink)
+                waiters._drop_empty(sink)
                 served.append(sink)
         for sink in reversed(passed):
-            waiters.empty = with_item_first(waiters.empty, sink)
+            waiters._put_back(sink)
         waiters.served(served, share, now)
         # Then up to a share for each.
         while waiters.low and self._refill(first(waiters.low), now):
@@ -316,7 +320,7 @@ class Pool(PoolState):
                 half = 0  # until its turn comes, more credit is no use to look for
             elif _credit_of(sink) <= half:
                 return False
-        waiters.low = without_item(waiters.low, sink)
+        waiters._drop_low(sink)
         sink._low_at = half
         return True
 
@@ -377,7 +381,10 @@ class Pool(PoolState):
         self._looked = True
         self._next_check = now + self._settings.starve_time
         waiters.age(now)
-        need = self._needs(waiters.empty) + self._needs(waiters.low)
+        if _is_divided(self):
+            need = _needs_of_all(self)
+        else:
+            need = self._needs(waiters.empty) + self._needs(waiters.low)
         need -= max(0, self._free() + self._revoked) + sum([_credit_of(sink) - 1 for sink in self._reclaiming])
         while need > 0 and waiters.idle_rich:
             sink = first(waiters.idle_rich)
@@ -390,10 +397,11 @@ class Pool(PoolState):
         # A new sink has its overcommitted delivery. No busy sink is disturbed before that one is used.
         need -= self._share() * sum([sink.delivery_count == sink._began and not sink.large for sink in waiters.low])
         most, equal = self._settings.max_credit, (self._equal(large=False), self._equal(large=True))
+        is_divided = _is_divided(self)
         for sink in tuple(waiters.active):
             if need <= 0:
                 return
-            share = max(1, min(most * sink.times, equal[sink.large]))
+            share = max(1, min(most * sink.times, self._equal(False, sink) if is_divided else equal[sink.large]))
             excess = _credit_of(sink) - share
             # A drain takes all credit, so it is only for a sink that has twice its share.
             if excess > 0 and not sink.draining and (sink.lowers or excess >= share):

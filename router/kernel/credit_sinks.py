@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.router.kernel.serial import _HALF, _MASK
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.credit_parts import CreditPart
     from amqpmesh.router.kernel.credit_pool import Pool
     from amqpmesh.router.kernel.credit_sources import CreditSource
     from amqpmesh.router.kernel.fast_route import FastRoute
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MANY_SENDERS: Final = 2
 """Credit of a sink that stands for any number of senders, in multiples of one sender's."""
+
+#: Deliveries granted at a time that are many: a sink that got so many is expected to get more.
+_MANY_GRANTED: Final = 32
 
 
 class CreditSink:
@@ -44,6 +48,7 @@ class CreditSink:
         "lowers",
         "meter",
         "owner",
+        "part",
         "pool",
         "route",
         "source",
@@ -84,6 +89,8 @@ class CreditSink:
         """The most that it may hold, in multiples of what one sender may: it may stand for many."""
         self.meter: RateMeter | None = None
         """The share of the link in the rates that limit it; None: no rate does."""
+        self.part: CreditPart | None = None
+        """The part of its tenant; None: no other tenant has a sink there."""
         self.draining = False
         """The peer was asked to drain and has not answered."""
         self.waiting = 0

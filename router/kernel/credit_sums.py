@@ -235,6 +235,24 @@ class PoolState:
         self._waiters.enter(sink)
         return sink
 
+    def join(self, sink: CreditSink, tenant: str, weight: float) -> None:
+        """Count a sink as one of a tenant's: credit is divided between tenants by their weights.
+
+        Args: weight: of the tenant, from now on for all its sinks here; more than 0.
+        """
+        self._waiters.join(sink, tenant, weight)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Return the weights of the tenants that have sinks, by tenant; empty: no sink has joined."""
+        parts = self._waiters.parts
+        return {} if parts is None else {tenant: each.weight for tenant, each in parts.parts.items() if each.sinks}
+
+    def weigh(self, tenant: str, weight: float) -> None:
+        """Change the weight of a tenant that has joined."""
+        if self._waiters.parts is not None:
+            self._waiters.parts.part(tenant, weight)
+
     def remove_sink(self, sink: CreditSink, now: float) -> None:
         """Remove a sink. Its waiting deliveries count until `forwarded` is called for each of them."""
         sink.pool = sink.link = sink.source = sink.route = None
@@ -341,7 +359,7 @@ class PoolState:
         sink.draining = True
         waiters = self._waiters
         waiters.idle_rich = without_item(waiters.idle_rich, sink)
-        waiters.low = without_item(waiters.low, sink)
+        waiters._drop_low(sink)
         self._changed = with_item(self._changed, sink)
 
     def _drain_answered(self, sink: CreditSink) -> None:
@@ -398,9 +416,9 @@ class PoolState:
         waiters = self._waiters
         if sink in waiters.sinks:
             if not sink.credit:
-                waiters.empty = with_item(waiters.empty, sink)
+                waiters._add_empty(sink)
             elif not (sink._idle or sink.draining):
-                waiters.low = with_item(waiters.low, sink)
+                waiters._add_low(sink)
 
     def _raise_limit(self, sink: CreditSink, most: int, now: float) -> int:
         """Raise the limit of a sink by the free credit, at most by `most`. Returns: by how much.

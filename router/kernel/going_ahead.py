@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.kernel.weighted_credit import _is_divided
+
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.credit_pool import Pool
     from amqpmesh.router.kernel.credit_sinks import CreditSink
@@ -47,7 +49,7 @@ def _look_ahead(pool: Pool, now: float) -> None:
         pool._counted_at = now
     count = len(pool._waiters.sinks)
     may = 0
-    if pool.goes_ahead and now >= pool._ahead_from:
+    if pool.goes_ahead and now >= pool._ahead_from and not _is_divided(pool):
         may = max(0, min(pool.pace >> 1, pool._settings.ahead, pool.ahead_most, _AHEAD_EACH * (count + 1)) + 1 - count)
     if may < pool.ahead:
         may = max(may, min(pool.ahead, pool._waiting + pool._granted - demand - count))

@@ -366,6 +366,7 @@ cdef class CreditSink:
     cdef public KernelLink link
     cdef public FastRoute route
     cdef public RateMeter meter
+    cdef public CreditPart part
     cdef public bint large, drains, firm, lowers, draining, _raised, _doubtful, _plenty, _idle
     cdef public int times
     cdef public long delivery_count, granted, available, waiting, _began, _announced, _revoked, _low_at
@@ -412,8 +413,33 @@ cdef class Demand:
     cpdef void set_usable(self, CreditSource source, long usable, bint withdrawn) except *
 
 @cython.final
+cdef class CreditPart:
+    cdef public double weight, spent
+    cdef public long sinks, not_idle
+    cdef public object empty, low
+    cdef public bint _is_listed
+
+@cython.final
+cdef class CreditParts:
+    cdef public dict parts
+    cdef public double weights, _spent
+    cdef public long joined, together, _counting, _number
+    cdef public list _listed
+    cpdef CreditPart part(self, str tenant, double weight)
+    cpdef void enter(self, CreditPart part, CreditSink sink) except *
+    @cython.locals(part=CreditPart)
+    cpdef void leave(self, CreditSink sink) except *
+    cpdef void count(self, CreditPart part, long one) except *
+    cpdef void wait(self, CreditPart part) except *
+    @cython.locals(weights=double)
+    cpdef long share(self, CreditPart part, long deliveries) except? -1
+    @cython.locals(part=CreditPart)
+    cpdef CreditPart next(self)
+
+@cython.final
 cdef class Waiters:
     cdef public object active, empty, idle_rich, low, sinks
+    cdef public CreditParts parts
     cdef public long large, not_idle
     cdef public double idle_time
     cpdef void enter(self, CreditSink sink) except *
@@ -427,6 +453,14 @@ cdef class Waiters:
     cpdef void age(self, double now) except *
     cpdef void rest(self, CreditSink sink) except *
     cdef void _count(self, CreditSink sink, long one) except *
+    @cython.locals(part=CreditPart, is_empty=bint, is_low=bint)
+    cpdef void join(self, CreditSink sink, str tenant, double weight) except *
+    cdef void _add_empty(self, CreditSink sink) except *
+    cdef void _put_back(self, CreditSink sink) except *
+    cdef void _drop_empty(self, CreditSink sink) except *
+    cdef void _add_low(self, CreditSink sink) except *
+    cdef void _drop_low(self, CreditSink sink) except *
+    cdef void _list(self, CreditSink sink) except *
     cdef void _place(self, CreditSink sink, double now) except *
     cdef void _forget(self, CreditSink sink) except *
 
@@ -502,6 +536,16 @@ cdef class Pool(PoolState):
     cdef long _drain_or_lower(self, CreditSink sink, long count, double now) except? -1
     cdef object _starves_at(self)
     cdef void _start_drain(self, double now) except *
+
+@cython.locals(waiters=Waiters, parts=CreditParts)
+cdef bint _is_divided(Pool pool) except -1
+@cython.locals(waiters=Waiters, parts=CreditParts, passed=list, part=CreditPart, sink=CreditSink, raised=long)
+cdef void _grant_by_weight(Pool pool, double now) except *
+@cython.locals(waiters=Waiters, before=long, share=long, half=long, raised=long, most=long)
+cdef long _serve(Pool pool, CreditSink sink, double now) except? -2
+cdef bint _is_limited(CreditSink sink) except -1
+@cython.locals(parts=CreditParts, part=CreditPart, most=long, whole=long, need=long)
+cdef long _needs_of_all(Pool pool) except? -1
 
 @cython.locals(demand=long, count=long, may=long, elapsed=double)
 cdef bint _look_ahead(Pool pool, double now) except -1

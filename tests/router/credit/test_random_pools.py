@@ -68,6 +68,9 @@ class Sender:
         self.out = Wire(hop.clock, latency)
         self.back = Wire(hop.clock, latency)
         self.sink = hop.pool.add_sink(delivery_count, self)
+        if hop.network.tenants:
+            tenant = hop.network.rng.choice(sorted(hop.network.tenants))
+            hop.pool.join(self.sink, tenant, hop.network.tenants[tenant])
         hop.changed()
 
     @property
@@ -323,6 +326,9 @@ class Network:
     flows: int = 0
     silence: bool = False
     troubled: bool = False
+    rng: random.Random = field(default_factory=random.Random)
+    #: The weights of tenants, by name.
+    tenants: dict[str, float] = field(default_factory=dict)
 
     def inputs_of(self, hop: Hop) -> list[Sender]:
         return [sender for sender in self.senders if sender.hop is hop]
@@ -336,8 +342,9 @@ class Network:
         self.clock.at(self.clock.now + 0.01, lambda: message.producer.produce(message))
 
 
-def random_network(rng: random.Random, *, troubled: bool, silence: bool) -> Network:
-    network = Network(silence=silence, troubled=troubled)
+def random_network(rng: random.Random, *, troubled: bool, silence: bool, tenants: int = 0) -> Network:
+    weights = {f"tenant {number}": rng.choice([0.01, 1.0, 1.0, 3.7, 10_000.0]) for number in range(tenants)}
+    network = Network(silence=silence, troubled=troubled, rng=rng, tenants=weights)
     clock = network.clock
     slow = rng.choice([0.0, 0.0005, 0.02])
 
@@ -391,8 +398,8 @@ def add_one(hop: Hop, latency: Callable[[], float], prefetch: int, work: float, 
 
 
 @settings(max_examples=200)
-@given(seed=st.integers(0, 2**32), silence=st.booleans(), troubled=st.booleans())
-def test_every_message_arrives_whatever_consumers_do(seed: int, silence: bool, troubled: bool) -> None:
-    network = random_network(random.Random(seed), troubled=troubled, silence=silence)
+@given(seed=st.integers(0, 2**32), silence=st.booleans(), troubled=st.booleans(), tenants=st.sampled_from([0, 0, 2, 5]))
+def test_every_message_arrives_whatever_consumers_do(seed: int, silence: bool, troubled: bool, tenants: int) -> None:
+    network = random_network(random.Random(seed), troubled=troubled, silence=silence, tenants=tenants)
     network.clock.run(lambda: not network.missing, limit=120.0)
     assert not network.missing, "a producer starves for ever"
