@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
-HEARING_TIME: Final = 0.15
+HEARING_TIME: Final = 0.1
 """Seconds that senders have to use or return their credit. Many clients without messages do not answer."""
+
+ARRIVAL_TIME: Final = 0.05
+"""Seconds for messages that senders have sent before they heard that their credit is taken back; also the most that a
+client hears nothing of its connection while it can send nothing.
+"""
 
 QUIET_TIME: Final = 0.1
 """Seconds without a delivery after which no answer to a request of the client is expected any more."""
@@ -39,6 +44,8 @@ class _Stage(Enum):
     """Its receivers get nothing new, and decide about what they have; its senders may send what follows from that."""
     SENDING = auto()
     """Its senders get no more credit, and use or return what they have."""
+    ARRIVING = auto()
+    """Senders that have not answered have lost their credit. What they sent before they knew still arrives."""
     SETTLING = auto()
     """The rest of its deliveries is being settled."""
 
@@ -71,7 +78,13 @@ class ClientMove:
         if not _withdraw_senders(context, record):
             return False
         if self.stage is _Stage.SENDING:
-            if context.now < self._until and any(each.endpoint.may_send for each in record.incoming):
+            if context.now < self._until and _may_send(record):
+                return False
+            if not _take_back_credit(context, record):
+                return False
+            self.stage, self._until = _Stage.ARRIVING, context.now + ARRIVAL_TIME
+        if self.stage is _Stage.ARRIVING:
+            if context.now < self._until and _may_send(record):
                 return False
             self.stage, self._until = _Stage.SETTLING, context.now + QUIET_TIME
         if record.unfinished is not None or record.detached_unsettled or not self._is_quiet(context.now):
@@ -142,6 +155,24 @@ def _withdraw_senders(context: Context, record: ConnectionRecord) -> bool:
             pool.remove_sink(incoming.credit_sink, context.now)
             if endpoint.is_attached and endpoint.credit:
                 endpoint.flow(endpoint.credit, drain=True)
+        context.touch_input(incoming)
+    return len(some) < LINKS_A_STEP
+
+
+def _may_send(record: ConnectionRecord) -> bool:
+    return any(each.endpoint.may_send for each in record.incoming)
+
+
+def _take_back_credit(context: Context, record: ConnectionRecord) -> bool:
+    """Take the credit back of senders that have not returned it. Returns: whether that holds for all.
+
+    A message that such a sender has just sent would be lost with the connection, if it was sent settled: after our
+    `close` nothing may be read any more but the peer's (§2.4.6). A peer that knows of no credit sends none (§2.6.7).
+    """
+    there = (each for each in record.incoming if each.endpoint.credit and each.endpoint.may_send)
+    some = list(islice(there, LINKS_A_STEP))
+    for incoming in some:
+        incoming.endpoint.flow(0, echo=True)
         context.touch_input(incoming)
     return len(some) < LINKS_A_STEP
 

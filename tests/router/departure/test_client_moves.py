@@ -14,8 +14,8 @@ from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.departure.client_moves import DEPARTED, HEARING_TIME, LINKS_A_STEP, QUIET_TIME
-from amqpmesh.router.departure.departure import LEAST
+from amqpmesh.router.departure.client_moves import ARRIVAL_TIME, DEPARTED, HEARING_TIME, LINKS_A_STEP, QUIET_TIME
+from amqpmesh.router.departure.departure import LEAST, STEP
 from amqpmesh.router.endpoint_setup import REDIRECT
 from tests.support.worlds.network import Client, Network, Sent, message
 
@@ -151,7 +151,45 @@ def test_a_sender_that_does_not_answer_is_heard_for_a_while() -> None:
     network.run()
     assert isinstance(sent.outcome, Accepted)
     assert end_of(producer) is None
+    network.advance(HEARING_TIME + ARRIVAL_TIME)
+    assert is_forced(producer)
+    network.leave()
+
+
+def test_a_message_sent_settled_just_before_a_sender_hears_that_its_credit_is_taken_back_arrives() -> None:
+    network = Network()
+    producer, consumer = network.client("producer"), network.client("consumer")
+    consumer.receiver("q", credit=20)
+    sender = producer.sender("q")
+    producer.drains = False
+    with staying_here(network, consumer):
+        depart(network)
+    network.advance(STEPS)
+    producer.stopped = True  # the flow that takes the credit back is on its way to it
+    network.advance(HEARING_TIME + STEP - STEPS)
+    assert sender.credit > 0
+    producer.send(sender, settled=True)
+    consumer.take(1)
+    assert end_of(producer) is None
+    producer.stopped = False
+    network.run()
+    assert sender.credit == 0
+    network.advance(ARRIVAL_TIME)
+    assert is_forced(producer)
+    network.leave()
+
+
+def test_a_sender_that_says_that_it_knows_of_no_credit_is_waited_for_no_longer() -> None:
+    network = Network()
+    producer, consumer = network.client("producer"), network.client("consumer")
+    consumer.receiver("q", credit=20)
+    producer.sender("q")
+    producer.drains = False
+    with staying_here(network, consumer):
+        depart(network)
     network.advance(HEARING_TIME)
+    assert end_of(producer) is None
+    network.advance(3 * STEP)
     assert is_forced(producer)
     network.leave()
 
