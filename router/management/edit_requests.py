@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from amqpmesh.router.amqp.codec.types import Array
 from amqpmesh.router.config import edits
 from amqpmesh.router.config.edits import KINDS, TableKind
+from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.plain_settings import PlainSettings
 from amqpmesh.router.management.config_requests import told
@@ -44,6 +45,9 @@ CREATED: Final = 201
 DEEPEST: Final = 4
 """Lists and maps within each other, in the body of a request, at most: no table needs more."""
 
+COSTLY: Final = ("listener", "connector")
+"""The tables that lead to neighbours, and have a cost."""
+
 _NAMES: Final = frozenset({"name", "identity", "type"})
 """Attributes of each entity, which tools repeat in the body."""
 
@@ -74,6 +78,43 @@ class ConfigEdit(NamedTuple):
         return asks or (
             self.kind.cls is ListenerConfig and getattr(self.kind.rows(config).get(self.name), "manage", False)
         )
+
+
+class CostEdit(NamedTuple):
+    """A request to change nothing but the cost of a listener or a connector."""
+
+    kind: str | None
+    """The type of entities; None: the request has only a name."""
+    name: str
+    cost: int
+
+    def identity_in(self, config: RouterConfig) -> str:
+        """Return the identity of the entity. Args: config: of the whole router. Raises: RequestError: it has no such
+        entity, or that leads to no neighbour.
+        """
+        kinds = COSTLY if self.kind is None else (self.kind,)
+        found = [(kind, row) for kind in kinds if (row := KINDS[kind].rows(config).get(self.name)) is not None]
+        if len(found) != 1:
+            raise RequestError(NOT_FOUND, "there is no such entity")
+        ((kind, row),) = found
+        if not row.is_mesh:
+            raise RequestError(NOT_FOUND, "it leads to no neighbour: its role is not mesh")
+        return f"{kind}/{self.name}"
+
+
+def cost_edit(request: Message) -> CostEdit | None:
+    """Return the change of a cost alone that a request asks for; None: it asks for something else, or is malformed."""
+    properties, body = request.application_properties, request.body
+    if properties.get("operation") != UPDATE or not isinstance(body, Mapping) or set(body) != {"cost"}:
+        return None
+    kind, name = _named(properties)
+    is_named_alone = properties.get("type") is None and properties.get("identity") is None
+    is_costly = kind.kind in COSTLY if kind is not None else is_named_alone
+    cost = body["cost"]
+    is_cost = isinstance(cost, int) and not isinstance(cost, bool) and 1 <= cost <= USHORT_MAX
+    if name is None or not is_costly or not is_cost:
+        return None
+    return CostEdit(None if kind is None else kind.kind, name, int(cost))
 
 
 def config_edit(request: Message) -> ConfigEdit | None:

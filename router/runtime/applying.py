@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import socket
 
     from amqpmesh.router.config.edits import Edit
-    from amqpmesh.router.config.file import ListenerConfig, RouterConfig, WorkerConfig
+    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig, WorkerConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.edge import Edge
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.observers import Observers
     from amqpmesh.router.runtime.on_demand_connectors import OnDemand
     from amqpmesh.router.runtime.policy_store import PolicyStore
+    from amqpmesh.router.runtime.shared_config import SharedCost
     from amqpmesh.router.runtime.token_keys import KeyReaders
 
 log = event_log.EventLog("amqpmesh.io")
@@ -99,6 +101,8 @@ class ConfigChanges:
         self.text: tuple[tuple[RouterConfig, Marks], str] | None = None
         #: The number of applied files of the shared configuration that this worker has followed.
         self.followed = 0
+        #: The costs that the workers of this router share, as this one has them.
+        self._costs: Mapping[str, SharedCost] = {}
 
     @property
     def config(self) -> RouterConfig:
@@ -192,6 +196,28 @@ class ConfigChanges:
             self.marks = marks
             self._tell(result, by)
             return result
+
+    def follow_costs(self, costs: Mapping[str, SharedCost], *, by: Mapping[str, object] | None = None) -> None:
+        """Have the costs that the workers of this router share: those that it does not have yet.
+
+        Args: costs: by the identity of a listener or connector. by: for the audit log; None: another worker has it.
+        """
+        mesh, config, audit = self._core.mesh, self.config, self._core.context.audit
+        assert mesh is not None, "workers are a mesh"
+        rows: dict[str, ListenerConfig | ConnectorConfig] = {
+            **{f"listener/{each.name}": each for each in config.listeners},
+            **{f"connector/{each.name}": each for each in config.connectors},
+        }
+        for identity, told in costs.items():
+            if self._costs.get(identity) == told:
+                continue
+            log.info("cost changed", of=identity, cost=told.cost)
+            if identity in rows:  # each connector belongs to one worker
+                self._core.change(partial(mesh.set_cost_of, rows[identity], told.cost), trio.current_time())
+            if audit is not None and by is not None:
+                audit.change("cost changed", of=identity, to=told.cost, **by)
+        self._costs = dict(costs)
+        self._driver.settle()
 
     def _demand_running(self, sockets: Mapping[ListenerConfig, list[socket.socket]]) -> None:
         """Check that the router has not begun to end meanwhile. Raises: CommandError; then the sockets are closed."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.amqp.codec.types import ULong
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.management.config_requests import APPLY, CONFIG, applied, arguments, config_part
-from amqpmesh.router.management.edit_requests import UPDATE, config_edit, edited, refusal_of
-from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, RequestError, refused
-from amqpmesh.router.runtime.source_changes import apply_file, edit_tables, text_of
+from amqpmesh.router.management.edit_requests import UPDATE, config_edit, cost_edit, edited, refusal_of
+from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, OK, RequestError, answer, refused
+from amqpmesh.router.runtime.source_changes import apply_file, change_cost, edit_tables, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +66,7 @@ async def _edit(
 ) -> Message:
     wanted = config_edit(request)
     if wanted is None:
-        raise RequestError(NOT_IMPLEMENTED, "there is no such change")
+        return await _change_cost(changes, source, request, by)
     if wanted.kind.kind == "log" and wanted.operation == UPDATE and source is None:
         raise RequestError(CONFLICT, "a program has started this router, and its process has the log")
     try:
@@ -72,3 +74,15 @@ async def _edit(
     except ConfigError as error:
         raise RequestError(BAD_REQUEST, f"{error.key}: {error.reason}") from None
     return edited(request, wanted, done.config, done.differences, done.marks)
+
+
+async def _change_cost(
+    changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
+    wanted = cost_edit(request)
+    if wanted is None:
+        raise RequestError(NOT_IMPLEMENTED, "there is no such change")
+    identity = await change_cost(changes, source, wanted, by=by)
+    kind, _, name = identity.partition("/")
+    told = {"name": name, "identity": identity, "type": f"{PREFIX}{kind}", "cost": ULong(wanted.cost)}
+    return answer(request, OK, "OK", told)

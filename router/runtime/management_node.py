@@ -25,7 +25,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.config_requests import APPLY, CONFIG
 from amqpmesh.router.management.drain_requests import DRAIN
-from amqpmesh.router.management.edit_requests import ConfigEdit, config_edit
+from amqpmesh.router.management.edit_requests import COSTLY, ConfigEdit, CostEdit, config_edit, cost_edit
 from amqpmesh.router.management.known_tools import requests as known_tools
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
@@ -185,6 +185,9 @@ class ManagementNode(LinkFactory):
             return service.refused(request, refusal)
         if edit is not None:
             return await self._edited(request, edit, asking)
+        cost = cost_edit(request) if self._driver is not None and self._driver.core.context.config.worker else None
+        if cost is not None:
+            return await self._cost_changed(request, cost, asking)
         return await self._told(request, asking, service.respond)
 
     async def _told(self, request: Message, asking: _Asker, respond: _Respond) -> Message:
@@ -278,6 +281,15 @@ class ManagementNode(LinkFactory):
         assert self._driver is not None
         needs_all = edit.gives_rights(self._driver.core.context.config)
         if not (self._may_change_all(asking) if needs_all else self._may_change(asking, edit.kind.kind)):
+            return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
+        response = await self._change_config(request, self._named(asking))
+        self._snapshots.drop()
+        return response
+
+    async def _cost_changed(self, request: Message, edit: CostEdit, asking: _Asker) -> Message:
+        """Change a cost of a listener or connector, in all workers; one of them may have the connector."""
+        kinds = COSTLY if edit.kind is None else (edit.kind,)
+        if not all(self._may_change(asking, kind) for kind in kinds):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         response = await self._change_config(request, self._named(asking))
         self._snapshots.drop()

@@ -14,6 +14,7 @@ import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
@@ -24,7 +25,7 @@ from amqpmesh.router.config.file import RouterConfig, lines, parse
 from amqpmesh.router.config.tables import parsed_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from amqpmesh.router.config.mesh import WorkerConfig
 
@@ -44,6 +45,14 @@ POLL: Final = 0.02
 """Seconds between two attempts to get the lock: another process does not tell when it releases it."""
 
 
+class SharedCost(NamedTuple):
+    """A cost that was changed alone, while the router runs: of all connections of a listener or connector."""
+
+    cost: int
+    number: int
+    """Tells this change from earlier ones of the same cost: the last change wins."""
+
+
 class SharedState(NamedTuple):
     """The configurations of a whole router, before it is divided."""
 
@@ -53,6 +62,10 @@ class SharedState(NamedTuple):
     """The one that was applied last, or that the router was started with."""
     running: RouterConfig
     """The one in force, with the changes of management."""
+    costs: Mapping[str, SharedCost] = MappingProxyType({})
+    """By the identity of a listener or connector: the cost that was changed since a file was applied."""
+    changed: int = 0
+    """The number of times that a cost was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,8 @@ class SharedConfig:
         descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{NAME}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump({"applied": state.applied, **texts}, stream)
+                counts = {"applied": state.applied, "changed": state.changed}
+                json.dump({**counts, "costs": dict(state.costs), **texts}, stream)
             os.replace(temporary, self.folder / NAME)
         except OSError:
             os.unlink(temporary)
@@ -106,7 +120,8 @@ def read_state(folder: Path, started: RouterConfig) -> SharedState:
     except FileNotFoundError:
         return SharedState(0, started, started)
     wanted, running = (parse(parsed_text(told[name].encode(), folder), _HERE) for name in ("wanted", "running"))
-    return SharedState(told["applied"], wanted, running)
+    costs = {identity: SharedCost(*cost) for identity, cost in told["costs"].items()}
+    return SharedState(told["applied"], wanted, running, costs, told["changed"])
 
 
 _HERE: Final = Path("config")

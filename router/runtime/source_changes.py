@@ -10,8 +10,10 @@ from amqpmesh.router.config.differences import differences
 from amqpmesh.router.config.file import lines
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.management.runtime_marks import Marks, marks_between
+from amqpmesh.router.management.service import NOT_IMPLEMENTED, RequestError
 from amqpmesh.router.runtime.applying import FROM_FILE, Applied, check_count, check_in_force
 from amqpmesh.router.runtime.shared_config import SharedState, whole_in_force
+from amqpmesh.router.runtime.shared_costs import at_costs, kept, share_cost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.differences import Difference
     from amqpmesh.router.config.edits import Edit
     from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.management.edit_requests import CostEdit
     from amqpmesh.router.runtime.applying import ConfigChanges
     from amqpmesh.router.runtime.reload import ConfigSource
     from amqpmesh.router.runtime.shared_config import SharedConfig
@@ -48,7 +51,7 @@ async def apply_file(
         result = await changes.apply(shared.part_of(wanted), dry_run=dry_run, by=by)
         if not dry_run:
             running = whole_in_force(state.running, wanted, changes.worker)
-            await aside(shared.write, SharedState(state.applied + 1, wanted, running))
+            await aside(shared.write, SharedState(state.applied + 1, wanted, running, changed=state.changed))
             changes.followed = state.applied + 1
             shared.tell()
     return result
@@ -73,7 +76,8 @@ async def edit_tables(
             given = whole_in_force(shared.started, before.wanted, worker)
             marks = marks_between(given, wanted)
             check_count(marks, marks_between(given, before.running), wanted)
-            return before._replace(running=wanted), Edited(wanted, marks, found)
+            costs = kept(before.costs, before.running, wanted)
+            return before._replace(running=wanted, costs=costs), Edited(wanted, marks, found)
 
         after, result = await aside(prepare, state)
         await changes.edit(lambda _: shared.part_of(after.running), by=by)
@@ -88,6 +92,26 @@ async def edit_tables(
     return result
 
 
+async def change_cost(
+    changes: ConfigChanges, source: ConfigSource | None, edit: CostEdit, *, by: Mapping[str, object]
+) -> str:
+    """Change the cost of a listener or connector, in all workers.
+
+    Returns: its identity. Raises: RequestError: there is none of that name, or the router has no workers. EditError:
+        another worker makes a change that takes too long. OSError.
+    """
+    shared = None if source is None else source.shared
+    if shared is None:
+        raise RequestError(NOT_IMPLEMENTED, "there is no such change")
+    async with shared.locked():
+        state = await _followed(changes, shared)
+        identity = edit.identity_in(state.running)
+        after = await share_cost(shared, state, identity, edit.cost)
+        changes.follow_costs(after.costs, by=by)
+        shared.tell()
+    return identity
+
+
 async def follow(changes: ConfigChanges, shared: SharedConfig) -> None:
     """Put in force what another worker has put in force. Raises: as `Router.apply`."""
     await _followed(changes, shared)
@@ -100,6 +124,7 @@ async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState
         await changes.apply(shared.part_of(state.wanted))
         changes.followed = state.applied
     await changes.edit(lambda _: shared.part_of(state.running), by={"source": "management"})
+    changes.follow_costs(state.costs)
     return state
 
 
@@ -108,6 +133,7 @@ def begin(changes: ConfigChanges, shared: SharedConfig) -> None:
     state = shared.read()
     changes.followed = state.applied
     changes.start_from(shared.part_of(whole_in_force(shared.started, state.wanted, changes.worker)))
+    changes.follow_costs(state.costs)
 
 
 async def text_of(changes: ConfigChanges, source: ConfigSource | None) -> str:
@@ -121,7 +147,7 @@ async def text_of(changes: ConfigChanges, source: ConfigSource | None) -> str:
         config, marks = shown
         if shared is not None:
             state = shared.read()
-            config = state.running
+            config = at_costs(state.running, state.costs)
             marks = marks_between(whole_in_force(shared.started, state.wanted, changes.worker), config)
         found = (f"# changed by management: {json.dumps(key, ensure_ascii=False)}" for key in marks.keys)
         return "\n".join((*found, *lines(config, brief=True))) + "\n"
