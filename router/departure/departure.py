@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import cycle
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.departure.client_moves import ClientMove, turn_away
@@ -36,6 +36,16 @@ OPERATORS: Final = frozenset({"$management", "$cbs"})
 """The nodes that clients may use to the end: an operator watches, or cancels, the departure."""
 
 
+class SharedCounts(Protocol):
+    """The counts of all workers of a router."""
+
+    def note(self, order: int, left: int, moved: int) -> None:
+        """Tell how far this worker is."""
+
+    def others(self) -> list[tuple[int, int, int]]:
+        """Return of each other worker: the order that it follows, connections left and moved."""
+
+
 class Departure:
     """The departure of a router's clients.
 
@@ -57,6 +67,26 @@ class Departure:
         self._known: set[ConnectionRecord] = set()
         self._moving: deque[ClientMove] = deque()
         self._is_scheduled = False
+        #: With workers: the counts of all of them, and the number of the order that this one follows.
+        self.shared: SharedCounts | None = None
+        self.order = 0
+
+    @property
+    def left_in_all(self) -> int:
+        """The same as `left`, of all workers of the router."""
+        return self.left + sum(left for _, left, _ in self._others())
+
+    @property
+    def moved_in_all(self) -> int:
+        """The same as `moved`, of all workers of the router."""
+        return self.moved + sum(moved for _, _, moved in self._others())
+
+    def others_follow(self, order: int) -> bool:
+        """Tell whether the other workers follow an order."""
+        return all(each >= order for each, _, _ in self._others())
+
+    def _others(self) -> list[tuple[int, int, int]]:
+        return [] if self.shared is None else self.shared.others()
 
     @property
     def left(self) -> int:
@@ -78,9 +108,12 @@ class Departure:
             self._waiting.extend(each for each in there if not _is_operator(each))
             self._known = set(self._waiting)
             context.log.info("moving clients", connections=len(self._waiting), pace=pace)
-        self._rate = max(LEAST, pace * self.left)
+        # The pace is that of the router: each worker moves the same share, and its part of the least number.
+        workers = 1 if context.config.worker is None else context.config.worker.count
+        self._rate = max(LEAST / workers, pace * self.left)
         self._began, self._started = context.now, 0
         self._places = cycle(places or (None,))
+        self._tell()
         self._go_on_soon()
 
     def cancel(self) -> None:
@@ -90,6 +123,7 @@ class Departure:
         self.is_on = False
         self._waiting.clear()
         self._known.clear()
+        self._tell()
 
     def turns_away(self, record: ConnectionRecord, event: LinkAttached) -> bool:
         """Turn a new client away that attaches a link. Returns: whether it is one."""
@@ -100,6 +134,10 @@ class Departure:
         )
         turn_away(self._context, record, next(self._places))
         return True
+
+    def _tell(self) -> None:
+        if self.shared is not None:
+            self.shared.note(self.order, self.left, self.moved)
 
     def _go_on_soon(self) -> None:
         if not self._is_scheduled:
@@ -121,6 +159,7 @@ class Departure:
                 self._known.discard(move.record)
             else:
                 self._moving.append(move)
+        self._tell()
         if self.left:
             self._is_scheduled = True
             context.schedule(context.now + STEP, self._go_on)

@@ -157,7 +157,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             now=core.context.now,
             started_at=core.context.started_at,
             draining=core.context.draining or core.departure.is_on,
-            moving=core.departure.left,
+            moving=core.departure.left_in_all,
             connections=len(connections),
             links=max(len(links), len(core.context.link_names) - own),
             addresses=len(addresses),

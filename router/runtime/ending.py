@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from amqpmesh.policies.redirect import Redirect
+from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.drain_requests import arguments, drained
 from amqpmesh.router.management.service import CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+from amqpmesh.router.runtime.shared_config import POLL
+from amqpmesh.router.runtime.shared_drain import Order
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.core import Core
+    from amqpmesh.router.management.drain_requests import Wanted
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.reload import ConfigSource
+    from amqpmesh.router.runtime.shared_config import SharedConfig
+    from amqpmesh.router.runtime.shared_drain import SharedDrain
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -32,6 +39,12 @@ HEARING_TIME: Final = 0.25
 
 MOVE_TIME: Final = 60.0
 """Seconds for the move of all clients if neither the configuration nor a request has a number."""
+
+
+FOLLOW_TIME: Final = 1.0
+"""Seconds to wait until all workers have begun to move their clients."""
+
+NOT_DRAINING: Final = "the router does not drain"
 
 
 class EndSteps(NamedTuple):
@@ -67,18 +80,23 @@ class Ending:
         self._deadline = 0.0
         #: True once a request has asked for the end of the process.
         self._is_wanted = False
+        #: With workers: the orders that all of them follow.
+        self._shared: SharedDrain | None = None
+        self._gives_order = False
+        #: True until the answer to a request that ends the process has left.
+        self._is_asked = False
 
     # ------------------------------------------------------------------------------------------------ moving clients
 
     @property
     def left(self) -> int:
-        """The number of clients that are yet to be moved."""
-        return self._core.departure.left
+        """The number of clients that are yet to be moved, of all workers."""
+        return self._core.departure.left_in_all
 
     @property
     def moved(self) -> int:
-        """The number of clients that were moved, or have left, since the move began."""
-        return self._core.departure.moved
+        """The number of clients that were moved, or have left, since the move began, of all workers."""
+        return self._core.departure.moved_in_all
 
     @property
     def is_moving(self) -> bool:
@@ -136,6 +154,62 @@ class Ending:
                 )
         return departure.is_on and not departure.left
 
+    # ------------------------------------------------------------------------------------------------------- workers
+
+    def share(self, shared: SharedDrain) -> None:
+        """Follow the orders that one of the workers of this router gets, now and whenever `follow` is called."""
+        self._shared = self._core.departure.shared = shared
+        self.follow()
+
+    def follow(self) -> None:
+        """Follow the last order, unless this worker does."""
+        if self._shared is None or self._gives_order:
+            return
+        order, departure = self._shared.order(), self._core.departure
+        if order is None or order.number <= departure.order:
+            return
+        departure.order = order.number
+        if order.moves:
+            self.want(order.pace, order.seconds_left)
+        else:
+            self.cancel()
+        self._shared.note(order.number, departure.left, departure.moved)
+
+    async def order(self, config: SharedConfig, wanted: Wanted) -> None:
+        """Have all workers move their clients, or keep them, and wait until they have begun.
+
+        Raises: RequestError: there is nothing to cancel. EditError: another change takes too long. OSError.
+        """
+        assert self._shared is not None, "workers share their orders"
+        async with config.locked():
+            last = self._shared.order()
+            if wanted.cancel and (last is None or not last.moves):
+                raise RequestError(CONFLICT, NOT_DRAINING)
+            timeout = wanted.timeout
+            if timeout is None:
+                timeout = self._config().drain_timeout or MOVE_TIME
+            number = 1 if last is None else last.number + 1
+            self._shared.give(Order(number, not wanted.cancel, wanted.pace, time.monotonic() + timeout))
+            # This worker follows last: once all have moved their clients the router ends, and it has to answer first.
+            self._gives_order = True
+            try:
+                config.tell()
+                with trio.move_on_after(FOLLOW_TIME):  # one that is being started again follows later
+                    while not self._core.departure.others_follow(number):
+                        await trio.sleep(POLL)
+            finally:
+                self._gives_order = False
+                self.follow()
+
+    async def until_it_stays(self) -> None:
+        """Wait until the end of the process, which a request has asked for, is cancelled."""
+        await self._driver.until(lambda: not self._is_wanted)
+
+    @property
+    def takes_time(self) -> bool:
+        """True if the workers have clients to move before they end: then none of them ends before the others."""
+        return self._shared is not None and (self.is_moving or bool(self._config().drain_timeout))
+
     # ------------------------------------------------------------------------------------ the end of a router's process
 
     def want(self, pace: float | None, timeout: float | None) -> None:
@@ -143,10 +217,20 @@ class Ending:
         self._is_wanted = True
         self.begin(pace, timeout)
 
+    def expect_answer(self) -> None:
+        """Do not end the process before `answered`."""
+        self._is_asked = True
+
+    def answered(self) -> None:
+        """Note that a request is answered: it may have asked for the end of the process."""
+        if self._is_asked:
+            self._is_asked = False
+            self._driver.settle()
+
     async def until_wanted_and_moved(self) -> None:
         """Wait for such a request, and until its move is over."""
         while True:
-            await self._driver.until(lambda: self._is_wanted)
+            await self._driver.until(lambda: self._is_wanted and not self._is_asked)
             await self.until_moved()
             if self._is_wanted:
                 return
@@ -201,7 +285,9 @@ class Ending:
             return settled
 
 
-def answer_drain(ending: Ending, source: ConfigSource | None, request: Message, by: Mapping[str, object]) -> Message:
+async def answer_drain(
+    ending: Ending, source: ConfigSource | None, request: Message, by: Mapping[str, object]
+) -> Message:
     """Answer a request to move the clients away, after which the process ends.
 
     Args: source: of the command that has started the router; None: a program has. by: the sender, for the log.
@@ -210,13 +296,17 @@ def answer_drain(ending: Ending, source: ConfigSource | None, request: Message, 
         wanted = arguments(request)
         if source is None:
             raise RequestError(NOT_IMPLEMENTED, "a program has started this router, and decides about its end")
+        ending.expect_answer()
         if source.shared is not None:
-            reason = "the router has workers, which end together: send SIGTERM to their process (drain_timeout)"
-            raise RequestError(NOT_IMPLEMENTED, reason)
-        if wanted.cancel and not ending.cancel():
-            raise RequestError(CONFLICT, "the router does not drain")
-        if not wanted.cancel:
+            await ending.order(source.shared, wanted)
+        elif not wanted.cancel:
             ending.want(wanted.pace, wanted.timeout)
+        elif not ending.cancel():
+            raise RequestError(CONFLICT, NOT_DRAINING)
+    except EditError as error:
+        return refused(request, RequestError(CONFLICT, str(error)))
+    except OSError as error:
+        return refused(request, RequestError(CONFLICT, error.strerror or str(error)))
     except RequestError as refusal:
         return refused(request, refusal)
     if wanted.cancel:

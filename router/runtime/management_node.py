@@ -80,16 +80,18 @@ class ManagementNode(LinkFactory):
         snapshots: Snapshots,
         take_policy: Callable[[bytes, Mapping[str, object]], Awaitable[str | None]],
         change_config: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
-        drain: Callable[[Message, Mapping[str, object]], Message],
+        drain: Callable[[Message, Mapping[str, object]], Awaitable[Message]],
+        answered: Callable[[], object],
     ) -> None:
         """Args: listener: the limits of the node's connection. snapshots: of the router.
         take_policy: puts a policy in force, given its sender for the audit log; returns the
         reason why it is not. change_config: answers a request to change the configuration, given its sender.
-        drain: moves the clients away, given the same.
+        drain: moves the clients away, given the same. answered: is called after each answer.
         """
         self._take_policy = take_policy
         self._change_config = change_config
         self._drain = drain
+        self._answered = answered
         self._upload = PolicyUpload()
         self._inside = InProcess(listener, own=True)
         self._snapshots = snapshots
@@ -162,6 +164,8 @@ class ManagementNode(LinkFactory):
             log.error("internal error", exception=error, address=service.ADDRESS)
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
+        finally:
+            self._answered()
 
     async def _response(self, request: Message, asking: _Asker) -> Message:
         operation = request.application_properties.get("operation")
@@ -174,7 +178,7 @@ class ManagementNode(LinkFactory):
         if operation == CONFIG:
             return await self._shown(request, asking)
         if operation == DRAIN:
-            return self._drained(request, asking)
+            return await self._drained(request, asking)
         if operation == WHY:
             return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
         if known_tools.asks(request):
@@ -310,11 +314,11 @@ class ManagementNode(LinkFactory):
             rights = asking.connection.rights
         return not asking.tenant and rights is not None and rights.manage(Manage.READ, None) is not None
 
-    def _drained(self, request: Message, asking: _Asker) -> Message:
+    async def _drained(self, request: Message, asking: _Asker) -> Message:
         """Move the clients of the router away, or cancel that."""
         if not self._may_change(asking, "router"):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
-        response = self._drain(request, self._named(asking))
+        response = await self._drain(request, self._named(asking))
         self._snapshots.drop()
         return response
 

@@ -118,6 +118,7 @@ class Router(LinkFactory):
             self._policies.take,
             lambda request, by: answer_change(self._changes, self.source, request, by),
             lambda request, by: answer_drain(self._ending, self.source, request, by),
+            lambda: self._ending.answered(),
         )
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None

@@ -28,6 +28,7 @@ from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
 from amqpmesh.router.runtime.router import Router, changes_of, ending_of, memory_of
 from amqpmesh.router.runtime.shared_config import FOLLOW
+from amqpmesh.router.runtime.shared_drain import LEAVE, SharedDrain
 from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class DaemonHooks:
     """Called at the end, with True if the router has drained."""
     end_now: Collection[int] = ENDING
     """The signals that end the router at once, after the signal to stop."""
+    moved: Callable[[bool], object] | None = None
+    """Called with True once a request has had the clients of this worker moved, and with False if it is cancelled: the
+    supervisor ends all workers. None: there are none, and the router ends by itself."""
+    leaving: Callable[[], object] | None = None
+    """Called when this worker has moved its clients before its end: it goes on once it gets the signal `LEAVE`."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -94,7 +100,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _work(given: argparse.Namespace, worker: "Worker") -> int:
     """Run as one of several workers. Returns: the exit status; errors are printed as those of any command."""
-    from amqpmesh.router.cli.process.supervisor import DRAINED, END_NOW, READY
+    from amqpmesh.router.cli.process.supervisor import DRAINED, END_NOW, LEAVING, MOVED, READY, STAYS
 
     config = worker.config
     system.collect_garbage_less_often()
@@ -110,6 +116,8 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
         ending=lambda: None,
         ended=lambda drained: worker.say(DRAINED) if drained else None,
         end_now={END_NOW},
+        moved=lambda is_over: worker.say(MOVED if is_over else STAYS),
+        leaving=lambda: worker.say(LEAVING),
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
 
@@ -138,7 +146,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
     IS_ALONE.set(True)
-    taken = {*ENDING, signal.SIGHUP, *stage.end_now, *(() if stage.source.shared is None else (FOLLOW,))}
+    taken = {*ENDING, signal.SIGHUP, *stage.end_now, *(() if stage.source.shared is None else (FOLLOW, LEAVE))}
     with (
         # Handled before anything listens: a process that sees the first line may send a signal at once.
         trio.open_signal_receiver(*taken) as signals,
@@ -149,16 +157,22 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
             router.source = stage.source
             if stage.source.shared is not None:
                 begin(changes_of(router), stage.source.shared)
+                ending_of(router).share(SharedDrain(changes_of(router).worker))
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
-                nursery.start_soon(_end_when_moved, router, nursery.cancel_scope)
+                nursery.start_soon(_end_when_moved, router, stage, nursery.cancel_scope)
                 await _until_told_to_end(signals, router, stage)
                 nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_on_signal, signals, stage.end_now, at_once)
+                may_leave = trio.Event()
+                nursery.start_soon(_hear_signals, signals, stage.end_now, at_once, may_leave)
+                waits = stage.leaving is not None and ending_of(router).takes_time
                 await ending_of(router).move_if_configured()
+                if waits and stage.leaving is not None:
+                    stage.leaving()
+                    await may_leave.wait()
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("stopped", drained=drained)
@@ -166,20 +180,30 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
 
-async def _end_when_moved(router: Router, waiting: trio.CancelScope) -> None:
-    """Wait no longer for a signal once a request has had all clients moved."""
-    await ending_of(router).until_wanted_and_moved()
-    log.info("draining", seconds=router.config.drain)
-    waiting.cancel()
+async def _end_when_moved(router: Router, stage: DaemonHooks, waiting: trio.CancelScope) -> None:
+    """Wait no longer for a signal once a request has had all clients moved; a worker waits for the supervisor's."""
+    ending = ending_of(router)
+    while True:
+        await ending.until_wanted_and_moved()
+        if stage.moved is None:
+            log.info("draining", seconds=router.config.drain)
+            waiting.cancel()
+            return
+        stage.moved(True)
+        await ending.until_it_stays()
+        stage.moved(False)
 
 
 async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage: DaemonHooks) -> None:
     async for number in signals:
+        if number == LEAVE:
+            continue
         if number not in (signal.SIGHUP, FOLLOW):
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
         try:
             if number == FOLLOW and stage.source.shared is not None:
+                ending_of(router).follow()
                 await follow(changes_of(router), stage.source.shared)
                 continue
             await apply_file(changes_of(router), stage.source)
@@ -198,8 +222,13 @@ async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage:
         log.info("reloaded")
 
 
-async def _cancel_on_signal(signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope) -> None:
+async def _hear_signals(
+    signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope, may_leave: trio.Event
+) -> None:
+    """Hear the signals during the end. Args: scope: is cancelled to end at once. may_leave: is set by `LEAVE`."""
     async for number in signals:
         if number in end_now:
             scope.cancel()
             return
+        if number == LEAVE:
+            may_leave.set()

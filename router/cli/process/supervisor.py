@@ -32,6 +32,7 @@ from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.listeners import at_port, reserved
 from amqpmesh.router.runtime.shared_config import FOLLOW, SharedConfig
+from amqpmesh.router.runtime.shared_drain import LEAVE, read_order
 from amqpmesh.topology.workers import worker_of
 
 if TYPE_CHECKING:
@@ -51,8 +52,16 @@ and the supervisor passes on its own.
 """
 
 READY: Final = b"R"
+MOVED: Final = b"M"
+STAYS: Final = b"S"
+LEAVING: Final = b"L"
 DRAINED: Final = b"D"
-"""Messages of a worker: it listens; it has drained."""
+"""Messages of a worker: it listens; a request has had its clients moved, or that was cancelled; its clients are moved,
+and it is to end; it has drained.
+"""
+
+LEAVE_TIME: Final = 3.0
+"""Seconds that workers wait, beyond the time for their clients, for one that has not moved them."""
 
 LATE: Final = 10.0
 """Seconds that a worker has to end beyond `drain` and `drain_timeout`, and to end at once; then it is killed."""
@@ -95,6 +104,12 @@ class Process:
     """The time of the restart, by the monotonic clock; None: the process runs, or is never restarted."""
     pipe: int = field(default=-1)
     """The pipe for its messages."""
+    is_silent: bool = False
+    """True if the other end of the pipe is closed."""
+    is_moved: bool = False
+    """True while a request has had its clients moved."""
+    is_leaving: bool = False
+    """True while it waits to end until the others have moved their clients."""
 
     @property
     def runs(self) -> bool:
@@ -118,6 +133,8 @@ class Supervisor:
         self._all_began = False
         self._ending = False
         self._kill_at: float | None = None
+        #: The time at which workers wait no longer for each other.
+        self._leave_at: float | None = None
         self._drained = True
         self._status = int(Exit.DONE)
 
@@ -134,6 +151,8 @@ class Supervisor:
                 self._handle_signal(number)
             self._reap()
             now = time.monotonic()
+            if self._leave_at is not None and now >= self._leave_at:
+                self._let_leave()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
             for each in self._processes:
@@ -148,7 +167,7 @@ class Supervisor:
         read, write = os.pipe()
         above = os.getpid()
         # Signals that arrive before the worker can handle them stay pending.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW, LEAVE})
         try:
             pid = os.fork()
         except OSError:
@@ -158,9 +177,10 @@ class Supervisor:
             if not pid:
                 self._run_child(process, above, [read, *apart], write)
         finally:  # only the supervisor continues here
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW, LEAVE})
             os.close(write)
         process.pid, process.pipe, process.said = pid, read, b""
+        process.is_silent = process.is_moved = process.is_leaving = False
         process.began, process.again_at = time.monotonic(), None
         log.info("worker started", worker=process.id, pid=pid)
 
@@ -197,7 +217,7 @@ class Supervisor:
         """Run a worker. Returns: its exit status."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (*SIGNALS, END_NOW):
+        for each in (*SIGNALS, END_NOW, LEAVE):
             # A worker that handles signals no longer has practically ended. Ignoring signals would lose pending ones.
             signal.signal(each, _ignore)
         os.setsid()  # Ctrl-C is for the supervisor
@@ -236,17 +256,18 @@ class Supervisor:
             if each.pid is not None:
                 pid, status = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
+                    each.pid = None
                     self._read_message(each)
-                    self._ended(each, os.waitstatus_to_exitcode(status))
+                    self._ended(each, pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, process: Process, code: int) -> None:
-        pid, process.pid = process.pid, None
+    def _ended(self, process: Process, pid: int, code: int) -> None:
         os.close(process.pipe)
         how = {"status": code} if code >= 0 else {"signal": _name(-code)}
         if self._ending:
             self._drained = self._drained and DRAINED in process.said
             if code:
                 self._status = self._status or int(Exit.FAILED)
+            self._judge_moves()
             return
         if not self._all_began:
             # A restart would fail the same way, and the caller waits for all workers.
@@ -259,6 +280,7 @@ class Supervisor:
         log.warning(
             "worker exited", worker=process.id, pid=pid, **how, seconds=round(self._schedule_restart(process), 3)
         )
+        self._judge_moves()
 
     def _kill(self) -> None:
         self._kill_at = None
@@ -272,30 +294,55 @@ class Supervisor:
     def _wait(self, signals: int) -> bytes:
         """Wait until there is something to do. Returns: the numbers of signals received."""
         times = [each.again_at for each in self._processes if each.again_at is not None and not self._ending]
-        times += [] if self._kill_at is None else [self._kill_at]
+        times += [each for each in (self._kill_at, self._leave_at) if each is not None]
         poll = select.poll()
         poll.register(signals, select.POLLIN)
-        # A ready worker sends nothing more before its end.
-        silent = {each.pipe: each for each in self._processes if each.runs and not each.said}
-        for pipe in silent:
+        speaking = {each.pipe: each for each in self._processes if each.runs and not each.is_silent}
+        for pipe in speaking:
             poll.register(pipe, select.POLLIN)
         numbers = b""
         for descriptor, events in poll.poll(max(0.0, 1000 * (min(times) - time.monotonic())) if times else None):
             if descriptor == signals:
                 numbers = os.read(signals, 4096)
             elif events & select.POLLIN:
-                self._read_message(silent[descriptor])
+                self._read_message(speaking[descriptor])
             else:  # it has ended, or will soon: SIGCHLD follows
-                silent[descriptor].said = b"-"
+                speaking[descriptor].is_silent = True
         return numbers
 
     def _read_message(self, process: Process) -> None:
         os.set_blocking(process.pipe, False)
         with suppress(BlockingIOError):
-            process.said += os.read(process.pipe, 64)
+            said = os.read(process.pipe, 64)
+            process.said += said
+            for word in (said[at : at + 1] for at in range(len(said))):
+                if word in (MOVED, STAYS):
+                    process.is_moved = word == MOVED
+                elif word == LEAVING:
+                    process.is_leaving = True
         if not self._all_began and not self._ending and all(READY in each.said for each in self._processes):
             self._all_began = True
             self._begun([(each.url, each) for each in self._config.listeners])
+        self._judge_moves()
+
+    def _judge_moves(self) -> None:
+        """End the router once a request has had the clients of all workers moved; let workers end together."""
+        running = [each for each in self._processes if each.runs]
+        if self._ending:
+            if running and all(each.is_leaving for each in running):
+                self._let_leave()
+            return
+        for each in running:
+            if each.is_leaving:  # it has got a signal of its own
+                self._signal(each, LEAVE)
+        if running and self._all_began and all(each.is_moved for each in running):
+            log.info("draining", seconds=self._config.drain)
+            system.notify("STOPPING=1")
+            self._end()
+
+    def _let_leave(self) -> None:
+        self._leave_at = None
+        self._pass_on(LEAVE)
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -316,13 +363,20 @@ class Supervisor:
 
     def _end(self) -> None:
         self._ending = True
-        self._kill_at = time.monotonic() + self._config.drain_timeout + self._config.drain + LATE
+        order, seconds = read_order(self._folder), self._config.drain_timeout
+        if order is not None and order.moves:
+            seconds = max(seconds, order.seconds_left)
+        self._leave_at = time.monotonic() + seconds + LEAVE_TIME
+        self._kill_at = time.monotonic() + seconds + self._config.drain + LATE
         self._pass_on(signal.SIGTERM)
 
     def _pass_on(self, number: signal.Signals) -> None:
         for each in self._processes:
-            if each.pid is not None:
-                os.kill(each.pid, number)
+            self._signal(each, number)
+
+    def _signal(self, process: Process, number: signal.Signals) -> None:
+        if process.pid is not None:
+            os.kill(process.pid, number)
 
 
 def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int:

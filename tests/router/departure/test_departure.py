@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.config.mesh import WorkerConfig
 from amqpmesh.router.departure.client_moves import QUIET_TIME
 from amqpmesh.router.departure.departure import LEAST, STEP
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.management.snapshot import snapshot
+from amqpmesh.router.runtime.shared_drain import SharedDrain
 from tests.router.departure.test_client_moves import depart, end_of, is_forced
 from tests.support.worlds.network import Client, Network
 
@@ -173,4 +178,40 @@ def test_a_client_that_has_not_opened_its_connection_is_new() -> None:
     assert network.core.departure.left == 0
     assert not record.lost
     network.core.receive_eof(record, network.now)
+    network.leave()
+
+
+def test_the_pace_of_a_router_with_workers_is_that_of_all_of_them_together(tmp_path: Path) -> None:
+    network = Network()
+    network.core.context.config = replace(
+        network.core.context.config, worker=WorkerConfig(name="A", number=1, count=4, folder=tmp_path)
+    )
+    clients = [network.client() for _ in range(5)]
+    depart(network, pace=0.1)
+    network.advance(1.0)
+    gone = sum(end_of(each) is not None for each in clients)
+    assert gone == 1 + int(LEAST / 4)
+    network.advance(5.0)
+    assert all(map(is_forced, clients))
+    network.leave()
+
+
+def test_the_counts_of_all_workers_are_told(tmp_path: Path) -> None:
+    network = Network()
+    one, other = (SharedDrain(WorkerConfig(name="A", number=n, count=2, folder=tmp_path)) for n in (1, 2))
+    network.core.departure.shared = one
+    clients = [network.client() for _ in range(20)]
+    other.note(1, 30, 4)
+    network.core.departure.order = 2
+    depart(network, pace=0.1)
+    assert snapshot(network.core).router.moving == 30 + network.core.departure.left
+    assert not network.core.departure.others_follow(2)
+    other.note(2, 3, 5)
+    assert network.core.departure.others_follow(2)
+    network.advance(5.0)
+    assert all(map(is_forced, clients))
+    assert (network.core.departure.left_in_all, network.core.departure.moved_in_all) == (3, 25)
+    assert other.others() == [(2, 0, 20)]
+    one.close()
+    other.close()
     network.leave()
