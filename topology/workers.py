@@ -1,4 +1,6 @@
-"""Names of workers: the workers `A.1`, `A.2`, ... of the router `A` are routers, and share the name `A`."""
+"""Names of workers and of stand-ins: the workers `A.1`, `A.2`, ... of the router `A` are routers, and share the name
+`A`. While `A` is upgraded, a router `A.old` stands in for it, which can have workers, too.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,38 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from amqpmesh.topology.graph import Graph
 
-_NUMBER: Final = re.compile(r"\.[1-9][0-9]{0,5}")
-_WORKER: Final = re.compile(rf"(.+){_NUMBER.pattern}")
+STAND_IN: Final = ".old"
+"""The end of the id of a router that stands in for another one while that is upgraded."""
+
+_NUMBER: Final = r"\.[1-9][0-9]{0,5}"
+_COVERED: Final = re.compile(rf"({re.escape(STAND_IN)})?({_NUMBER})?")
+_MEMBER: Final = re.compile(rf"(.+)({_NUMBER}|{re.escape(STAND_IN)})")
 
 
 def covers(name: str, router: str) -> bool:
-    """Tell whether a name stands for a router: it is the router's id, or the id is `name.N`, N from 1."""
-    return router == name or (router.startswith(name) and _NUMBER.fullmatch(router, len(name)) is not None)
+    """Tell whether a name stands for a router: its id is the name, `name.N` with N from 1, `name.old` or `name.old.N`.
+
+    A certificate of the name is good for all of them.
+    """
+    return router == name or (router.startswith(name) and _COVERED.fullmatch(router, len(name)) is not None)
 
 
 def name_of(router: str) -> str | None:
-    """Return the router whose worker this one is, by its id; None: it is no worker."""
-    found = _WORKER.fullmatch(router)
+    """Return the router whose worker or stand-in this one is, by its id; None: it is neither."""
+    found = _MEMBER.fullmatch(router)
     return found.group(1) if found is not None else None
+
+
+def upgraded_name(router: str) -> str:
+    """Return the name of the router that a router is, is a worker of, or stands in for."""
+    while (name := name_of(router)) is not None:
+        router = name
+    return router
+
+
+def stand_in_of(name: str) -> str:
+    """Return the id of the router that stands in for one while that is upgraded."""
+    return f"{name}{STAND_IN}"
 
 
 class Members:

@@ -26,7 +26,7 @@ from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
 from amqpmesh.router.statistics.router_statistics import Costly
 from amqpmesh.topology import changes
 from amqpmesh.topology.address_book import Advert
-from amqpmesh.topology.workers import Members, covers
+from amqpmesh.topology.workers import Members, covers, upgraded_name
 
 if TYPE_CHECKING:
     from amqpmesh.policies.policy_version import PolicyVersion
@@ -161,7 +161,8 @@ class MeshMember:
         router, worker = record.peer.container_id, self._context.config.worker
         if is_between_workers(record):
             # Only processes of the same user can connect here: the permissions of the folder see to that.
-            is_other = worker is not None and router != self._context.id and covers(worker.name, router)
+            name = upgraded_name(self._context.id if worker is None else worker.name)
+            is_other = router != self._context.id and covers(name, router)
             return None if is_other else "it is no worker of this router"
         return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
 

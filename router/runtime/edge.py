@@ -62,6 +62,11 @@ class Edge:
         for each in self.amqp:
             self._accept(each)
 
+    def accept_again(self) -> None:
+        """Accept connections of all listeners after their pause."""
+        for each in self.amqp:
+            self._accept(each)
+
     def connect(self, config: ConnectorConfig, credentials: ConnectorCredentials) -> None:
         """Start a connector."""
         self.connectors.append(self._start_connector(config, credentials))

@@ -80,6 +80,8 @@ class Ending:
         self._deadline = 0.0
         #: True once a request has asked for the end of the process.
         self._is_wanted = False
+        #: True while a successor has the listening sockets: then the clients move to it, and that is not cancelled.
+        self.is_succeeded = False
         #: With workers: the orders that all of them follow.
         self._shared: SharedDrain | None = None
         self._gives_order = False
@@ -129,7 +131,7 @@ class Ending:
 
     def cancel(self) -> bool:
         """Move no more clients, and take part in the mesh as before. Returns: whether clients were being moved."""
-        if not self.is_moving:
+        if not self.is_moving or self.is_succeeded:
             return False
         self._is_wanted = False
         self._core.change(self._cancel, trio.current_time())

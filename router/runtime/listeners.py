@@ -16,6 +16,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.io.streams import TcpStream, prepare
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.inherited import Inherited
 from amqpmesh.router.runtime.poller import READABLE, Poller
 from amqpmesh.router.statistics.configured import ListenerStatistics
 
@@ -71,6 +72,7 @@ class Listener:
         self._admit: Admit | None = None
         #: The configuration has it no more: connections whose handshake is not over yet are closed, too.
         self.is_removed = False
+        self._is_paused = False
 
     @property
     def name(self) -> str:
@@ -89,13 +91,16 @@ class Listener:
         )
 
     @classmethod
-    async def bind(cls, config: ListenerConfig, *, shared: bool = False) -> "Listener":
+    async def bind(
+        cls, config: ListenerConfig, *, shared: bool = False, inherited: Inherited | None = None
+    ) -> "Listener":
         """Listen at every address of the listener's host.
 
-        Args: shared: other processes of this user listen at the same port.
+        Args: shared: other processes of this user listen at the same port. inherited: may have sockets of that place.
         Raises: OSError: with the URL; the port is in use or needs privileges, or the host is not local.
         """
-        return cls(config, await listening_at(config.endpoint, shared=shared))
+        there = None if inherited is None else inherited.take(config)
+        return cls(config, await listening_at(config.endpoint, shared=shared) if there is None else there)
 
     def move(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
         """Listen at other sockets from now on. The caller must call `accept` again. Its connections stay."""
@@ -120,11 +125,22 @@ class Listener:
         Args: poller: waits for connections from now on, and `accept` returns at once.
         """
         self._admit = admit
+        self._is_paused = False
         if poller is not None and self._is_polled_by(poller, admit):
             return
         async with trio.open_nursery() as nursery:
             for listening in self.sockets:
                 nursery.start_soon(self._accept, listening, admit)
+
+    def pause(self) -> None:
+        """Accept no more connections until the next `accept`, and keep the sockets, which another process has, too."""
+        self._is_paused = True
+        for listening in self.sockets:
+            if listening.fileno() != -1:
+                if self._poller is not None:
+                    self._poller.remove(listening.fileno())
+                trio.lowlevel.notify_closing(listening)
+        self._poller = None
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -176,7 +192,7 @@ class Listener:
         return 0.0
 
     async def _accept(self, listening: socket.socket, admit: Admit) -> None:
-        while listening.fileno() != -1:
+        while listening.fileno() != -1 and not self._is_paused:
             try:
                 await trio.lowlevel.wait_readable(listening)
             except trio.ClosedResourceError:

@@ -51,11 +51,13 @@ from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.reload import ConfigSource, NewConfig
 from amqpmesh.router.runtime.snapshots import Snapshots, survey
 from amqpmesh.router.runtime.streamed import StreamTransport
+from amqpmesh.router.runtime.succession import Succession
 from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.runtime.inherited import Inherited
     from amqpmesh.router.runtime.membership import Membership
     from amqpmesh.router.runtime.transport import Transport
 
@@ -106,6 +108,8 @@ class Router(LinkFactory):
         self._edge = Edge()
         #: The file that the command line has started it with; None, in a program.
         self.source: ConfigSource | None = None
+        #: The sockets of the process before this one; None: there was none.
+        self.inherited: Inherited | None = None
         self._network = Network(open_stream, look_up, backoff)
         # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
@@ -164,7 +168,8 @@ class Router(LinkFactory):
         with ExitStack() as undoing:
             bound = []
             for listener in self.config.listeners:
-                bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
+                shared = self.config.worker is not None
+                bound.append(await Listener.bind(listener, shared=shared, inherited=self.inherited))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.context.users_of = edge.users_of
@@ -470,16 +475,19 @@ class Router(LinkFactory):
 
 
 def memory_of(router: Router) -> RouterMemory:
-    """Return the memory use of a router, for `heap.return_free_memory`.
-
-    Raises: CommandError: the router was never started.
-    """
+    """Return the memory use of a router, for `heap`. Raises: CommandError: the router was never started."""
     return RouterMemory(router._started(), router._edge.listeners)
 
 
 def changes_of(router: Router) -> ConfigChanges:
     """Return the changes of a router that runs, for the command that has started it."""
     return router._changes
+
+
+def succession_of(router: Router) -> Succession:
+    """Return the succession of a router that runs, for the process around it."""
+    connect, start = router._start_connector, router._nursery.start_soon
+    return Succession(router._driver, router._edge, router._poller, start, router._admission.admit, connect)
 
 
 def ending_of(router: Router) -> Ending:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.inherited import PASS_ON
 from amqpmesh.router.runtime.listeners import PAUSE, WORKER, is_of_this_user
 from amqpmesh.router.runtime.poller import READABLE
 
@@ -28,9 +29,6 @@ PACKET: Final = 32 * 2**10
 
 BATCH: Final = 16
 """Packets read in a row before other sockets have their turn."""
-
-PASS_ON: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-"""Received descriptors are not passed on to programs that this process starts."""
 
 
 class Channel:

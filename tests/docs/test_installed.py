@@ -109,7 +109,7 @@ def test_a_service_is_installed_and_upgraded(site: Path) -> None:
     assert start
     command = start[1].replace("/opt/", f"{site}/opt/").replace("/etc/", f"{site}/etc/").split()
 
-    for script in ("true", BLOCKS["Stopping"]):
+    for script in ("true", BLOCKS["Upgrading"]):
         run(script, site, "systemctl")
         with closing(Daemon(*command, cwd=site, env={"PATH": os.defpath})) as daemon:
             served(daemon, site / "etc" / "amqpmesh" / "ca.pem")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.topology.graph import Graph
-from amqpmesh.topology.workers import Members, covers, name_of, worker_of
+from amqpmesh.topology.workers import Members, covers, name_of, stand_in_of, upgraded_name, worker_of
 
 NAMES = st.sampled_from(["A", "B", "A.1", "A.1.1", "a.example", "A.", "A.x"])
 NUMBERS = st.integers(min_value=1, max_value=999_999)
@@ -20,6 +20,29 @@ def test_a_worker_is_its_routers(name: str, number: int) -> None:
 def test_what_is_no_workers_id_is_nobodys() -> None:
     for router in ("A", "A.0", "A.01", "A.x", ".1", "A.1 ", "A.1234567"):
         assert name_of(router) is None
+
+
+@given(NAMES, NUMBERS)
+def test_a_stand_in_and_its_workers_are_its_routers(name: str, number: int) -> None:
+    stand_in = stand_in_of(name)
+    assert name_of(stand_in) == name
+    for router in (stand_in, worker_of(stand_in, number)):
+        assert covers(name, router)
+        assert upgraded_name(router) == upgraded_name(name)
+
+
+def test_what_is_no_stand_ins_id_is_nobodys() -> None:
+    for router in ("A.older", "A.old.0", "A.old.old", "A.1.old", "Aold", "B.old"):
+        assert not covers("A", router)
+    assert upgraded_name("A.old.3") == upgraded_name("A.2") == upgraded_name("A") == "A"
+
+
+def test_a_stand_in_has_the_name_once_the_router_is_gone() -> None:
+    routers = graph("A", "A.old", "B")
+    members = Members(routers)
+    assert members.of("A") == ("A",)
+    routers.remove("A")
+    assert members.of("A") == ("A.old",)
 
 
 def graph(*routers: str) -> Graph:

@@ -244,7 +244,9 @@ def _issue(authority: Authority, given: argparse.Namespace, key: Ed25519PublicKe
 
 
 def _check_apart(router: str, issued: list[RouterCertificate]) -> None:
-    """Refuse a router and its worker (`A`, `A.1`): one certificate is good for both. Raises: CommandError."""
+    """Refuse a router and its worker or stand-in (`A`, `A.1`, `A.old`): one certificate is good for both. Raises:
+    CommandError.
+    """
     for other in {each.router for each in issued if not _has_ended(each)} - {router}:
         for one, worker in ((router, other), (other, router)):
             if covers(one, worker):

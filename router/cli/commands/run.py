@@ -7,6 +7,7 @@ import argparse
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from amqpmesh.router.cli import configuration, registry
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
 from amqpmesh.router.cli.process import system
+from amqpmesh.router.cli.process.upgrade import UPGRADE, Predecessor, Upgrade, named, predecessor
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, LogConfig, RouterConfig
 from amqpmesh.router.io.environment import IS_ALONE
@@ -53,6 +55,8 @@ class DaemonHooks:
     """Called at the end, with True if the router has drained."""
     end_now: Collection[int] = ENDING
     """The signals that end the router at once, after the signal to stop."""
+    before: Predecessor | None = None
+    """The process that this one takes over; None: there is none."""
     moved: Callable[[bool], object] | None = None
     """Called with True once a request has had the clients of this worker moved, and with False if it is cancelled: the
     supervisor ends all workers. None: there are none, and the router ends by itself."""
@@ -78,8 +82,9 @@ def run(given: argparse.Namespace) -> int:
 
     Raises: ConfigError; OSError: a listener could not be bound.
     """
-    config = configuration.effective(given)
+    config = named(configuration.effective(given))
     _set_log(config.log)
+    before = predecessor()
     system.set_process_name()
     system.raise_file_limit()
     if given.workers is not None:
@@ -89,10 +94,11 @@ def run(given: argparse.Namespace) -> int:
             config, given.workers, partial(_work, given), partial(_log_started, config, workers=given.workers)
         )
     stage = DaemonHooks(
-        source=ConfigSource(_file(given), partial(configuration.effective, given), _set_log),
+        source=ConfigSource(_file(given), lambda: named(configuration.effective(given)), _set_log),
         begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
+        before=before,
     )
     system.collect_garbage_less_often()
     return trio.run(serve, config, stage)
@@ -146,15 +152,21 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
     IS_ALONE.set(True)
-    taken = {*ENDING, signal.SIGHUP, *stage.end_now, *(() if stage.source.shared is None else (FOLLOW, LEAVE))}
+    taken = {*ENDING, signal.SIGHUP, UPGRADE, *stage.end_now, *(() if stage.source.shared is None else (FOLLOW, LEAVE))}
     with (
+        ExitStack() as ended,
         # Handled before anything listens: a process that sees the first line may send a signal at once.
         trio.open_signal_receiver(*taken) as signals,
         trio.CancelScope() as at_once,
     ):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
-        async with Router(config) as router:
-            router.source = stage.source
+        router = Router(config)
+        router.source = stage.source
+        router.inherited = None if stage.before is None else stage.before.inherited
+        upgrade = Upgrade(router) if stage.source.shared is None else None
+        if upgrade is not None:
+            ended.callback(upgrade.end)
+        async with router:
             if stage.source.shared is not None:
                 begin(changes_of(router), stage.source.shared)
                 ending_of(router).share(SharedDrain(changes_of(router).worker))
@@ -162,9 +174,14 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
                 nursery.start_soon(_end_when_moved, router, stage, nursery.cancel_scope)
-                await _until_told_to_end(signals, router, stage)
+                if upgrade is not None:
+                    nursery.start_soon(upgrade.serve, stage.before)
+                await _until_told_to_end(signals, router, stage, upgrade)
                 nursery.cancel_scope.cancel()
-            stage.ending()
+            if upgrade is not None and upgrade.successor is not None:
+                system.notify(f"MAINPID={upgrade.successor}")
+            else:
+                stage.ending()
             async with trio.open_nursery() as nursery:
                 may_leave = trio.Event()
                 nursery.start_soon(_hear_signals, signals, stage.end_now, at_once, may_leave)
@@ -194,9 +211,13 @@ async def _end_when_moved(router: Router, stage: DaemonHooks, waiting: trio.Canc
         stage.moved(False)
 
 
-async def _until_told_to_end(signals: AsyncIterator[int], router: Router, stage: DaemonHooks) -> None:
+async def _until_told_to_end(
+    signals: AsyncIterator[int], router: Router, stage: DaemonHooks, upgrade: Upgrade | None
+) -> None:
     async for number in signals:
-        if number == LEAVE:
+        if number == UPGRADE:
+            if upgrade is not None:
+                upgrade.request()
             continue
         if number not in (signal.SIGHUP, FOLLOW):
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.run")
 
-SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, FOLLOW})
+SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, FOLLOW, LEAVE})
 """Signals that a daemon handles."""
 
 END_NOW: Final = signal.SIGQUIT
@@ -167,7 +167,7 @@ class Supervisor:
         read, write = os.pipe()
         above = os.getpid()
         # Signals that arrive before the worker can handle them stay pending.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW, LEAVE})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, END_NOW})
         try:
             pid = os.fork()
         except OSError:
@@ -177,7 +177,7 @@ class Supervisor:
             if not pid:
                 self._run_child(process, above, [read, *apart], write)
         finally:  # only the supervisor continues here
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW, LEAVE})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, END_NOW})
             os.close(write)
         process.pid, process.pipe, process.said = pid, read, b""
         process.is_silent = process.is_moved = process.is_leaving = False
@@ -217,7 +217,7 @@ class Supervisor:
         """Run a worker. Returns: its exit status."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (*SIGNALS, END_NOW, LEAVE):
+        for each in (*SIGNALS, END_NOW):
             # A worker that handles signals no longer has practically ended. Ignoring signals would lose pending ones.
             signal.signal(each, _ignore)
         os.setsid()  # Ctrl-C is for the supervisor
@@ -352,6 +352,8 @@ class Supervisor:
                 os.kill(running[0][2], signal.SIGHUP)
         elif number == FOLLOW:
             self._pass_on(FOLLOW)
+        elif number == signal.SIGUSR2:
+            log.warning("upgrade refused", reason="the router has workers: drain it, and start it again")
         elif number in SIGNALS and self._ending:
             self._pass_on(END_NOW)
             at = time.monotonic() + LATE

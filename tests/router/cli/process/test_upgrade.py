@@ -1,0 +1,167 @@
+"""A router that is upgraded in place: its process starts another one, whichever of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
+from tests.router.cli.process.test_drained_workers import is_moved, settled
+from tests.support.peers.scripted_stream import Peer, credit
+from tests.support.processes.daemon import Daemon, StartDaemon
+
+CONFIG = """
+[router]
+id = "A"
+drain = 0.1
+drain_timeout = 30.0
+[mesh]
+insecure = true
+[[listener]]
+url = "amqp://127.0.0.1:0"
+"""
+
+
+class Site:
+    """A router that is upgraded."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.port = daemon.port()
+
+    def pid(self) -> int:
+        """Return the process id of the next successor, once it accepts connections."""
+        return int(self.daemon.said(r" INFO successor ready pid=(\d+)$").group(1))
+
+    async def client(self) -> tuple[Peer, str]:
+        """Return a new client, and the router that has accepted it."""
+        peer = Peer(await trio.open_tcp_stream("127.0.0.1", self.port))
+        return peer, (await peer.open()).container_id
+
+    async def id(self) -> str:
+        """Return the router that accepts connections."""
+        peer, router = await self.client()
+        await peer.close()
+        return router
+
+    async def holding(self) -> tuple[Peer, Peer, Transfer]:
+        """Connect a sender and a receiver. Returns: them, and a delivery about which the receiver decides."""
+        receiver, sender = [Peer(await trio.open_tcp_stream("127.0.0.1", self.port)) for _ in range(2)]
+        await receiver.attach(Role.RECEIVER, "held")
+        await receiver.write(credit(1))
+        await sender.attach(Role.SENDER, "held")
+        await sender.send(0, b"hi")
+        return sender, receiver, await receiver.expect(Transfer)
+
+
+@pytest.fixture
+def site(daemon: StartDaemon, tmp_path: Path) -> Site:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "a.toml").write_text(CONFIG)
+    return Site(daemon("a.toml", TMPDIR=str(tmp_path / "run")))
+
+
+async def ends(site: Site, pid: int, tmp_path: Path) -> None:
+    """End the router by its last process, and assert that nothing is left."""
+    os.kill(pid, signal.SIGTERM)
+    assert site.daemon.ended() == 0  # and all its processes: they have the same standard error
+    assert list((tmp_path / "run").iterdir()) == []
+    assert not any("Traceback" in line for line in site.daemon.lines)
+
+
+async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(site: Site, tmp_path: Path) -> None:
+    sender, receiver, transfer = await site.holding()
+    site.daemon.send(signal.SIGUSR2)
+    site.pid()
+    assert await site.id() == "A.old"
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(r" WARNING upgrade refused reason=.*one is under way")
+    await settled(sender, receiver, transfer)
+    again, router = await site.client()
+    assert router == "A.old"
+    pid = site.pid()
+    assert await site.id() == "A"
+    await is_moved(again)
+    site.daemon.said(" INFO router taken over$")
+    await ends(site, pid, tmp_path)
+
+
+async def test_a_configuration_that_is_not_valid_leaves_the_router_as_it_is(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(CONFIG.replace("drain = 0.1", "drain = -1"))
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(r" ERROR upgrade failed reason=.*the new process has ended with status 2")
+    peer, router = await site.client()
+    assert router == "A"
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site.daemon.send(signal.SIGUSR2)
+    site.pid()
+    await is_moved(peer)
+    pid = site.pid()
+    site.daemon.said(" INFO router taken over$")
+    assert await site.id() == "A"
+    await ends(site, pid, tmp_path)
+
+
+async def test_a_stand_in_that_is_killed_leaves_the_router_as_it_was(site: Site, tmp_path: Path) -> None:
+    sender, receiver, transfer = await site.holding()
+    site.daemon.send(signal.SIGUSR2)
+    os.kill(site.pid(), signal.SIGKILL)
+    site.daemon.said(r" ERROR upgrade failed reason=.*the new process has ended with status -9")
+    assert await site.id() == "A"
+    await receiver.accept(transfer)  # the move of one or both of them had begun
+    assert (await sender.expect(Disposition)).state == Accepted()
+    another, other, transfer = await site.holding()
+    await other.accept(transfer)
+    assert (await another.expect(Disposition)).state == Accepted()
+    for peer in (sender, receiver, another, other):
+        await peer.stream.aclose()
+    await ends(site, site.daemon.process.pid, tmp_path)
+
+
+async def test_a_router_that_is_killed_while_its_clients_move_is_upgraded(site: Site, tmp_path: Path) -> None:
+    sender, receiver, _ = await site.holding()
+    site.daemon.send(signal.SIGUSR2)
+    site.pid()
+    site.daemon.send(signal.SIGKILL)
+    for peer in (sender, receiver):
+        with pytest.raises(AssertionError, match="ended"):
+            await peer.expect(Transfer)
+    pid = site.pid()
+    assert await site.id() == "A"
+    site.daemon.said(" INFO router taken over$")
+    os.kill(pid, signal.SIGTERM)
+    assert site.daemon.ended() == -signal.SIGKILL
+
+
+async def test_either_process_of_the_second_step_may_die(site: Site, tmp_path: Path) -> None:
+    site.daemon.send(signal.SIGUSR2)
+    stand_in = site.pid()
+    sender, receiver, transfer = await site.holding()
+    first = site.pid()
+    os.kill(first, signal.SIGKILL)
+    site.daemon.said(r" ERROR upgrade failed ")
+    second = site.pid()  # the stand-in tries again
+    assert second != first
+    assert await site.id() == "A"
+    os.kill(stand_in, signal.SIGKILL)
+    site.daemon.said(" INFO router taken over$")
+    assert await site.id() == "A"
+    del sender, receiver, transfer
+    os.kill(second, signal.SIGTERM)
+    assert site.daemon.ended() == 0
+
+
+def test_with_workers_it_is_refused(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(CONFIG)
+    router = daemon("a.toml", "--workers", "2")
+    router.port()
+    router.send(signal.SIGUSR2)
+    router.said(r" WARNING upgrade refused reason=.*the router has workers")
+    router.send(signal.SIGTERM)
+    assert router.ended() == 0
