@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from amqpmesh.router.credit.debtors import Debtors
 from amqpmesh.router.credit.shared_rates import SharedRates, set_rate
 from amqpmesh.router.credit.unused_buckets import Room, Unused
 from amqpmesh.router.kernel import TokenBucket
@@ -119,6 +120,7 @@ class RateLines:
         self._tenants: dict[str, TenantLines] = {}
         self._active: dict[TenantLines, None] = {}
         self._due: float | None = None
+        self.debtors = Debtors()
         #: Buckets that links wait for, and all tokens of which other links hold.
         self._used_up: dict[TokenBucket, None] = {}
         #: The parts of this worker, if the router has several.
@@ -159,6 +161,8 @@ class RateLines:
         if self._active:
             soonest = min(lines.due for lines in self._active)
             self._set(soonest if soonest > now else now + PAUSE)
+        if self.debtors.due < inf:
+            self._set(self.debtors.due)
         return called
 
     def want(self, bucket: TokenBucket, now: float) -> None:
@@ -174,6 +178,18 @@ class RateLines:
                     lines.due = now
         if self.shared.due < inf:
             self._set(self.shared.due)
+
+    def owe(self, meter: RateMeter) -> None:
+        """Have a link looked at that owes octets, until it has paid."""
+        self.debtors.enter(meter)
+        self._set(self.debtors.due)
+
+    def paid(self, meters: list[RateMeter], now: float) -> None:
+        """Open the windows of links that were settled and owe nothing; the others are looked at again later."""
+        for meter in meters:
+            self.debtors.look(meter, now)
+        if self.debtors.due < inf:
+            self._set(self.debtors.due)
 
     def holders(self) -> list[RateMeter]:
         """Return links that hold more of a bucket than an equal part, while others wait and no tokens come any more.
@@ -206,6 +222,7 @@ class RateLines:
 
     def limit(self, meter: RateMeter, rates: Iterable[Rate], credit: int, now: float) -> None:
         """Have a link limited by some rates, and by no other ones any more. Args: credit: that it has."""
+        self.debtors.leave(meter)
         meter.settle(0, now)
         before = meter.buckets
         meter.buckets = [self._bucket(each, now) for each in rates]
@@ -302,6 +319,10 @@ class RateLine:
         """Have a link limited by some rates, and by no other ones any more. Args: credit: that it has."""
         self.leave(meter)
         self._rates.limit(meter, rates, credit, now)
+
+    def owe(self, meter: RateMeter) -> None:
+        """Note that places of a session's window are withheld for a link."""
+        self._rates.owe(meter)
 
     def short(self, meter: RateMeter) -> list[TokenBucket]:
         """Return the buckets that a link waits for; none: it does not wait."""

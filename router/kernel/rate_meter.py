@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Seconds over which the rate that is shown is a mean; what was longer ago counts ever less.
 _MEAN: Final = 5.0
@@ -95,6 +96,7 @@ class RateMeter:
         "size",
         "spent",
         "waits",
+        "withheld",
     )
 
     def __init__(self, link: KernelLink, line: object) -> None:
@@ -116,6 +118,8 @@ class RateMeter:
         #: The link stands in the line. `quota`: the deliveries that its turn still allows; -1: it has none.
         self.waits = False
         self.quota = -1
+        #: Places of the session's window that wait for the rest of a message to be paid for.
+        self.withheld = 0
 
     def settle(self, credit: int, now: float) -> None:
         """Pay for all deliveries that came, and for the credit that the link has now.
@@ -141,7 +145,8 @@ class RateMeter:
             bucket.fill(now)
             if octets:
                 bucket.count(octets if bucket.of_octets else count, seconds, now)
-            unit = self.size if bucket.of_octets else 1.0
+            # Of a message larger than the burst, the rest is paid for while it comes (`withhold`).
+            unit = min(self.size, bucket.burst) if bucket.of_octets else 1.0
             spent = credit * unit
             bucket.tokens += self.spent[at] - spent - (octets if bucket.of_octets else count)
             self.spent[at] = spent
@@ -155,6 +160,43 @@ class RateMeter:
             free = bucket.burst - bucket.held
             if bucket.tokens > free > 0:
                 bucket.tokens = free
+
+    def withhold(self, session: KernelSession) -> None:
+        """Keep the place of a frame in the window of its session, if the octets of its message are not paid for yet.
+
+        It is a later frame of its message, which no credit can stop. `give_back` frees the place, once that is paid.
+        """
+        if session.withheld < session.window_size and self.owes(self.link.octets - self.octets):
+            session.held += 1
+            session.withheld += 1
+            self.withheld += 1
+            if self.withheld == 1:
+                self.line.owe(self)  # type: ignore[attr-defined]
+
+    def owes(self, octets: int = 0) -> bool:
+        """Tell whether the octets that came are more than was paid. Args: octets: that came since the last `settle`."""
+        for at in range(len(self.buckets)):
+            bucket = self.buckets[at]
+            if bucket.of_octets and bucket.tokens + self.spent[at] < octets:
+                return True
+        return False
+
+    def due(self) -> float:
+        """Return in how many seconds all octets are paid for that came until the last `settle`."""
+        seconds = 0.0
+        for at in range(len(self.buckets)):
+            bucket = self.buckets[at]
+            if bucket.of_octets:
+                seconds = max(seconds, -(bucket.tokens + self.spent[at]) / bucket.rate)
+        return seconds
+
+    def give_back(self) -> None:
+        """Give the withheld places of the window back."""
+        frames, self.withheld = self.withheld, 0
+        session = self.link.session
+        session.withheld -= frames
+        if frames and session.channel != -1:
+            session.release(frames)
 
     def room(self, credit: int, now: float) -> int:
         """Return how many deliveries may be granted beyond `credit`. Links that wait for the same tokens come first.

@@ -63,6 +63,7 @@ class KernelSession:
         "widest",
         "window_size",
         "wire",
+        "withheld",
         "woken",
     )
 
@@ -96,6 +97,8 @@ class KernelSession:
         #: The first transfer-id beyond the window that we last announced.
         self.incoming_limit = window_size
         self.held = 0
+        #: The part of `held` that rates of links withhold.
+        self.withheld = 0
         #: The last delivery that began has several frames.
         self.in_parts = False
         #: The peer needs all fields of a `transfer`, trailing nulls included.
@@ -126,7 +129,7 @@ class KernelSession:
     @property
     def incoming_window(self) -> int:
         """The transfer frames that may come before any is released."""
-        return self.window_size - self.held
+        return max(0, self.window_size - self.held)
 
     def width(self) -> int:
         """Return the most frames that are announced at once.
@@ -157,8 +160,8 @@ class KernelSession:
         """Return the window to write into a `begin` or `flow` now. The peer may rely on it from now on."""
         width = self.width()
         window = min(width, self.window_size - self.held)
-        # The announced limit never falls: a frame takes from the window what it adds to next_incoming_id.
-        if width < self.window_size or self.narrows:
+        # The announced limit never falls: a frame takes from the window what it adds to next_incoming_id, or more.
+        if width < self.window_size or self.narrows or self.withheld:
             window = max(window, serial_distance(self.next_incoming_id, self.incoming_limit))
         self.incoming_limit = serial_add(self.next_incoming_id, window)
         self.flow_due = False

@@ -56,6 +56,8 @@ def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) 
         session.remote_outgoing_window -= 1
     delivery.size += payload_size
     link.octets += payload_size
+    if link.meter is not None:
+        link.meter.withhold(session)
     if frame.state is not None:
         delivery.remote_state = frame.state
     if (frame.settled == 1 or frame.aborted) and not delivery.remote_settled:

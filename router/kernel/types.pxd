@@ -281,7 +281,7 @@ cdef class KernelSession:
     cdef public dict links, progress
     cdef public bint woken, in_full, begun, flow_due, in_parts, narrows
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
-    cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
+    cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small, withheld
     cdef public Ledger incoming, outgoing
     cdef public list dispositions, displaced, flows, grants
     @cython.locals(router=KernelRouter)
@@ -581,9 +581,16 @@ cdef class RateMeter:
     cdef public KernelLink link
     cdef public object line
     cdef public list buckets, spent, held
-    cdef public long deliveries, octets, part, quota
+    cdef public long deliveries, octets, part, quota, withheld
     cdef public double size, at
     cdef public bint waits
+    cpdef bint withhold(self, KernelSession session) except -1
+    @cython.locals(at=Py_ssize_t, bucket=TokenBucket)
+    cpdef bint owes(self, long octets=*) except -1
+    @cython.locals(at=Py_ssize_t, bucket=TokenBucket, seconds=double)
+    cpdef double due(self) except? -1
+    @cython.locals(frames=long, session=KernelSession)
+    cpdef bint give_back(self) except -1
     @cython.locals(link=KernelLink, count=long, octets=long, at=Py_ssize_t, bucket=TokenBucket, unit=double, spent=double, free=double, seconds=double)
     cpdef bint settle(self, long credit, double now) except -1
     @cython.locals(room=long, at=Py_ssize_t, bucket=TokenBucket)

@@ -63,7 +63,7 @@ def check(world: Rated) -> None:
     for meter in meters:
         link = meter.link.record
         assert isinstance(link, IncomingLink)
-        units = [meter.size if each.of_octets else 1 for each in meter.buckets]
+        units = [min(meter.size, each.burst) if each.of_octets else 1 for each in meter.buckets]
         assert meter.spent == [link.credit_sink.granted * unit for unit in units]
 
 
