@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.refusal import RefusedError
     from amqpmesh.router.model.usage import Usage
+    from amqpmesh.router.telemetry.recent_changes import RecentChanges
     from amqpmesh.router.telemetry.recording import Recording
     from amqpmesh.router.tokens.judge import Tokens
     from amqpmesh.topology.vouching import Vouching
@@ -101,6 +102,8 @@ class Context:
         self.audit: AuditTrail | None = None
         #: The recorder of telemetry; None: nothing is recorded.
         self.recording: Recording | None = None
+        #: The changes that pages show; None: there is no listener for HTTP.
+        self.recent: RecentChanges | None = None
         self.traces = TraceBook(config.tracing)
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
         self.kernel = KernelRouter()
@@ -147,6 +150,8 @@ class Context:
         #: peer has acknowledged all that was written.
         self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
         self.on_timer: Callable[[], None] = lambda: None
+        #: An observer: the graph of the mesh has changed.
+        self.on_graph_change: Callable[[], None] = lambda: None
         #: The owner: a client is one of a tenant, or its tenant has another weight, and there are several tenants.
         self.on_tenant: Callable[[ConnectionRecord, Tenant], None] = lambda *_: None
         self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False

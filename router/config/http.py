@@ -32,6 +32,8 @@ class HttpConfig(Table):
     requests: int = setting(default=4, low=1, high=1000)
     #: The part of a core's time for all connections, without the work on answers.
     share: float = setting(default=0.1, low=0.001, high=1.0)
+    #: Changes of the last hour that the router keeps for the page: half of them of the mesh.
+    changes: int = setting(default=500, low=2, high=10_000)
 
 
 @table

@@ -79,7 +79,7 @@ class Site:
             raise HttpError(FORBIDDEN, "pages of that origin may change nothing")
         permitted = (
             *permits,
-            ("Access-Control-Allow-Methods", "GET, PATCH, DELETE"),
+            ("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE"),
             ("Access-Control-Allow-Headers", f"authorization, content-type, {CHANGE_HEADER}"),
             ("Access-Control-Max-Age", str(PREFLIGHT_TIME)),
         )

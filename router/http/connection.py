@@ -7,7 +7,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 import h11
 
-from amqpmesh.router.http.requests import BAD_REQUEST, HEAD_TOO_LARGE, REASONS, TOO_LARGE, HttpError, Request
+from amqpmesh.router.http.requests import (
+    BAD_REQUEST,
+    HEAD_TOO_LARGE,
+    NO_CONTENT,
+    NOT_MODIFIED,
+    REASONS,
+    TOO_LARGE,
+    HttpError,
+    Request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,11 +113,12 @@ class HttpConnection:
     def head(self, answer: Answer, *, closes: bool = False) -> bytes:
         """Return the first octets of an answer. Args: closes: no request can follow on this connection."""
         headers = [("Content-Type", answer.kind)] if answer.body or answer.parts is not None else []
-        if answer.parts is None and answer.status != 204:
+        if answer.parts is None and answer.status not in (NO_CONTENT, NOT_MODIFIED):
             headers.append(("Content-Length", str(len(answer.body))))
         if closes:
             headers.append(("Connection", "close"))
-        headers += [*ALWAYS, *answer.headers]
+        own = {name for name, _ in answer.headers}
+        headers += [*(each for each in ALWAYS if each[0] not in own), *answer.headers]
         reason = REASONS.get(answer.status, "").encode()
         return self._sent(h11.Response(status_code=answer.status, headers=headers, reason=reason))
 

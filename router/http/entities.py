@@ -96,18 +96,24 @@ def change(request: Request, place: Place) -> Message:
     """Return a change as a request for `$management`. Raises: HttpError: it is for no single entity, or malformed."""
     if place.kind is None or place.identity is None:
         raise HttpError(NOT_ALLOWED, "a change is for one entity", ("Allow", "GET, HEAD"))
-    body: Any = {}
-    if request.method == "PATCH":
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HttpError(BAD_REQUEST, "the content is no application/json")
-        try:
-            body = json.loads(request.body)
-        except (ValueError, RecursionError):
-            raise HttpError(BAD_REQUEST, "the content is no valid JSON") from None
-        if not isinstance(body, dict):
-            raise HttpError(BAD_REQUEST, "the content is no object of JSON")
+    if request.method not in OPERATIONS:
+        raise HttpError(NOT_ALLOWED, "entities are changed by PATCH and DELETE", ("Allow", "GET, HEAD, PATCH, DELETE"))
+    body = object_in(request) if request.method == "PATCH" else {}
     properties = {"operation": OPERATIONS[request.method], "type": place.kind.name, "identity": unquote(place.identity)}
     return Message(body, reply_to="", application_properties=properties)
+
+
+def object_in(request: Request) -> dict[str, Any]:
+    """Return the object of JSON in a request. Raises: HttpError: it has none."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HttpError(BAD_REQUEST, "the content is no application/json")
+    try:
+        body = json.loads(request.body)
+    except (ValueError, RecursionError):
+        raise HttpError(BAD_REQUEST, "the content is no valid JSON") from None
+    if not isinstance(body, dict):
+        raise HttpError(BAD_REQUEST, "the content is no object of JSON")
+    return body
 
 
 def _encoded(kind: EntityType, entity: Any) -> bytes:

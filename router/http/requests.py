@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-OK, NO_CONTENT = 200, 204
+OK, NO_CONTENT, SEE_OTHER, NOT_MODIFIED = 200, 204, 303, 304
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 TIME_OUT, TOO_LARGE, MISDIRECTED, UPGRADE_REQUIRED, HEAD_TOO_LARGE = 408, 413, 421, 426, 431
 FAULT, UNAVAILABLE = 500, 503
@@ -17,6 +17,8 @@ FAULT, UNAVAILABLE = 500, 503
 REASONS: Final[Mapping[int, str]] = {
     OK: "OK",
     NO_CONTENT: "No Content",
+    SEE_OTHER: "See Other",
+    NOT_MODIFIED: "Not Modified",
     BAD_REQUEST: "Bad Request",
     UNAUTHORIZED: "Unauthorized",
     FORBIDDEN: "Forbidden",
@@ -37,7 +39,7 @@ REASONS: Final[Mapping[int, str]] = {
 READING: Final = frozenset({"GET", "HEAD"})
 """Methods that change nothing."""
 
-CHANGING: Final = frozenset({"PATCH", "DELETE"})
+CHANGING: Final = frozenset({"POST", "PATCH", "DELETE"})
 """Methods that change something."""
 
 

@@ -51,7 +51,8 @@ def mesh_snapshot(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[MeshFiel
                 for each in mesh.tenant_connections
                 if mesh.tenant_connections.neighbour(each.record) is neighbour
             )
-            neighbours.append(_neighbour(mesh, neighbour, link, own + by_connection.get(neighbour.record.number, 0)))
+            own += by_connection.get(neighbour.record.number, 0)
+            neighbours.append(neighbour_statistics(mesh, neighbour, link, own))
         yield
     routes = []
     adverts = []
@@ -115,7 +116,8 @@ def _mesh(
     )
 
 
-def _neighbour(mesh: MeshMember, neighbour: Neighbour, link: Link, lanes: int) -> NeighbourStatistics:
+def neighbour_statistics(mesh: MeshMember, neighbour: Neighbour, link: Link, lanes: int) -> NeighbourStatistics:
+    """Return the statistics of a connection to a neighbour. Args: lanes: on it."""
     record, graph = neighbour.record, mesh.topology.graph
     router = neighbour.router
     remote_cost = graph.cost(router, mesh.topology.router)

@@ -104,7 +104,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
 
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
-            connections.append(_connection(record, 1 if core.mesh is None else core.mesh.cost_on(record)))
+            connections.append(connection_statistics(core, record))
             if record.peer.tenant:
                 counts = by_tenant.setdefault(record.peer.tenant, TenantCounts())
                 counts.octets_in += record.octets_in
@@ -121,13 +121,12 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             if record.own:
                 own += 1
                 continue
-            if isinstance(link, IncomingLink) and link.credit_sink.meter is not None:
-                link.credit_sink.meter.settle(link.credit_sink.granted, core.context.now)
             if _is_lane(link):
+                _settle(core, link)
                 lanes.append(_lane(core, link))
                 continue
             used.add(used_address)
-            links.append(_incoming(core, link, why) if isinstance(link, IncomingLink) else _outgoing(link))
+            links.append(link_statistics(core, link, why))
         yield
     for link in list(core.context.ended_links.links):
         if link in core.context.ended_links.links and link not in counted:
@@ -137,7 +136,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     nodes: list[NodeStatistics] = []
     for node, tally in by_address.items():
         if node in used or node.waiting.size or not isinstance(node, OwnNode):
-            addresses.append(_address(node, tally, why[node], where[node], ages.get(node)))
+            addresses.append(address_statistics(node, tally, why[node], where[node], ages.get(node)))
         nodes.extend(_nodes(node))
         yield
     limits: list[LimitStatistics] = []
@@ -211,7 +210,8 @@ def _totals(counts: TenantCounts) -> TenantTotals:
     )
 
 
-def _connection(record: ConnectionRecord, cost: int) -> ConnectionStatistics:
+def connection_statistics(core: Core, record: ConnectionRecord) -> ConnectionStatistics:
+    """Return the statistics of a connection."""
     engine, peer = record.engine, record.peer
     remote = engine.remote
     announced = remote.idle_time_out if remote is not None else None
@@ -221,7 +221,7 @@ def _connection(record: ConnectionRecord, cost: int) -> ConnectionStatistics:
         role=record.role,
         listener=record.listener.name if record.listener is not None else None,
         connector=record.connector.name if record.connector is not None else None,
-        cost=cost,
+        cost=1 if core.mesh is None else core.mesh.cost_on(record),
         host=record.host,
         container_id=peer.container_id,
         hostname=peer.hostname,
@@ -243,6 +243,18 @@ def _connection(record: ConnectionRecord, cost: int) -> ConnectionStatistics:
         unwritten=record.unwritten,
         held=record.held_frames,
     )
+
+
+def link_statistics(core: Core, link: IncomingLink | OutgoingLink, why: Mapping[Node, Reason | None]) -> LinkStatistics:
+    """Return the statistics of a client's link. Args: why: the reasons why addresses can take nothing."""
+    _settle(core, link)
+    return _incoming(core, link, why) if isinstance(link, IncomingLink) else _outgoing(link)
+
+
+def _settle(core: Core, link: IncomingLink | OutgoingLink) -> None:
+    """Bring the time without credit up to now."""
+    if isinstance(link, IncomingLink) and link.credit_sink.meter is not None:
+        link.credit_sink.meter.settle(link.credit_sink.granted, core.context.now)
 
 
 def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Node, Reason | None]) -> LinkStatistics:
@@ -370,7 +382,7 @@ def _lane(core: Core, link: IncomingLink | OutgoingLink) -> LaneStatistics:
     )
 
 
-def _address(
+def address_statistics(
     node: LocalNode, tally: Tally, reason: Reason | None, where: ConsumerRouters, age: float | None
 ) -> AddressStatistics:
     """Return the statistics of an address as clients see it: its node for consumers and its ingress for producers as

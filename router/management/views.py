@@ -110,7 +110,7 @@ class TenantViews:
             for kind, found in self._rows.get(tenant, {}).items():
                 rows[kind] = shown = []
                 for entity in found:
-                    shown.append(self._shown(kind, entity))
+                    shown.append(self.shown(kind, entity))
                     yield
             rows["router"] = (self._router(tenant, rows),)
             part = self._parts[tenant] = rows
@@ -130,7 +130,7 @@ class TenantViews:
         """Return an entity of a tenant's view with the numbers that the operator sees."""
         return replace(entity, **_renumbered(kind, entity, self._numbers.behind))
 
-    def _shown(self, kind: str, entity: Any) -> Any:
+    def shown(self, kind: str, entity: Any) -> Any:
         """Return an entity without what would tell of other tenants."""
         changed = _renumbered(kind, entity, self._numbers.of)
         if kind == "lane":

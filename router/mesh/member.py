@@ -444,6 +444,7 @@ class MeshMember:
         if graph_changed:
             if self._context.recording is not None:
                 self._context.recording.graph_changed()
+            self._context.on_graph_change()
             self.routes.graph_changed(sorted(addresses))
         elif addresses:
             self.routes.consumers_elsewhere_changed(sorted(addresses))
@@ -491,9 +492,8 @@ class MeshMember:
                     count=change.count,
                 )
             case changes.PolicyNotFetched():
-                log.warning(
-                    "policy not fetched", router=change.neighbour, version=change.version.number, reason=change.reason
-                )
+                number = change.version.number
+                log.warning("policy not fetched", router=change.neighbour, version=number, reason=change.reason)
             case changes.IdentityConflict():
                 log.error("duplicate router id", router=change.router, neighbours=", ".join(change.neighbours))
             case _:

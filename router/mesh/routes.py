@@ -98,9 +98,9 @@ class Routes:
         """True if no delivery can leave by a lane, and no producer here sends to a name of another router."""
         return not (self._nodes or self.ingresses or self.remote_consumers)
 
-    def nodes(self) -> list[LaneNode]:
-        """Return the nodes of lanes."""
-        return self._nodes.all()
+    def nodes(self, of: tuple[str, str] | None = None) -> list[LaneNode]:
+        """Return the nodes of lanes. Args: of: the tenant and the name of an address; None: all."""
+        return self._nodes.all() if of is None else self._nodes.of(*of)
 
     def ingress(self, node: LocalNode) -> Node:
         """Return the node that producers of an address attach to: the ingress, which is made if there is none."""

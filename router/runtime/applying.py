@@ -20,6 +20,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
 from amqpmesh.router.management.runtime_marks import Marks, marks_between
 from amqpmesh.router.runtime.listeners import Listener, listening_at
+from amqpmesh.router.runtime.noted_changes import note_change
 from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration
 
 if TYPE_CHECKING:
@@ -347,19 +348,17 @@ class ConfigChanges:
 
     def _tell(self, result: Applied, by: Mapping[str, object]) -> None:
         """Log the differences, and note them in the audit log."""
-        audit = self._core.context.audit
+        context = self._core.context
         for each in result.differences[:LOGGED]:
             fields: dict[str, object] = {"key": each.key, "from": each.before, "to": each.after}
             if each.needs_restart:
                 log.warning("restart required", **fields, reason=each.reason or None)
             else:
                 log.info("configuration changed", **fields, effect=str(each.effect))
-            if audit is not None:
-                audit.change("configuration changed", **fields, effect=str(each.effect), **by)
+            note_change(context, "configuration changed", **fields, effect=str(each.effect), **by)
         if len(result.differences) > LOGGED:
             log.info("configuration changed", others=len(result.differences) - LOGGED)
-            if audit is not None:
-                audit.change("configuration changed", count=len(result.differences) - LOGGED, **by)
+            note_change(context, "configuration changed", count=len(result.differences) - LOGGED, **by)
 
 
 def check_count(marks: Marks, before: Marks, config: RouterConfig) -> None:

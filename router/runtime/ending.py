@@ -14,6 +14,7 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.drain_requests import arguments, drained
 from amqpmesh.router.management.service import CONFLICT, NOT_IMPLEMENTED, RequestError, refused
+from amqpmesh.router.runtime.noted_changes import note_recent
 from amqpmesh.router.runtime.shared_config import POLL
 from amqpmesh.router.runtime.shared_drain import Order
 
@@ -119,6 +120,8 @@ class Ending:
         timeout = config.drain_timeout or MOVE_TIME if timeout is None else timeout
         now = trio.current_time()
         self._deadline = now + timeout
+        if not self.is_moving:
+            note_recent(self._core.context, "drain begun", seconds=timeout)
         self._core.change(partial(self._begin, config.drain_pace if pace is None else pace, config.drain_to), now)
         self._driver.settle()
 
@@ -134,6 +137,7 @@ class Ending:
         if not self.is_moving or self.is_succeeded:
             return False
         self._is_wanted = False
+        note_recent(self._core.context, "drain cancelled", moved=self.moved)
         self._core.change(self._cancel, trio.current_time())
         self._driver.settle()
         return True

@@ -9,9 +9,12 @@ import trio
 
 from amqpmesh.router.http import entities
 from amqpmesh.router.http.requests import OK, Answer, as_json, refusal
+from amqpmesh.router.http.windows import window_of
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
 from amqpmesh.router.management.requested_changes import remove, set_cost
+from amqpmesh.router.runtime.http_windows import Windows
+from amqpmesh.router.runtime.noted_changes import note_change
 from amqpmesh.router.statistics.router_statistics import ConnectionStatistics
 
 if TYPE_CHECKING:
@@ -43,10 +46,11 @@ class EntityPages:
         self._core = core
         self._driver = driver
         self._snapshots = snapshots
+        self._windows = Windows(core, snapshots)
 
-    async def view(self, visitor: Visitor) -> Seen:
-        """Return what a client may see now."""
-        taken = await self._snapshots.take()
+    async def view(self, visitor: Visitor, taken: Snapshot | None = None) -> Seen:
+        """Return what a client may see now. Args: taken: the snapshot of it; None: of the last moment."""
+        taken = taken or await self._snapshots.take()
         rights = visitor.may_read, visitor.may_change
         if not visitor.tenant:
             return Seen(views.whole(taken.statistics, *rights), taken)
@@ -59,6 +63,11 @@ class EntityPages:
         Args: calls: with which the thread that sends the answer asks for its further parts.
         """
         place = entities.Place(request.path)
+        window = None if place.kind is None or place.identity is not None else window_of(request.query, place.kind)
+        if window is not None and not request.is_change:
+            seen = await self.view(visitor, await self._windows.snapshot())
+            (kind,) = place.kinds(seen.view)
+            return await self._windows.answer(kind, window, seen.view, visitor.tenant, seen.snapshot)
         seen = await self.view(visitor)
         if request.is_change:
             message = entities.change(request, place)
@@ -104,9 +113,8 @@ class EntityPages:
     def _note(self, event: str, visitor: Visitor, **fields: object) -> None:
         self._driver.settle()
         self._snapshots.drop()
-        audit = self._core.context.audit
-        if audit is not None:
-            audit.change(event, **fields, source="http", **visitor.fields)
+        self._windows.drop()
+        note_change(self._core.context, event, **fields, source="http", **visitor.fields)
 
     def _refuse(self, visitor: Visitor, operation: str) -> None:
         audit = self._core.context.audit

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
     from amqpmesh.router.statistics.configured import ListenerStatistics
 
@@ -45,16 +46,19 @@ async def begin_http(
     snapshots: Snapshots,
     credentials: Mapping[ListenerConfig, Credentials],
     start: Callable[[Callable[[], Awaitable[None]]], object],
+    management: ManagementNode,
 ) -> Server:
     """Serve the listeners for HTTP of a router. Args: listeners: all that it has. Others: as of `HttpServer`."""
     _, http = by_protocol(listeners)
     if not http:
         return NoServer()
     from amqpmesh.router.runtime.http_server import HttpServer  # here: h11 is an extra
+    from amqpmesh.router.runtime.noted_changes import keep_changes
 
     def statistics() -> list[ListenerStatistics]:
         return [each.statistics(core.cost_of(each.config)) for each in listeners]
 
-    server = HttpServer(core, driver, snapshots, credentials, start, statistics)
+    keep_changes(core, [each.config for each in http])
+    server = HttpServer(core, driver, snapshots, credentials, start, statistics, management)
     await server.begin(http)
     return server

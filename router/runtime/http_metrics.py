@@ -9,7 +9,7 @@ import trio
 from amqpmesh.router.http.metrics import LONGEST, OPEN, PLAIN, Metrics, Scope, Selection
 from amqpmesh.router.http.requests import BAD_REQUEST, NOT_ALLOWED, OK, READING, Answer, HttpError
 from amqpmesh.router.http.siblings import ROUTER
-from amqpmesh.router.io.environment import stopwatch_seconds
+from amqpmesh.router.runtime.snapshots import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class MetricsPages:
         self._again_at = 0.0
         self._documents: dict[tuple[Scope, bool], bytes] = {}
         self._selected: dict[tuple[Scope, Selection, bool], bytes] = {}
-        self._worked = 0.0
+        self._work = Work()
 
     async def answer(self, request: Request, visitor: Visitor) -> Answer:
         """Answer a scraper. Raises: HttpError."""
@@ -66,7 +66,7 @@ class MetricsPages:
                 # Also if the client is gone: half a reading would count twice what it has not come to.
                 with trio.CancelScope(shield=True):
                     self._documents, self._selected = {}, {}
-                    self._worked = 0.0
+                    self._work = Work()
                     await self._done(self._metrics.refresh())
             if selection is not None:
                 body = await self._answer(scope, selection, is_open=is_open)
@@ -95,18 +95,6 @@ class MetricsPages:
 
     async def _done(self, steps: Steps[T]) -> T:
         """Do work on metrics in turns with other tasks, and put off the next reading by it."""
-        found = await self._snapshots.in_turns(self._timed(steps))
-        self._again_at = trio.current_time() + PART * self._worked
+        found = await self._snapshots.in_turns(self._work.timed(steps))
+        self._again_at = trio.current_time() + PART * self._work.seconds
         return found
-
-    def _timed(self, steps: Steps[T]) -> Steps[T]:
-        while True:
-            began = stopwatch_seconds()
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._worked += stopwatch_seconds() - began
-                result: T = end.value
-                return result
-            self._worked += stopwatch_seconds() - began
-            yield

@@ -17,18 +17,22 @@ import trio
 from amqpmesh.router.config.http import HttpConfig
 from amqpmesh.router.http.checks import Site
 from amqpmesh.router.http.entities import Place, is_entities
+from amqpmesh.router.http.page_files import page_answer
 from amqpmesh.router.http.requests import (
     BAD_REQUEST,
     NOT_ALLOWED,
     NOT_FOUND,
     OK,
     READING,
+    SEE_OTHER,
+    UNAUTHORIZED,
     UNAVAILABLE,
     Answer,
     HttpError,
 )
 from amqpmesh.router.http.siblings import VISITOR, path_of
 from amqpmesh.router.http.visitors import Visitor
+from amqpmesh.router.http.windows import PARAMETERS
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_log
@@ -39,6 +43,8 @@ from amqpmesh.router.runtime.http_logins import HttpLogins
 from amqpmesh.router.runtime.http_metrics import PATH as METRICS
 from amqpmesh.router.runtime.http_metrics import MetricsPages
 from amqpmesh.router.runtime.http_siblings import Siblings
+from amqpmesh.router.runtime.http_views import CLIENT, PageViews
+from amqpmesh.router.runtime.http_views import ROOT as VIEWS
 from amqpmesh.router.runtime.listeners import PAUSE, WORKER, bound_to_path, is_of_this_user
 
 if TYPE_CHECKING:
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
+    from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
     from amqpmesh.router.statistics.configured import ListenerStatistics
 
@@ -59,6 +66,15 @@ log = event_log.EventLog("amqpmesh.io")
 
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
+
+LOGIN: Final = "/login"
+"""The path that leads to the page after a login by the browser: Basic."""
+
+PAGE_HEADER: Final = "x-amqpmesh-page"
+"""The header field of requests of the page."""
+
+PAGE_SCHEME: Final = "Amqpmesh"
+"""The scheme in place of the others in a refusal for the page; no browser knows it."""
 
 SIBLING_LIMITS: Final = HttpConfig(head=2**16, body=2**24)
 """The limits of connections of other workers, which pass on what their own listeners have let in."""
@@ -75,6 +91,7 @@ class HttpServer:
         credentials: Mapping[ListenerConfig, Credentials],
         start: Callable[[Callable[[], Awaitable[None]]], object],
         listeners: Callable[[], Sequence[ListenerStatistics]],
+        management: ManagementNode,
     ) -> None:
         """Args: credentials: of the listeners, always the current ones. start: runs a task of the router's. listeners:
         returns the state of all of the router's listeners.
@@ -83,6 +100,7 @@ class HttpServer:
         self._credentials = credentials
         self._logins = HttpLogins(core, driver.passwords)
         self._entities = EntityPages(core, driver, snapshots)
+        self._views = PageViews(core, snapshots, management)
         self._metrics = MetricsPages(core, snapshots, listeners, core.context.config.metrics.series)
         self._calls = RouterCalls(start, self._why_not_ready)
         self._scope = trio.CancelScope()
@@ -139,16 +157,36 @@ class HttpServer:
             return site.preflight(request)
         site.check(request)
         if not (request.is_change or request.method in READING):
-            raise HttpError(NOT_ALLOWED, "there is no such method", ("Allow", "GET, HEAD, PATCH, DELETE"))
+            raise HttpError(NOT_ALLOWED, "there is no such method", ("Allow", "GET, HEAD, POST, PATCH, DELETE"))
         if request.path in (HEALTH, READINESS):
             reason = await self._health(request)
             if reason is None and self._siblings is not None:
                 reason = await self._siblings.why_not(request)
             return _healthy(reason)
-        visitor = await self._calls.do(partial(self._judge, site, config, client, request))
+        file = page_answer(request)
+        if file is not None:
+            return file
+        visitor = await self._login(site, config, client, request)
+        if request.path == LOGIN:
+            return Answer(SEE_OTHER, headers=(("Location", "/"),))
         answer = await self._answer(config, request, visitor)
         permits = site.permits(request)
         return replace(answer, headers=(*answer.headers, *permits)) if permits else answer
+
+    async def _login(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Visitor:
+        """Return the client of a request. Raises: HttpError: it is not let in.
+
+        The page asks for the login itself: the browser would ask for a password, also for who has a token.
+        """
+        try:
+            return await self._calls.do(partial(self._judge, site, config, client, request))
+        except HttpError as error:
+            if error.status == UNAUTHORIZED and PAGE_HEADER in request.headers:
+                offered = " ".join(value.partition(" ")[0].lower() for _, value in error.headers)
+                raise HttpError(
+                    UNAUTHORIZED, str(error), ("WWW-Authenticate", f'{PAGE_SCHEME} offered="{offered}"')
+                ) from None
+            raise
 
     async def _answer(self, config: ListenerConfig, request: Request, visitor: Visitor) -> Answer:
         """Answer a request for the router, which may have several workers. Raises: HttpError."""
@@ -158,8 +196,12 @@ class HttpServer:
         worker = self._siblings.chosen(request)
         if worker not in (None, self._siblings.own):
             return await self._siblings.forward(worker, request, visitor)
-        if worker is None and is_entities(request.path):
-            if request.is_change or Place(request.path).identity is not None:
+        if worker is None and (is_entities(request.path) or request.path.startswith(VIEWS)):
+            if not is_entities(request.path):
+                if request.is_change or request.path != CLIENT:
+                    raise HttpError(BAD_REQUEST, "the router has several workers: name one by the parameter router")
+                return await page()
+            if request.is_change or Place(request.path).identity is not None or PARAMETERS & request.query.keys():
                 raise HttpError(BAD_REQUEST, "the router has several workers: name one by the parameter router")
             return self._siblings.listed(request, visitor, await page())
         answer = await page()
@@ -218,6 +260,8 @@ class HttpServer:
         async with nullcontext() if config is None else self._busy[config]:
             if is_entities(request.path):
                 return await self._entities.answer(request, visitor, self._calls)
+            if request.path.startswith(VIEWS):
+                return await self._views.answer(request, visitor)
             if request.path == METRICS:
                 return await self._metrics.answer(request, visitor)
             raise HttpError(NOT_FOUND, "there is no such page")

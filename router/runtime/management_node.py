@@ -36,6 +36,7 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.connections import ConnectionRecord, brought_by
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.noted_changes import note_change
 from amqpmesh.router.runtime.snapshots import PAGES_TIME, SNAPSHOT_TIME, Snapshot, Snapshots
 from amqpmesh.router.runtime.tracer import Tracer, TracingPeer
 from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable
@@ -225,6 +226,17 @@ class ManagementNode(LinkFactory):
             self._snapshots.drop()
         return service.answer(request, service.OK, "OK", {"complete": data is not None})
 
+    async def drain(self, request: Message, by: Mapping[str, object]) -> Message:
+        """Move the clients of the router away, or cancel that, for a sender who may."""
+        response = await self._drain(request, by)
+        self._snapshots.drop()
+        return response
+
+    def trace(self, request: Message, peer: TracingPeer) -> Message:
+        """Begin a trace, or tell what it has found. Args: peer: its sender."""
+        assert self._tracer is not None
+        return self._tracer.answer(request, peer)
+
     def _explained(self, request: Message, asking: _Asker, view: View) -> Message:
         """Answer the question what the router makes of an address, and whether a peer may use it.
 
@@ -260,7 +272,6 @@ class ManagementNode(LinkFactory):
     def _traced(self, request: Message, asking: _Asker) -> Message:
         """Begin a trace, or tell what it has found."""
         assert self._driver is not None
-        assert self._tracer is not None
         context, record, vouched = self._driver.core.context, asking.connection, asking.vouched
         rights = vouched.rights if vouched is not None else None if record is None else record.rights
 
@@ -270,7 +281,7 @@ class ManagementNode(LinkFactory):
             return record is None or may_read(context, record, kind)
 
         is_known = vouched is not None or record is not None
-        return self._tracer.answer(request, TracingPeer(asking.tenant, rights, is_known, may_read_kind))
+        return self.trace(request, TracingPeer(asking.tenant, rights, is_known, may_read_kind))
 
     async def _applied(self, request: Message, asking: _Asker) -> Message:
         """Apply the configuration file. It is for those alone who may change everything."""
@@ -318,9 +329,7 @@ class ManagementNode(LinkFactory):
         """Move the clients of the router away, or cancel that."""
         if not self._may_change(asking, "router"):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
-        response = await self._drain(request, self._named(asking))
-        self._snapshots.drop()
-        return response
+        return await self.drain(request, self._named(asking))
 
     def _may_change_all(self, asking: _Asker) -> bool:
         assert self._driver is not None
@@ -421,9 +430,7 @@ class ManagementNode(LinkFactory):
         def note(event: str, **fields: object) -> None:
             driver.settle()
             self._snapshots.drop()
-            audit = driver.core.context.audit
-            if audit is not None:
-                audit.change(event, **fields, **self._named(asking))
+            note_change(driver.core.context, event, **fields, **self._named(asking))
 
         return service.Changes(change, end)
 

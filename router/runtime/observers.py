@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.runtime.noted_changes import note_change
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -62,7 +64,7 @@ class Observers:
 
     def users_changed(self, changes: Sequence[UserChange]) -> None:
         """Note in the audit log which users of listeners have come, have gone, are disabled or enabled again."""
-        audit = None if self._core is None else self._core.context.audit
-        if audit is not None:
-            for each in changes:
-                audit.change(each.event, user=each.user, count=each.others, listener=each.listener, source="file")
+        for each in changes:
+            if self._core is not None:
+                fields = {"user": each.user, "count": each.others, "listener": each.listener}
+                note_change(self._core.context, each.event, **fields, source="file")

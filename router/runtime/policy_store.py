@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.policy_trust import trusted_policy
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.noted_changes import note_change
 from amqpmesh.router.statistics.configured import PolicyStatistics
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class PolicyStore:
         """Put a policy in force that was read from the file or stored there. Args: by: for the audit log."""
         assert self._driver is not None
         before, self.in_force = self.in_force, read
-        audit = self._driver.core.context.audit
-        if audit is not None and (before is None or before.version != read.version):
-            audit.change("policy changed", **by, **_versions(read.version, None if before is None else before.version))
+        if before is None or before.version != read.version:
+            versions = _versions(read.version, None if before is None else before.version)
+            note_change(self._driver.core.context, "policy changed", **by, **versions)
         self._driver.core.set_policy(read.policy, trio.current_time())
         self._offer()
 

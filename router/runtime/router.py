@@ -216,7 +216,8 @@ class Router(LinkFactory):
         observers.start(self._nursery.start_soon)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
-        self._http = await begin_http(bound, core, self._driver, self._snapshots, edge.credentials, self._start_inside)
+        start, management = self._start_inside, self._management
+        self._http = await begin_http(bound, core, self._driver, self._snapshots, edge.credentials, start, management)
         self._changes = ConfigChanges(
             core,
             self._driver,

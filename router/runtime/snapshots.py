@@ -68,6 +68,28 @@ class Snapshot(NamedTuple):
     """Trio's time."""
     statistics: Statistics
     parts: TenantViews
+    work: float
+    """Seconds of work that it has taken."""
+
+
+class Work:
+    """The time that steps take, without the pauses in between."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, steps: Steps[T]) -> Steps[T]:
+        """Do the same steps, and add their time."""
+        while True:
+            began = stopwatch_seconds()
+            try:
+                next(steps)
+            except StopIteration as end:
+                self.seconds += stopwatch_seconds() - began
+                result: T = end.value
+                return result
+            self.seconds += stopwatch_seconds() - began
+            yield
 
 
 class Snapshots:
@@ -104,12 +126,13 @@ class Snapshots:
         async with self._taking:
             if self._latest is not None and trio.current_time() - self._latest.at < age:
                 return self._latest
-            found = await self.in_turns(self._survey())
+            work = Work()
+            found = await self.in_turns(work.timed(self._survey()))
             if self._forget_scope is None and not self._ended:
                 assert self._start is not None
                 self._forget_scope = trio.CancelScope()
                 self._start(self._forget)
-            self._latest = Snapshot(trio.current_time(), found, TenantViews(found, self._numbers))
+            self._latest = Snapshot(trio.current_time(), found, TenantViews(found, self._numbers), work.seconds)
             return self._latest
 
     async def in_turns(self, steps: Steps[T]) -> T:

@@ -355,6 +355,22 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def browser(required_in_ci: Callable[[str], None]) -> Iterator[Any]:
+    """Return a browser of all tests: Debian's Chromium."""
+    program = shutil.which("chromium")
+    if program is None or importlib.util.find_spec("playwright") is None:
+        required_in_ci("chromium and playwright")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # As root there is no sandbox; the pages are the tests' own.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
 def required_in_ci() -> Callable[[str], None]:
     """Yield `required_in_ci(tool)`: it skips a test whose tool is missing, and fails it on a build server."""
 

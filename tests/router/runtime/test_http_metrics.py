@@ -29,7 +29,7 @@ class Slow:
 
 
 def pages_of(network: Network, monkeypatch: pytest.MonkeyPatch, most: int = 2000) -> MetricsPages:
-    monkeypatch.setattr("amqpmesh.router.runtime.http_metrics.stopwatch_seconds", trio.current_time)
+    monkeypatch.setattr("amqpmesh.router.runtime.snapshots.stopwatch_seconds", trio.current_time)
     return MetricsPages(network.core, Slow(), lambda: (), most)  # type: ignore[arg-type]
 
 
@@ -49,7 +49,7 @@ async def test_questions_for_addresses_do_not_put_off_the_next_reading(
 
     network = Network()
     pages = pages_of(network, monkeypatch)
-    monkeypatch.setattr("amqpmesh.router.runtime.http_metrics.stopwatch_seconds", stopwatch)
+    monkeypatch.setattr("amqpmesh.router.runtime.snapshots.stopwatch_seconds", stopwatch)
     await ask(pages)
     worked = ticks
     network.client().receiver("news", credit=1)

@@ -28,11 +28,13 @@ from amqpmesh import (
 )
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.runtime import credentials
+from amqpmesh.router.runtime.snapshots import Work
 from tests.support.data import tokens
 from tests.support.peers.http_client import PATIENCE, HttpClient, basic
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.user_checks import UserCheck
+    from amqpmesh.router.incremental import Steps
 
 PLAIN = ListenerConfig(url="http://127.0.0.1:0", role="http", manage=True)
 AMQP = ListenerConfig(url="amqp://127.0.0.1:0")
@@ -150,9 +152,10 @@ async def test_entities_are_those_of_management() -> None:
                 assert found.headers["content-type"] == "application/json"
                 assert found.json["consumers"] == 1
         assert "access-control-allow-origin" not in (await client.get("/api/router")).headers
-        for path in ("/", "/api/nothing", "/api/address/none", "/apifoo", "/api/../etc/passwd"):
+        for path in ("/index.html", "/api/nothing", "/api/address/none", "/apifoo", "/api/../etc/passwd"):
             assert (await client.get(path)).status == 404
-        assert (await client.ask("POST", "/api/router")).status == 405
+        assert (await client.ask("POST", "/api/router", **CHANGE)).status == 405
+        assert (await client.ask("PUT", "/api/router")).status == 405
     assert router.statistics().is_empty
 
 
@@ -201,14 +204,11 @@ async def test_metrics_come_in_the_format_that_a_scraper_asks_for() -> None:
 
 
 async def test_metrics_are_read_again_after_a_hundred_times_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = 0.0
+    def timed(self: Work, steps: Steps[bytes]) -> Steps[bytes]:
+        self.seconds += 0.01
+        return steps
 
-    def stopwatch() -> float:
-        nonlocal work
-        work += 0.01
-        return work
-
-    monkeypatch.setattr("amqpmesh.router.runtime.http_metrics.stopwatch_seconds", stopwatch)
+    monkeypatch.setattr(Work, "timed", timed)
     async with Router(id="A", listeners=[PLAIN, AMQP]) as router, connect(router.listeners[1].url) as peer:
         client = HttpClient.of(router)
         before = (await client.get("/metrics")).body
