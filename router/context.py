@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.telemetry.recent_changes import RecentChanges
     from amqpmesh.router.telemetry.recording import Recording
     from amqpmesh.router.tokens.judge import Tokens
-    from amqpmesh.topology.vouching import Vouching
+    from amqpmesh.topology.vouching import Client, Vouching
 
 Link: TypeAlias = IncomingLink | OutgoingLink
 
@@ -140,6 +140,8 @@ class Context:
         self.policy: Policy | None = None
         #: The vouches for clients, between routers; None: the mesh has no certificates, or the router is in none.
         self.vouching: Vouching | None = None
+        #: The clients that requests come from which the router sends for them, by the names of its own links.
+        self.on_behalf: dict[str, Client] = {}
         #: The judge of tokens; None: no token is taken.
         self.tokens: Tokens | None = None
         #: The router takes nothing new.

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import ULong, Value
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Relay
+    from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
+    from amqpmesh.topology.vouching import Client
 
 VOUCH: Final = Symbol(f"{MESH_PREFIX}vouch")
 """The delivery annotation with a signed vouch."""
@@ -43,16 +45,21 @@ def vouch(context: Context, relay: Relay, lane: Lane, data: bytes) -> Mapping[Sy
     if context.vouching is None or not isinstance(source, IncomingLink) or head is None:
         return {}
     record = source.connection
-    if source.lane is not None or record.listener is None or record.own or not relay.complete or len(relay.chunks) > 1:
+    if source.lane is not None or record.listener is None or not relay.complete or len(relay.chunks) > 1:
         return {}
+    client = context.on_behalf.get(source.endpoint.name) if record.own else _client(record, record.listener.manage)
+    if client is None:
+        return {}
+    signed = context.vouching.vouch(client, lane.far, digest(data, head.bare_at))
+    return {} if signed is None else {VOUCH: signed}
+
+
+def _client(record: ConnectionRecord, manage: bool) -> Client:
     from amqpmesh.topology.vouching import Client  # a router of no mesh does not load the topology
 
     peer, rights = record.peer, record.rights
     groups = None if rights is None else rights.of_policy
-    scopes = managing(peer.scopes)
-    client = Client(peer.tenant, peer.user, groups, record.listener.manage, peer.host, peer.container_id, scopes)
-    signed = context.vouching.vouch(client, lane.far, digest(data, head.bare_at))
-    return {} if signed is None else {VOUCH: signed}
+    return Client(peer.tenant, peer.user, groups, manage, peer.host, peer.container_id, managing(peer.scopes))
 
 
 def digest(data: bytes, bare_at: int) -> bytes:

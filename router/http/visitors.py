@@ -22,16 +22,18 @@ class Visitor:
     """The types of entities that it may change."""
     fields: Mapping[str, object]
     """The fields of the audit log on it."""
+    manages: bool = False
+    """True if its listener permits all changes: what this router vouches for at others."""
 
     @classmethod
     def of(cls, tenant: str, rights: Rights | None, fields: Mapping[str, object], *, may_write: bool) -> Visitor:
         """Return a client. Args: rights: by the policy; None: there is none. may_write: its listener says so."""
         everything = frozenset(KINDS)
         if rights is None:
-            return cls(tenant, everything, everything if may_write else frozenset(), fields)
+            return cls(tenant, everything, everything if may_write else frozenset(), fields, may_write)
         reads = frozenset(kind for kind in KINDS if rights.manage(Manage.READ, kind) is not None)
         changes = frozenset(kind for kind in KINDS if rights.manage(Manage.WRITE, kind) is not None)
-        return cls(tenant, reads, everything if may_write else changes, fields)
+        return cls(tenant, reads, everything if may_write else changes, fields, may_write)
 
     def may_read(self, kind: str) -> bool:
         """Tell whether it may read entities of a type."""
@@ -43,13 +45,14 @@ class Visitor:
 
     def written(self) -> str:
         """Return it as a text of ASCII, for other workers of the router."""
-        return json.dumps([self.tenant, sorted(self.reads), sorted(self.changes), dict(self.fields)], default=list)
+        said = [self.tenant, sorted(self.reads), sorted(self.changes), dict(self.fields), self.manages]
+        return json.dumps(said, default=list)
 
     @classmethod
     def read(cls, text: str) -> Visitor:
         """Return the client that a text describes. Raises: ValueError: it describes none."""
         try:
-            tenant, reads, changes, fields = json.loads(text)
-            return cls(str(tenant), frozenset(reads), frozenset(changes), dict(fields))
+            tenant, reads, changes, fields, manages = json.loads(text)
+            return cls(str(tenant), frozenset(reads), frozenset(changes), dict(fields), bool(manages))
         except TypeError:
             raise ValueError("no visitor") from None

@@ -14,14 +14,20 @@ from amqpmesh.router.http.requests import (
     NOT_ALLOWED,
     NOT_FOUND,
     READING,
+    UNAVAILABLE,
     HttpError,
     as_json,
     refusal,
 )
 from amqpmesh.router.management import service
 from amqpmesh.router.management.drain_requests import drain_request
+from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.mesh_snapshot import neighbour_statistics
+from amqpmesh.router.management.queries import AnswerError, entities_of, query
+from amqpmesh.router.management.trace import KINDS as TRACED
 from amqpmesh.router.management.trace import WAIT, events_request, start_request
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.runtime.http_elsewhere import Elsewhere
 from amqpmesh.router.runtime.tracer import TracingPeer
 from amqpmesh.topology.workers import worker_of
 
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.http.visitors import Visitor
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.mesh.member import MeshMember
-    from amqpmesh.router.message.content import Message
     from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
 
@@ -49,6 +54,14 @@ ROUTERS: Final = 2000
 STEP: Final = 100
 """Routers that one step looks at."""
 
+NAMES: Final = frozenset({"client", "mesh", "neighbours", "changes", "cost", "drain", "traces"})
+"""Their names."""
+
+NEIGHBOUR: Final = f"{PREFIX}neighbour"
+
+OF_NEIGHBOURS: Final = ("connection", "router", "cost", "remote_cost", "up", "reason")
+"""The attributes of other routers' neighbours."""
+
 CHANGES: Final = 200
 """Changes in one answer at most."""
 
@@ -60,6 +73,7 @@ class PageViews:
         self._core = core
         self._snapshots = snapshots
         self._management = management
+        self._elsewhere = Elsewhere(core, management)
 
     async def answer(self, request: Request, visitor: Visitor) -> Answer:
         """Answer a request. Raises: HttpError."""
@@ -72,13 +86,22 @@ class PageViews:
             if name == "changes" and not rest:
                 return self._changes(request, visitor)
             if name == "traces" and rest:
-                return self._traced(events_request(rest, _count(request.query, "after")), visitor)
+                asked = events_request(rest, _count(request.query, "after"))
+                at = request.query.get("at")
+                if at is not None:
+                    _demand(all(map(visitor.may_read, TRACED)))
+                    return _answered(await self._elsewhere.ask(at, asked, visitor))
+                return self._traced(asked, visitor)
+            if name == "neighbours" and not rest:
+                return await self._neighbours_of(request.query.get("at", ""), visitor)
         elif request.method == "POST" and not rest:
             if name == "drain":
                 return await self._drain(request, visitor)
+            if name == "cost":
+                return await self._cost(request, visitor)
             if name == "traces":
                 return self._traced(_start(object_in(request)), visitor)
-        if name in ("client", "mesh", "changes", "drain", "traces"):
+        if name in NAMES:
             raise HttpError(NOT_ALLOWED, "the method is not allowed here", ("Allow", "GET, HEAD, POST"))
         raise HttpError(NOT_FOUND, "there is no such page")
 
@@ -131,12 +154,36 @@ class PageViews:
 
     # ------------------------------------------------------------------------------------------ through the management
 
+    async def _neighbours_of(self, router: str, visitor: Visitor) -> Answer:
+        """Return the connections of another router to its neighbours."""
+        _demand(not visitor.tenant and visitor.may_read("neighbour"))
+        told = await self._elsewhere.ask(router, query(NEIGHBOUR, OF_NEIGHBOURS), visitor)
+        if told.application_properties.get("statusCode") != service.OK:
+            return _answered(told)
+        try:
+            return as_json({"router": router, "neighbours": entities_of(told)})
+        except AnswerError as error:
+            raise HttpError(UNAVAILABLE, f"that router {error}") from None
+
+    async def _cost(self, request: Request, visitor: Visitor) -> Answer:
+        """Change the cost of a connection of another router to a neighbour."""
+        _demand(not visitor.tenant and visitor.may_change("neighbour"))
+        given = object_in(request)
+        number = given.get("connection")
+        if given.keys() != {"at", "connection", "cost"} or not isinstance(number, int) or isinstance(number, bool):
+            raise HttpError(BAD_REQUEST, "a cost at another router has at, connection and cost")
+        properties = {"operation": "UPDATE", "type": NEIGHBOUR, "identity": f"neighbour/{number}"}
+        asked = Message({"cost": given["cost"]}, application_properties=properties)
+        return _answered(await self._elsewhere.ask(str(given["at"]), asked, visitor))
+
     async def _drain(self, request: Request, visitor: Visitor) -> Answer:
         _demand(not visitor.tenant and visitor.may_change("router"))
         given = object_in(request)
-        if given.keys() - {"cancel", "pace", "timeout"}:
-            raise HttpError(BAD_REQUEST, "a drain has cancel, pace and timeout")
+        if given.keys() - {"at", "cancel", "pace", "timeout"}:
+            raise HttpError(BAD_REQUEST, "a drain has at, cancel, pace and timeout")
         asked = drain_request(cancel=given.get("cancel", False), pace=given.get("pace"), timeout=given.get("timeout"))
+        if given.get("at") not in (None, self._core.context.id):
+            return _answered(await self._elsewhere.ask(str(given["at"]), asked, visitor))
         return _answered(await self._management.drain(asked, {**visitor.fields, "source": "http"}))
 
     def _traced(self, asked: Message, visitor: Visitor) -> Answer:

@@ -10,7 +10,7 @@ from amqpmesh.policies.managing import Manage
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
 from amqpmesh.router.access.vouched import VouchedPeer, may_answer_unknown, vouched_peer
-from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, MAX_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError, LinkDetachedError, SessionEndedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.attach.explanation import explain
@@ -19,6 +19,7 @@ from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
+from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs import event_log
@@ -48,6 +49,9 @@ CREDIT = 4
 
 MAX_REQUEST_SIZE = 8 * 2**10
 """Octets of a request at most: requests are short, and one of at most `FEW_VALUES` values is decoded at once."""
+
+MAX_REPLY_SIZE = 2**20
+"""Octets of an answer of another router at most."""
 
 REPLY_TIME = 5.0
 """Seconds to send an answer. A client that accepts no answer must not stop the requests of others."""
@@ -231,6 +235,10 @@ class ManagementNode(LinkFactory):
         response = await self._drain(request, by)
         self._snapshots.drop()
         return response
+
+    def requester_at(self, name: str, address: str) -> Requester:
+        """Return a requester of the router's own with a link of this name, such as one to another router's node."""
+        return Requester(self._inside, name, address, (f"{name}-replies", 1, MAX_REPLY_SIZE, MAX_VALUES))
 
     def trace(self, request: Message, peer: TracingPeer) -> Message:
         """Begin a trace, or tell what it has found. Args: peer: its sender."""

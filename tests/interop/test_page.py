@@ -120,13 +120,20 @@ def test_a_cost_is_changed_by_its_button(served: Served, opened: Open) -> None:
         mesh=MeshConfig(insecure=True),
     )
     try:
-        page = opened(url_of(served, "page"))
+        page = opened(url_of(served, "page"), fault="403")
         page.get_by_role("button", name="B", exact=True).click()
-        field = page.get_by_label("Cost there")
-        field.fill("42")
-        page.get_by_role("button", name="Set the cost").click()
+        own = page.locator("dl div", has_text="Of this router")
+        own.get_by_label("Cost to B").fill("42")
+        own.get_by_role("button", name="Set the cost").click()
         page.locator("section[aria-label='Links'] tbody", has_text="42").wait_for()
         assert [each.cost for each in served.router.statistics().neighbours] == [42]
+        there = page.locator("dl div", has_text="Of that router")
+        there.get_by_label("Cost to A").fill("43")
+        there.get_by_role("button", name="Set the cost").click()
+        page.get_by_role("status").filter(
+            has_text="refuses"
+        ).wait_for()  # routers without certificates vouch for nobody
+        assert [each.remote_cost for each in served.router.statistics().neighbours] != [43]
         page.get_by_role("link", name="Changes").click()
         page.get_by_role("row", name="cost changed").first.wait_for()
     finally:
@@ -163,7 +170,7 @@ def test_a_drain_is_begun_by_its_button(start_router: Any, opened: Open) -> None
     page = opened(router.url, fault="ERR_CONNECTION")
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="D", exact=True).click()
-    page.get_by_role("button", name="Drain this router").click()
+    page.get_by_role("button", name="Drain the router").click()
     router.process.wait(15)
     page.locator("body[data-lost]").wait_for()
 
@@ -234,6 +241,55 @@ def test_a_password_is_asked_for_by_the_browser_and_a_token_by_the_page(tmp_path
         page.get_by_text("as ada").wait_for()
     finally:
         router.end()
+
+
+def test_a_router_that_believes_this_one_is_changed_from_here(
+    start_router: Any, authority: Path, users: Path, tmp_path: Path, opened: Open
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[group]]\nname = "all"\nusers = ["alice"]\nmay = ["dynamic", "container"]\nmanage = ["write"]\n'
+    )
+
+    def start(router: str, more: str) -> Any:
+        return start_router(f"""
+            [router]
+            id = "{router}"
+            drain = 0.2
+            [mesh]
+            certificate = "{authority / router}.pem"
+            key = "{authority / router}.key"
+            trust = "{authority / "mesh-ca.pem"}"
+            [policy]
+            file = "{policy}"
+            vouch = ["A"]
+            {more}
+        """)
+
+    far = start("B", '[[listener]]\nurl = "amqps://127.0.0.1:0"\nrole = "mesh"')
+    near = start(
+        "A",
+        f"""
+            [[listener]]
+            url = "http://127.0.0.1:0"
+            role = "http"
+            sasl = ["PLAIN"]
+            users = "{users}"
+            insecure = true
+            [[connector]]
+            url = "{far.url}"
+        """,
+    )
+    page = opened(near.url, fault="401", http_credentials={"username": "alice", "password": "correct horse"})
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("link", name="Log in with name and password").click()
+    page.get_by_role("button", name="B", exact=True).click()
+    there = page.locator("dl div", has_text="Of that router")
+    there.get_by_label("Cost to A").fill("43")
+    there.get_by_role("button", name="Set the cost").click()
+    page.locator("section[aria-label='Links'] tbody", has_text="43").wait_for()
+    page.get_by_role("button", name="Drain the router").click()
+    far.process.wait(20)
 
 
 def mesh_of(routers: int) -> dict[str, Any]:

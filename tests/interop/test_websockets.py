@@ -1,6 +1,12 @@
-"""AMQP through WebSockets: rhea in Node, Azure's pure-Python stack, and our client, with others over TCP."""
+"""AMQP through WebSockets: rhea in Node and in a browser, Azure's pure-Python stack, and our client, with others over
+TCP.
+"""
 
 from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +63,76 @@ def test_rhea_speaks_through_a_websocket_with_proton_and_itself(sending, router,
     sender.finish()
     receiver.finish()
     assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 20
+
+
+RHEA = Path(__file__).parent / "node_modules" / "rhea" / "dist" / "rhea-umd.js"
+
+IN_THE_BROWSER = """
+    ([url, address, count]) => new Promise((done, failed) => {
+        const container = rheaUmd.create_container({id: "browser"});
+        const came = [], outcomes = [];
+        const look = () => came.length === count && outcomes.length === count && done({came, outcomes});
+        container.on("message", ({message}) => { came.push(message.body); look(); });
+        container.on("accepted", () => { outcomes.push("accepted"); look(); });
+        container.on("disconnected", ({error}) => failed(error ?? new Error("disconnected")));
+        container.on("connection_error", ({connection}) => failed(connection.error));
+        container.once("sendable", ({sender}) => {
+            for (let number = 0; number < count; number += 1) sender.send({body: `message ${number}`});
+        });
+        const connection = container.connect({
+            connection_details: container.websocket_connect(WebSocket)(url, ["amqp"]), reconnect: false,
+        });
+        connection.open_receiver({source: address, credit_window: count});
+        connection.open_sender(address);
+    })
+"""
+
+
+@pytest.fixture
+def shop():
+    """Serve a page with rhea in it, on this host as a browser wants it, and return its origin."""
+    files = {"/": b"<!doctype html><script src=rhea.js></script>", "/rhea.js": RHEA.read_bytes()}
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in files else 404)
+            self.send_header("Content-Type", "text/javascript" if self.path.endswith(".js") else "text/html")
+            self.end_headers()
+            self.wfile.write(files.get(self.path, b""))
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_rhea_in_a_browser_sends_and_receives(browser, shop, start_router):
+    router = start_router(f"""
+        [router]
+        id = "A"
+        drain = 0.2
+        [[listener]]
+        url = "ws://127.0.0.1:0"
+        origins = ["{shop}"]
+    """)
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{shop}/")
+    told = page.evaluate(IN_THE_BROWSER, [router.url, "orders", 20])
+    assert told == {"came": [f"message {number}" for number in range(20)], "outcomes": ["accepted"] * 20}
+    # A page of another origin does not get that far.
+    page.goto(f"{shop.replace('127.0.0.1', 'localhost')}/")
+    opened = page.evaluate(
+        "(url) => new Promise((done) => { const it = new WebSocket(url, ['amqp']);"
+        "it.onopen = () => done(true); it.onerror = () => done(false); })",
+        router.url,
+    )
+    assert opened is False
+    context.close()
+    assert any("may open no WebSocket" in line for line in router.log.seen)
 
 
 def test_a_large_message_of_rhea_is_whole(router, client):

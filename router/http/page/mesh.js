@@ -16,6 +16,7 @@ class Mesh {
   #rates = new Rates();
   #layout = new Layout();
   #chosen = null;
+  #there = [];
   #laid = "";
   #pages = { routers: 0, links: 0 };
 
@@ -159,11 +160,26 @@ class Mesh {
 
   #choose(id) {
     this.#chosen = id;
+    this.#there = [];
+    this.#ask(id);
     this.back = document.activeElement;
     this.panel.hidden = false;
     this.#fill(true);
     this.#draw();
     this.panel.focus();
+  }
+
+  /** Ask another router for its connections to neighbours. */
+  async #ask(id) {
+    if (id === this.own) return;
+    try {
+      const told = await read("/view/neighbours", { at: id });
+      if (this.#chosen === id) this.#there = told.neighbours;
+    } catch (error) {
+      if (error.name === "AbortError" || this.#chosen !== id) return;
+      this.#there = error.message;
+    }
+    this.#fill(false);
   }
 
   #close() {
@@ -182,7 +198,7 @@ class Mesh {
     }
     const neighbour = this.#neighbours.get(router.id);
     const state = this.#state(router);
-    const key = JSON.stringify([router.id, state, router.distance, (neighbour?.connections ?? []).map((each) => [each.connection, each.cost, each.up])]);
+    const key = JSON.stringify([router.id, state, router.distance, (neighbour?.connections ?? []).map((each) => [each.connection, each.cost, each.up]), this.#there]);
     if (!anew && key === this.filled) return;
     if (!anew && this.panel.contains(document.activeElement) && document.activeElement.tagName === "INPUT") return;
     this.filled = key;
@@ -191,7 +207,9 @@ class Mesh {
       ["Distance", router.id === this.own ? "this router" : router.distance === null ? "out of reach" : whole(router.distance)],
     ];
     const list = facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value })));
-    for (const each of neighbour?.connections ?? []) list.push(this.#connection(each));
+    for (const each of neighbour?.connections ?? []) list.push(this.#connection(each, "Of this router", null));
+    if (typeof this.#there === "string") list.push(element("div", {}, element("dt", { text: "Its own connections" }), element("dd", { text: this.#there })));
+    else for (const each of this.#there) list.push(this.#connection(each, "Of that router", router.id));
     this.panel.replaceChildren(
       element("h2", {}, "Router ", named(router.id)),
       element("div", { class: "buttons" }, ...this.#buttons(router), element("button", { type: "button", text: "Close", on: { click: () => this.#close() } })),
@@ -200,33 +218,38 @@ class Mesh {
     this.panel.onkeydown = (event) => event.key === "Escape" && this.#close();
   }
 
-  #connection(each) {
-    const name = `Connection ${each.connection}`;
-    const told = each.up ? `up for ${span(this.now - each.since)}, cost ${each.cost} there, ${each.remote_cost ?? "none"} back` : `not used: ${each.reason}`;
+  /** Return a connection with its cost. Arguments: at: the router that has it; null: this one. */
+  #connection(each, whose, at) {
+    const since = at === null ? ` for ${span(this.now - each.since)}` : "";
+    const told = each.reason === null ? `up${since}, cost ${each.cost} there, ${each.remote_cost ?? "none"} back` : `not used: ${each.reason}`;
     const parts = [element("span", { text: told })];
     if (this.app.client.changes.includes("neighbour")) {
-      const id = `cost-${each.connection}`;
+      const id = `cost-${at === null ? "own" : "other"}-${each.connection}`;
       const field = element("input", { id, type: "number", min: 1, max: 65535, value: each.cost, required: true });
       const submit = async (event) => {
         event.preventDefault();
-        await this.#do(() => change("PATCH", `/api/neighbour/${each.connection}`, { cost: Number(field.value) }), "The cost is changed");
-        field.blur();
+        const cost = Number(field.value);
+        const own = () => change("PATCH", `/api/neighbour/${each.connection}`, { cost });
+        const other = () => change("POST", "/view/cost", { at, connection: each.connection, cost });
+        await this.#do(at === null ? own : other, "The cost is changed");
+        if (at !== null) await this.#ask(at);
       };
-      parts.push(element("form", { class: "cost", on: { submit } }, element("label", { for: id, text: "Cost there" }), field, element("button", { type: "submit", text: "Set the cost" })));
+      parts.push(element("form", { class: "cost", on: { submit } }, element("label", { for: id, text: `Cost to ${shown(each.router)}` }), field, element("button", { type: "submit", text: "Set the cost" })));
     }
-    return element("div", {}, element("dt", { text: name }), element("dd", {}, ...parts));
+    return element("div", {}, element("dt", {}, `${whose}: to `, named(each.router)), element("dd", {}, ...parts));
   }
 
   #buttons(router) {
-    if (router.id !== this.own || !this.app.client.changes.includes("router")) return [];
+    if (!this.app.client.changes.includes("router")) return [];
+    const at = router.id;
     const drain = async () => {
-      if (!confirm(`Move all clients of ${shown(router.id)} to other routers? The router ends then.`)) return;
-      await this.#do(() => change("POST", "/view/drain", {}), "The router drains");
+      if (!confirm(`Move all clients of ${shown(at)} to other routers? The router ends then.`)) return;
+      await this.#do(() => change("POST", "/view/drain", { at }), "The router drains");
     };
-    const cancel = () => this.#do(() => change("POST", "/view/drain", { cancel: true }), "The drain is cancelled");
+    const cancel = () => this.#do(() => change("POST", "/view/drain", { at, cancel: true }), "The drain is cancelled");
     return router.overload
       ? [element("button", { type: "button", text: "Cancel the drain", on: { click: cancel } })]
-      : [element("button", { type: "button", class: "danger", text: "Drain this router", on: { click: drain } })];
+      : [element("button", { type: "button", class: "danger", text: "Drain the router", on: { click: drain } })];
   }
 
   async #do(work, done) {

@@ -268,6 +268,36 @@ async def test_a_message_is_traced_over_http() -> None:
         assert (await post(client, "/view/traces", {"address": "$management"})).status == 400
 
 
+async def test_other_routers_are_asked_as_far_as_they_believe_this_one() -> None:
+    mesh: dict[str, Any] = {"mesh": MeshConfig(insecure=True), "drain": 0.1}
+    async with Router(id="A", listeners=[HTTP, MESH], **mesh) as first:
+        client = HttpClient.of(first)
+        connector = ConnectorConfig(url=first.listeners[1].url, role="mesh")
+        async with Router(id="B", connectors=[connector], **mesh) as second:
+            await wait_for(lambda: any(each.distance == 1 for each in first.statistics().routes))
+            async with second.receiver("orders") as receiver:
+                await wait_for(lambda: first.statistics().adverts)
+                begun = (await post(client, "/view/traces", {"address": "orders"})).json
+                (await receiver.receive()).accept()
+                told: dict[str, Any] = {}
+                with trio.fail_after(PATIENCE):
+                    while not told.get("over"):
+                        told = (await client.get(f"/view/traces/{begun['trace']}?at=B")).json
+                assert told["router"] == "B"
+                assert told["events"][0]["event"] == "came"
+            (neighbour,) = (await client.get("/view/neighbours?at=B")).json["neighbours"]
+            assert (neighbour["router"], neighbour["cost"], neighbour["up"]) == ("A", 1, True)
+            asked = {"at": "B", "connection": neighbour["connection"], "cost": 9}
+            # Routers without certificates vouch for nobody.
+            assert (await post(client, "/view/cost", asked)).status == 403
+            assert (await post(client, "/view/drain", {"at": "B"})).status == 403
+            assert (await post(client, "/view/cost", {"at": "B", "cost": 9})).status == 400
+            for path in ("/view/neighbours?at=C", "/view/neighbours?at=A", "/view/neighbours"):
+                assert (await client.get(path)).status == 404
+            assert first._core is not None
+            assert first._core.context.on_behalf == {}
+
+
 POLICY = """
 [[tenant]]
 name = "one"
