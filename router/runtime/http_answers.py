@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
 
 import trio
 
@@ -31,12 +32,23 @@ if TYPE_CHECKING:
 
 log = event_log.EventLog("amqpmesh.io")
 
+HELD: Final = 4
+"""Snapshots that lists hold at a time, which slow clients read: a further list is made of the latest of them."""
+
 
 class Seen(NamedTuple):
     """The part of a snapshot that a client may see, and the snapshot."""
 
     view: View
     snapshot: Snapshot
+
+
+class _Listing:
+    """A list while it is sent, and the snapshot that it is made of."""
+
+    def __init__(self, pieces: Iterator[bytes], snapshot: Snapshot) -> None:
+        self.pieces = pieces
+        self.snapshot = snapshot
 
 
 class EntityPages:
@@ -47,6 +59,7 @@ class EntityPages:
         self._driver = driver
         self._snapshots = snapshots
         self._windows = Windows(core, snapshots)
+        self._listings: WeakSet[_Listing] = WeakSet()
 
     async def view(self, visitor: Visitor, taken: Snapshot | None = None) -> Seen:
         """Return what a client may see now. Args: taken: the snapshot of it; None: of the last moment."""
@@ -68,19 +81,26 @@ class EntityPages:
             seen = await self.view(visitor, await self._windows.snapshot())
             (kind,) = place.kinds(seen.view)
             return await self._windows.answer(kind, window, seen.view, visitor.tenant, seen.snapshot)
-        seen = await self.view(visitor)
+        is_list = place.identity is None and not request.is_change
+        seen = await self.view(visitor, self._held() if is_list else None)
         if request.is_change:
             message = entities.change(request, place)
             return await self._change(message, visitor, seen)
         if place.identity is not None:
             body = await self._snapshots.in_turns(entities.found(place, seen.view))
             return Answer(OK, body, "application/json")
-        pieces = entities.listed(place.kinds(seen.view), seen.view)
-        return Answer(OK, kind="application/json", parts=self._parts(pieces, calls))
+        listing = _Listing(entities.listed(place.kinds(seen.view), seen.view), seen.snapshot)
+        self._listings.add(listing)
+        return Answer(OK, kind="application/json", parts=self._parts(listing, calls))
 
-    async def _parts(self, pieces: Iterator[bytes], calls: RouterCalls) -> AsyncGenerator[bytes, None]:
+    def _held(self) -> Snapshot | None:
+        """Return a snapshot that others read, if they hold as many as they may; None: a new one may be taken."""
+        held = {id(each.snapshot.parts): each.snapshot for each in self._listings}
+        return None if len(held) < HELD else max(held.values(), key=lambda each: each.at)
+
+    async def _parts(self, listing: _Listing, calls: RouterCalls) -> AsyncGenerator[bytes, None]:
         """Yield the parts of an answer, in the thread that sends it; each is made in the router's loop."""
-        while part := await calls.do(lambda: self._snapshots.in_turns(entities.next_part(pieces))):
+        while part := await calls.do(lambda: self._snapshots.in_turns(entities.next_part(listing.pieces))):
             yield part
 
     async def _change(self, message: Any, visitor: Visitor, seen: Seen) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ import trio
 
 from amqpmesh import ConnectorConfig, ListenerConfig, MeshConfig, PolicyConfig, Router, TokenIssuerConfig, connect
 from amqpmesh.router.config.users import Users
+from amqpmesh.router.http.requests import Answer, Request
+from amqpmesh.router.http.visitors import Visitor
 from amqpmesh.router.runtime import http_windows
-from amqpmesh.router.runtime.snapshots import Work
+from amqpmesh.router.runtime.http_answers import HELD, EntityPages
+from amqpmesh.router.runtime.snapshots import Snapshots, Work
 from tests.support.data import tokens
 from tests.support.peers.http_client import PATIENCE, HttpClient, Told, basic
 from tests.support.worlds.sibling_workers import LOOPBACK, router_config, workers
@@ -175,6 +179,38 @@ async def test_windows_cost_a_bounded_part_of_a_core_however_often_they_are_aske
         assert 0 < told["age"] < 20
 
 
+async def test_clients_that_read_slowly_hold_few_snapshots() -> None:
+    async with Router(id="A", drain=0.1, listeners=[HTTP]) as router:
+        assert router._core is not None
+        snapshots = Snapshots(router._take_snapshot)
+        snapshots.begin(router._start_inside)
+        pages = EntityPages(router._core, router._driver, snapshots)
+        visitor = Visitor("", frozenset({"router"}), frozenset(), {})
+
+        async def lists() -> tuple[Answer, float]:
+            answer = await pages.answer(Request("GET", "/api/router", {}, {}), visitor, None)  # type: ignore[arg-type]
+            return answer, max(each.snapshot.at for each in pages._listings)
+
+        slow = []
+        for _ in range(HELD):
+            snapshots.drop()
+            slow.append(await lists())
+        latest = slow[-1][1]
+        for _ in range(3):
+            snapshots.drop()
+            slow.append(await lists())
+        assert len({each.snapshot.at for each in pages._listings}) == HELD
+        assert slow[-1][1] == latest
+        for answer, _ in slow:
+            assert answer.parts is not None
+            await answer.parts.aclose()
+        del slow, answer
+        snapshots.drop()
+        _, at = await lists()
+        assert at > latest
+        snapshots.end()
+
+
 # ------------------------------------------------------------------------------------------------- mesh, changes, drain
 
 
@@ -214,9 +250,6 @@ async def test_a_router_without_a_mesh_is_a_mesh_of_one() -> None:
 
 async def test_a_configuration_that_is_changed_is_told(tmp_path: Path) -> None:
     async with Router(id="A", drain=0.1, listeners=[HTTP]) as router:
-        await router.apply(router.config, dry_run=True)
-        from dataclasses import replace
-
         await router.apply(replace(router.config, drain=7.0))
         (found,) = (await HttpClient.of(router).get("/view/changes")).json["changes"]
         assert found["event"] == "configuration changed"
