@@ -1,6 +1,6 @@
 """Pictures of the page for the documentation: a mesh of cities with some traffic, in a browser.
 
-`python -m docs.drawing.screens` writes them to docs/pictures. It needs Chromium, playwright and Pillow.
+`python -m docs.drawing.screens` writes them to docs/screens. It needs Chromium, playwright and Pillow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from amqpmesh import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig, Router
 
-PICTURES: Final = Path(__file__).parents[1] / "pictures"
+SCREENS: Final = Path(__file__).parents[1] / "screens"
 
 LINKS: Final = (
     ("london", "paris", 1),
@@ -45,10 +45,10 @@ TRAFFIC: Final = {  # messages a second, and the routers of senders and receiver
 }
 
 SHOTS: Final = (  # name, view, dark, width, height
-    ("page-mesh", "mesh", False, 1180, 720),
+    ("page-mesh", "mesh", False, 1180, 690),
     ("page-addresses-dark", "addresses", True, 1180, 560),
     ("page-phone", "mesh", False, 390, 780),
-    ("page-trace", "trace", False, 1180, 640),
+    ("page-trace", "trace", False, 1180, 960),
 )
 
 
@@ -132,7 +132,7 @@ def shoot(browser: Browser, url: str, name: str, view: str, *, dark: bool, size:
         page.get_by_text("Delivered").first.wait_for()
     page.wait_for_timeout(6500)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    found = PICTURES / f"{name}.png"
+    found = SCREENS / f"{name}.png"
     image.quantize(128, dither=Image.Dither.NONE).save(found, optimize=True)
     context.close()
 

@@ -58,6 +58,7 @@ RUN: Final = {
     ("operate/mesh.md", "sh"): "test_operations",
     ("operate/mesh.md", "toml"): "test_blocks",
     ("operate/metrics.md", "toml"): "test_blocks",
+    ("operate/page.md", "toml"): "test_blocks",
     ("operate/policy.md", "console"): "test_policy",
     ("operate/policy.md", "toml"): "test_policy",
     ("operate/policy-push.md", "toml"): "test_policy",
