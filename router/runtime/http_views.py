@@ -62,6 +62,9 @@ NEIGHBOUR: Final = f"{PREFIX}neighbour"
 OF_NEIGHBOURS: Final = ("connection", "router", "cost", "remote_cost", "up", "reason")
 """The attributes of other routers' neighbours."""
 
+SENT: Final = 0.5
+"""Seconds after which the answer to a drain has left."""
+
 CHANGES: Final = 200
 """Changes in one answer at most."""
 
@@ -184,7 +187,11 @@ class PageViews:
         asked = drain_request(cancel=given.get("cancel", False), pace=given.get("pace"), timeout=given.get("timeout"))
         if given.get("at") not in (None, self._core.context.id):
             return _answered(await self._elsewhere.ask(str(given["at"]), asked, visitor))
-        return _answered(await self._management.drain(asked, {**visitor.fields, "source": "http"}))
+        told = await self._management.drain(asked, {**visitor.fields, "source": "http"})
+        # The thread sends the answer; the process may end then.
+        context, now = self._core.context, trio.current_time()
+        self._core.change(lambda: context.schedule(now + SENT, self._management.answered), now)
+        return _answered(told)
 
     def _traced(self, asked: Message, visitor: Visitor) -> Answer:
         policy, groups = self._core.context.policy, visitor.fields.get("groups")

@@ -236,6 +236,10 @@ class ManagementNode(LinkFactory):
         self._snapshots.drop()
         return response
 
+    def answered(self) -> None:
+        """Note that the answer to `drain` has left: it may have asked for the end of the process."""
+        self._answered()
+
     def requester_at(self, name: str, address: str) -> Requester:
         """Return a requester of the router's own with a link of this name, such as one to another router's node."""
         return Requester(self._inside, name, address, (f"{name}-replies", 1, MAX_REPLY_SIZE, MAX_VALUES))
