@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "close": "close a client's connection or link",
     "config": "show, compare or save the configuration in force",
     "drain": "move the clients of a router to others, and end it",
+    "upgrade": "start a router's program again, and hand over to it",
     "status": "show the state of a running router",
     "why": "find out what stops messages to an address",
     "trace": "follow a message through the mesh",

@@ -169,11 +169,8 @@ class RouterConfig(Limits):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of this router in addresses: its id; for a worker also the id of the router that it is part of; for
-        one that stands in for a router while that is upgraded also the id of that router.
-        """
-        name = self.id if self.worker is None else self.worker.name
-        return frozenset({self.id, name, name.removesuffix(".old")})
+        """The names of this router in addresses: its id; for a worker also the id of the router that it is part of."""
+        return frozenset({self.id} if self.worker is None else {self.id, self.worker.name})
 
     def address_table(self) -> PatternTable[AddressConfig]:
         """Return the tables of addresses by pattern. An address that matches no pattern has the defaults of

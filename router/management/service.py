@@ -320,6 +320,7 @@ def _operations_of(name: str) -> Value:
         known["APPLY"] = ["file", "dry_run"]
         known["CONFIG"] = ["offset", "digest"]
         known["DRAIN"] = ["pace", "timeout", "cancel"]
+        known["UPGRADE"] = ["ask"]
     if name == f"{PREFIX}address":
         known["WHY"] = ["name", "send"]
         known["TRACE"] = ["name", "next", "wait"]

@@ -11,6 +11,7 @@ from amqpmesh.router.management.config_requests import APPLY, CONFIG, applied, a
 from amqpmesh.router.management.edit_requests import UPDATE, config_edit, cost_edit, edited, refusal_of
 from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, OK, RequestError, answer, refused
+from amqpmesh.router.management.upgrade_requests import UPGRADE, asks_only, upgrade_told
 from amqpmesh.router.runtime.source_changes import apply_file, change_cost, edit_tables, text_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 async def answer_change(
     changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
 ) -> Message:
-    """Answer a request for the configuration, to apply the router's own file, or to change a table, from a sender who
-    may.
+    """Answer a request for the configuration, to apply the router's own file, to change a table, or to upgrade the
+    router, from a sender who may.
 
     Args: source: None: the router has no file. by: the sender, for the audit log.
     """
@@ -33,6 +34,8 @@ async def answer_change(
     try:
         if operation == CONFIG:
             return config_part(request, await text_of(changes, source))
+        if operation == UPGRADE:
+            return _upgrade(changes, source, request)
         if operation == APPLY:
             return await _apply_own_file(changes, source, request, by)
         return await _edit(changes, source, request, by)
@@ -44,6 +47,16 @@ async def answer_change(
         return refused(request, RequestError(CONFLICT, f"{error.filename}: {error.strerror or error}"))
     except RequestError as refusal:
         return refused(request, refusal)
+
+
+def _upgrade(changes: ConfigChanges, source: ConfigSource | None, request: Message) -> Message:
+    """Upgrade the router in place: no request brings another program, or other arguments."""
+    ask = asks_only(request)
+    if source is None:
+        raise RequestError(NOT_IMPLEMENTED, "a program has started this router")
+    if source.upgrade is None:
+        raise RequestError(NOT_IMPLEMENTED, "the router has workers: drain it, and start it again")
+    return upgrade_told(request, changes.config.id, source.upgrade(ask))
 
 
 async def _apply_own_file(

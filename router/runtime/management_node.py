@@ -31,6 +31,7 @@ from amqpmesh.router.management.known_tools import requests as known_tools
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.trace import TRACE
+from amqpmesh.router.management.upgrade_requests import UPGRADE
 from amqpmesh.router.management.views import TenantViews, View
 from amqpmesh.router.management.why import KIND, WHY, question_of
 from amqpmesh.router.message.content import Message
@@ -176,7 +177,7 @@ class ManagementNode(LinkFactory):
         operation = request.application_properties.get("operation")
         if operation == PUSH:
             return await self._pushed(request, asking)
-        if operation == APPLY:
+        if operation in (APPLY, UPGRADE):
             return await self._applied(request, asking)
         if operation == TRACE:
             return self._traced(request, asking)
@@ -296,7 +297,7 @@ class ManagementNode(LinkFactory):
         return self.trace(request, TracingPeer(asking.tenant, rights, is_known, may_read_kind))
 
     async def _applied(self, request: Message, asking: _Asker) -> Message:
-        """Apply the configuration file. It is for those alone who may change everything."""
+        """Apply the configuration file, or upgrade the router. It is for those alone who may change everything."""
         if not self._may_change_all(asking):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         response = await self._change_config(request, self._named(asking))

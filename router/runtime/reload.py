@@ -15,6 +15,7 @@ from amqpmesh.router.runtime.token_keys import TokenFiles
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.policy_file import PolicyText
+    from amqpmesh.router.management.upgrade_requests import UpgradeState
     from amqpmesh.router.runtime.connectors import Connector
     from amqpmesh.router.runtime.shared_config import SharedConfig
 
@@ -34,6 +35,9 @@ class ConfigSource:
     """Lets the log of the process follow a change."""
     shared: SharedConfig | None = None
     """The configuration that the workers of the router share; None: there are none."""
+    upgrade: Callable[[bool], UpgradeState] | None = None
+    """Upgrades the router in place, unless its argument is True, and tells how far that is; None: it cannot be done.
+    Raises: RequestError: it is refused."""
 
 
 NAMED: Final = 100

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,8 @@ class DaemonHooks:
     supervisor ends all workers. None: there are none, and the router ends by itself."""
     leaving: Callable[[], object] | None = None
     """Called when this worker has moved its clients before its end: it goes on once it gets the signal `LEAVE`."""
+    is_alone: Callable[[], bool] = lambda: False
+    """Tells whether the supervisor, which sends that signal, has died."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -124,6 +126,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
         end_now={END_NOW},
         moved=lambda is_over: worker.say(MOVED if is_over else STAYS),
         leaving=lambda: worker.say(LEAVING),
+        is_alone=worker.is_alone,
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
 
@@ -165,6 +168,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
         router.inherited = None if stage.before is None else stage.before.inherited
         upgrade = Upgrade(router) if stage.source.shared is None else None
         if upgrade is not None:
+            router.source = replace(stage.source, upgrade=upgrade.asked)
             ended.callback(upgrade.end)
         async with router:
             if stage.source.shared is not None:
@@ -184,12 +188,13 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
                 stage.ending()
             async with trio.open_nursery() as nursery:
                 may_leave = trio.Event()
-                nursery.start_soon(_hear_signals, signals, stage.end_now, at_once, may_leave)
+                nursery.start_soon(_hear_signals, signals, stage, at_once, may_leave)
                 waits = stage.leaving is not None and ending_of(router).takes_time
                 await ending_of(router).move_if_configured()
                 if waits and stage.leaving is not None:
                     stage.leaving()
-                    await may_leave.wait()
+                    if not stage.is_alone():
+                        await may_leave.wait()
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("stopped", drained=drained)
@@ -244,12 +249,14 @@ async def _until_told_to_end(
 
 
 async def _hear_signals(
-    signals: AsyncIterator[int], end_now: Collection[int], scope: trio.CancelScope, may_leave: trio.Event
+    signals: AsyncIterator[int], stage: DaemonHooks, scope: trio.CancelScope, may_leave: trio.Event
 ) -> None:
-    """Hear the signals during the end. Args: scope: is cancelled to end at once. may_leave: is set by `LEAVE`."""
+    """Hear the signals during the end. Args: scope: is cancelled to end at once. may_leave: is set by `LEAVE`, or at
+    the death of the supervisor, which sends SIGTERM.
+    """
     async for number in signals:
-        if number in end_now:
+        if number in stage.end_now:
             scope.cancel()
             return
-        if number == LEAVE:
+        if number == LEAVE or stage.is_alone():
             may_leave.set()

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -80,6 +81,8 @@ class Worker:
     shared: SharedConfig
     say: Callable[[bytes], object]
     """Sends the supervisor a message."""
+    is_alone: Callable[[], bool]
+    """Tells whether the supervisor has died."""
 
 
 Work = Callable[[Worker], int]
@@ -234,7 +237,8 @@ class Supervisor:
             part_of(self._latest(shared)),
             lambda again: _at_ports_of(config, again),
             shared,
-            lambda word: os.write(pipe, word),
+            partial(_say, pipe),
+            lambda: os.getppid() != above,
         )
         try:
             return int(Exit.FAILED) if os.getppid() != above else self._work(worker)
@@ -414,6 +418,11 @@ def _private_folder() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(pipe: int, word: bytes) -> None:
+    with suppress(BrokenPipeError):  # the supervisor has died
+        os.write(pipe, word)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

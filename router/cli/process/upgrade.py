@@ -24,6 +24,8 @@ import trio
 
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.management.service import CONFLICT, RequestError
+from amqpmesh.router.management.upgrade_requests import UpgradeState
 from amqpmesh.router.runtime.inherited import Inherited
 from amqpmesh.router.runtime.router import ending_of, succession_of
 
@@ -120,6 +122,7 @@ class Upgrade:
         self._router = router
         self._wanted = trio.Event()
         self._is_under_way = False
+        self._failure = ""
         self._channel: socket.socket | None = None
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,18 +130,29 @@ class Upgrade:
         self.successor: int | None = None
 
     def request(self) -> None:
-        """Begin, unless an upgrade is under way."""
-        if self._is_under_way or stands_in():
-            log.warning("upgrade refused", reason="one is under way")
-        elif os.getpid() == 1:
-            log.warning("upgrade refused", reason="the container ends with its first process: start another container")
-        else:
+        """Begin, unless that is refused."""
+        try:
+            self.asked(only_asks=False)
+        except RequestError as refusal:
+            log.warning("upgrade refused", reason=str(refusal))
+
+    def asked(self, only_asks: bool) -> UpgradeState:
+        """Begin, unless a request only asks for the state. Returns: the state. Raises: RequestError: it is refused."""
+        if not only_asks:
+            if self._is_under_way or stands_in():
+                raise RequestError(CONFLICT, "one is under way")
+            if os.getpid() == 1:
+                raise RequestError(CONFLICT, "the container ends with its first process: start another container")
+            self._is_under_way, self._failure = True, ""
             self._wanted.set()
+        return UpgradeState(os.getpid(), self._is_under_way, stands_in(), self._failure)
 
     async def serve(self, before: Predecessor | None) -> None:
         """Take over from another process, if there is one, and begin whenever that is requested."""
         if before is not None:
+            self._is_under_way = True
             await before.take_over(self._router)
+            self._is_under_way = False
         backoff, failures = Backoff(), 0
         while True:
             if not stands_in():
@@ -147,7 +161,8 @@ class Upgrade:
             try:
                 await self._succeed()
             except (UpgradeError, OSError) as error:
-                log.error("upgrade failed", reason=str(error))
+                self._failure = str(error)
+                log.error("upgrade failed", reason=self._failure)
             self._is_under_way = False
             self._wanted = trio.Event()
             failures += 1
@@ -172,11 +187,11 @@ class Upgrade:
         succession, ending = succession_of(self._router), ending_of(self._router)
         self._folder = Path(tempfile.mkdtemp(prefix="amqpmesh-", dir=_runtime_folder()))
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setblocking(False)  # the system holds hundreds of packets; with more listeners this fails
         try:
             with theirs:
                 succession.hand_over(self._channel, self._folder / DOOR)
                 process = self._process = _started(theirs.fileno(), stands_in=not stands_in())
-            self._channel.setblocking(False)
             log.info("upgrade started", pid=process.pid)
             with trio.move_on_after(START_TIME):
                 said = await heard(self._channel)

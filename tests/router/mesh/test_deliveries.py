@@ -1,5 +1,7 @@
 """Deliveries across a mesh: from any router to any other, by every kind of lane."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
@@ -157,15 +159,17 @@ def test_an_anonymous_sender_reaches_an_address_at_another_router() -> None:
     mesh.leave()
 
 
-def test_a_reply_finds_the_dynamic_node_of_the_requester_by_a_link_and_by_its_to() -> None:
-    mesh = World("ABC", LINE)
-    asking, answering = mesh["A"].client(), mesh["C"].client()
+@pytest.mark.parametrize("routers", ["ABC", ("A", "B", "A.old"), ("A.old", "B", "A")])
+def test_a_reply_finds_the_dynamic_node_of_the_requester_by_a_link_and_by_its_to(routers: Sequence[str]) -> None:
+    first, _, last = routers
+    mesh = World(routers, [(first, "B", 1), ("B", last, 1)])
+    asking, answering = mesh[first].client(), mesh[last].client()
     replies = asking.receiver(None, source=Source(dynamic=True))
     assert replies.remote is not None
     assert isinstance(replies.remote.source, Source)
     name = replies.remote.source.address
     assert name is not None
-    assert name.endswith("@A")
+    assert name.endswith(f"@{first}")
     anonymous, direct = answering.sender(None), answering.sender(name)
     for link, payload in ((anonymous, message(to=name)), (direct, message())):
         sent = answering.send(link, payload)

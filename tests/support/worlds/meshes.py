@@ -15,7 +15,7 @@ from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.topology.linkstate import Topology
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Unsigned
-from amqpmesh.topology.workers import name_of
+from amqpmesh.topology.workers import name_of, stand_in_of
 from tests.support.worlds.network import Client, Network, Sent
 
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", idle_time_out=0.0)
@@ -28,7 +28,7 @@ class Node(Network):
         self.world = world
         settings = {"mesh": MeshConfig(insecure=True), **settings}
         name = name_of(router)
-        if name is not None:
+        if name is not None and router != stand_in_of(name):
             settings["worker"] = WorkerConfig(name=name, number=int(router.rpartition(".")[2]), folder=Path("/"))
         super().__init__(*addresses, router=router, **settings)
         self.now = world.now

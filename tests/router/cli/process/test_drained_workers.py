@@ -14,7 +14,7 @@ import trio
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
-from tests.router.cli.process.test_workers import CONFIG, Site, run, site, until
+from tests.router.cli.process.test_workers import CONFIG, Site, is_there, run, site, until
 from tests.support.peers.scripted_stream import Peer
 from tests.support.processes.daemon import StartDaemon
 
@@ -130,6 +130,19 @@ async def test_the_time_for_all_workers_is_that_of_the_request(daemon: StartDaem
         await until(lambda: router.daemon.process.poll() is not None)
     assert router.daemon.ended() == 0
     assert "stopped drained=false" in router.daemon.lines[-1]
+
+
+async def test_workers_do_not_wait_for_each_other_once_their_supervisor_is_dead(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    router = site(daemon, tmp_path, ELSEWHERE)
+    sender, receiver, transfer = await holding(router, "A.2")
+    router.daemon.send(signal.SIGTERM)
+    router.daemon.said(r"clients moved worker=A\.1 connections=0")
+    router.daemon.send(signal.SIGKILL)
+    await until(lambda: not is_there(router.pids["A.1"]))
+    await settled(sender, receiver, transfer)
+    await until(lambda: not is_there(router.pids["A.2"]))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "[1, true, null, 3.0, 4]"])

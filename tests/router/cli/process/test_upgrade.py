@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
 from tests.router.cli.process.test_drained_workers import is_moved, settled
 from tests.support.peers.scripted_stream import Peer, credit
-from tests.support.processes.daemon import Daemon, StartDaemon
+from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
 
 CONFIG = """
 [router]
@@ -25,6 +27,7 @@ drain_timeout = 30.0
 insecure = true
 [[listener]]
 url = "amqp://127.0.0.1:0"
+manage = true
 """
 
 
@@ -92,20 +95,35 @@ async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(site
     await ends(site, pid, tmp_path)
 
 
-async def test_a_configuration_that_is_not_valid_leaves_the_router_as_it_is(site: Site, tmp_path: Path) -> None:
+async def run(site: Site, *arguments: str) -> tuple[int, str]:
+    """Run the command. Returns: its exit status, and what it prints."""
+
+    def work() -> tuple[int, str]:
+        command = [sys.executable, "-m", "amqpmesh", "upgrade", "--url", f"amqp://127.0.0.1:{site.port}", *arguments]
+        root = Path(__file__).parents[4]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=root)
+        return done.returncode, done.stdout
+
+    return await trio.to_thread.run_sync(work)
+
+
+async def test_the_command_waits_for_the_end_and_a_wrong_configuration_changes_nothing(
+    site: Site, tmp_path: Path
+) -> None:
     (tmp_path / "a.toml").write_text(CONFIG.replace("drain = 0.1", "drain = -1"))
-    site.daemon.send(signal.SIGUSR2)
+    status, told = await run(site)
+    assert (status, told.splitlines()[-1]) == (5, "not upgraded: the new process has ended with status 2")
     site.daemon.said(r" ERROR upgrade failed reason=.*the new process has ended with status 2")
     peer, router = await site.client()
     assert router == "A"
     (tmp_path / "a.toml").write_text(CONFIG)
-    site.daemon.send(signal.SIGUSR2)
-    site.pid()
-    await is_moved(peer)
-    pid = site.pid()
-    site.daemon.said(" INFO router taken over$")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(is_moved, peer)
+        status, told = await run(site)
+    pids = [site.pid(), site.pid()]
+    assert (status, told.splitlines()[-1]) == (0, f"A is upgraded, process {pids[1]}")
     assert await site.id() == "A"
-    await ends(site, pid, tmp_path)
+    await ends(site, pids[1], tmp_path)
 
 
 async def test_a_stand_in_that_is_killed_leaves_the_router_as_it_was(site: Site, tmp_path: Path) -> None:
@@ -157,11 +175,11 @@ async def test_either_process_of_the_second_step_may_die(site: Site, tmp_path: P
     assert site.daemon.ended() == 0
 
 
-def test_with_workers_it_is_refused(daemon: StartDaemon, tmp_path: Path) -> None:
+async def test_with_workers_it_is_refused(daemon: StartDaemon, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(CONFIG)
-    router = daemon("a.toml", "--workers", "2")
-    router.port()
-    router.send(signal.SIGUSR2)
-    router.said(r" WARNING upgrade refused reason=.*the router has workers")
-    router.send(signal.SIGTERM)
-    assert router.ended() == 0
+    site = Site(daemon("a.toml", "--workers", "2"))
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(r" WARNING upgrade refused reason=.*the router has workers")
+    assert await run(site) == (5, "not upgraded: the router has workers: drain it, and start it again\n")
+    site.daemon.send(signal.SIGTERM)
+    assert site.daemon.ended() == 0
