@@ -15,6 +15,7 @@ STAND_IN: Final = ".old"
 
 _NUMBER: Final = r"\.[1-9][0-9]{0,5}"
 _COVERED: Final = re.compile(rf"({re.escape(STAND_IN)})?({_NUMBER})?")
+_WORKER: Final = re.compile(rf"(.+){_NUMBER}")
 _MEMBER: Final = re.compile(rf"(.+)({_NUMBER}|{re.escape(STAND_IN)})")
 
 
@@ -30,6 +31,12 @@ def name_of(router: str) -> str | None:
     """Return the router whose worker or stand-in this one is, by its id; None: it is neither."""
     found = _MEMBER.fullmatch(router)
     return found.group(1) if found is not None else None
+
+
+def without_number(router: str) -> str:
+    """Return the id without the number of a worker."""
+    found = _WORKER.fullmatch(router)
+    return router if found is None else found.group(1)
 
 
 def upgraded_name(router: str) -> str:

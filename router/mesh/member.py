@@ -158,11 +158,10 @@ class MeshMember:
 
     def _refusal(self, record: ConnectionRecord) -> str | None:
         """Return the reason why a peer is not the router that it names; None: it is, as far as that can be known."""
-        router, worker = record.peer.container_id, self._context.config.worker
+        router = record.peer.container_id
         if is_between_workers(record):
             # Only processes of the same user can connect here: the permissions of the folder see to that.
-            name = upgraded_name(self._context.id if worker is None else worker.name)
-            is_other = router != self._context.id and covers(name, router)
+            is_other = router != self._context.id and covers(upgraded_name(self._context.id), router)
             return None if is_other else "it is no worker of this router"
         return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
 

@@ -55,7 +55,7 @@ def _upgrade(changes: ConfigChanges, source: ConfigSource | None, request: Messa
     if source is None:
         raise RequestError(NOT_IMPLEMENTED, "a program has started this router")
     if source.upgrade is None:
-        raise RequestError(NOT_IMPLEMENTED, "the router has workers: drain it, and start it again")
+        raise RequestError(NOT_IMPLEMENTED, "the router has workers: send SIGUSR2 to their first process")
     return upgrade_told(request, changes.config.id, source.upgrade(ask))
 
 

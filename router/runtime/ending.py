@@ -83,6 +83,8 @@ class Ending:
         self._is_wanted = False
         #: True while a successor has the listening sockets: then the clients move to it, and that is not cancelled.
         self.is_succeeded = False
+        #: With workers: called with True once other processes have the listening sockets, and with False if they died.
+        self.on_succession: Callable[[bool], object] = lambda _: None
         #: With workers: the orders that all of them follow.
         self._shared: SharedDrain | None = None
         self._gives_order = False
@@ -175,6 +177,9 @@ class Ending:
         if order is None or order.number <= departure.order:
             return
         departure.order = order.number
+        if order.is_succession != self.is_succeeded:
+            self.is_succeeded = order.is_succession
+            self.on_succession(order.is_succession)
         if order.moves:
             self.want(order.pace, order.seconds_left)
         else:
@@ -189,7 +194,7 @@ class Ending:
         assert self._shared is not None, "workers share their orders"
         async with config.locked():
             last = self._shared.order()
-            if wanted.cancel and (last is None or not last.moves):
+            if wanted.cancel and (last is None or not last.moves or last.is_succession):
                 raise RequestError(CONFLICT, NOT_DRAINING)
             timeout = wanted.timeout
             if timeout is None:

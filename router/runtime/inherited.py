@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from amqpmesh.router.config.listener import ListenerConfig
 
@@ -28,9 +28,21 @@ class Place(NamedTuple):
     url: str
 
 
+def give(
+    channel: socket.socket, places: Iterable[tuple[ListenerConfig, list[socket.socket]]], door: str | None
+) -> None:
+    """Send listening sockets, for `Inherited.receive`. Args: door: as there. Raises: OSError."""
+    for config, sockets in places:
+        told = {"name": config.name, "url": str(config.endpoint)}
+        socket.send_fds(
+            channel, [json.dumps(told).encode()], [each.fileno() for each in sockets if each.fileno() != -1]
+        )
+    channel.send(json.dumps({"door": door}).encode())
+
+
 class Inherited:
     """The listening sockets that a process has got from its predecessor, and the path of the socket at which the
-    predecessor can be joined; None: it is in no mesh.
+    predecessor can be joined, or of the folder of its workers' sockets; None: it is in no mesh.
     """
 
     def __init__(self, sockets: Mapping[Place, list[socket.socket]], door: str | None) -> None:

@@ -47,6 +47,8 @@ class Order(NamedTuple):
     """The share of the clients that is moved in a second; None: as configured."""
     until: float
     """The time after which no clients are moved, by the monotonic clock, which all processes share."""
+    is_succession: bool = False
+    """True if the clients move to other processes, which have the listening sockets, too."""
 
     @property
     def seconds_left(self) -> float:
@@ -65,6 +67,19 @@ def read_order(folder: Path) -> Order | None:
         return None
 
 
+def write_order(folder: Path, order: Order) -> None:
+    """Write an order, as a whole. Raises: OSError."""
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{ORDER}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(order, stream)
+        os.replace(temporary, folder / ORDER)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
 class SharedDrain:
     """The drain of all workers of a router, as one of them sees it."""
 
@@ -81,15 +96,7 @@ class SharedDrain:
 
     def give(self, order: Order) -> None:
         """Write an order; the caller has the workers follow. Raises: OSError."""
-        descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{ORDER}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(order, stream)
-            os.replace(temporary, self._folder / ORDER)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_order(self._folder, order)
 
     def note(self, order: int, left: int, moved: int) -> None:
         """Tell how far this worker is. Args: order: the number of the one that it follows. left, moved: connections."""

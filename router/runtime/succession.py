@@ -7,8 +7,7 @@ connections in it when the process ends that has not accepted them yet; nor can 
 
 from __future__ import annotations
 
-import json
-from socket import send_fds
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -18,7 +17,9 @@ from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.urls import UNIX
 from amqpmesh.router.management.changed_config import end_connection
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.runtime.inherited import give
 from amqpmesh.router.runtime.listeners import Listener, bound_to_path
+from amqpmesh.router.runtime.worker_channels import Door
 
 if TYPE_CHECKING:
     import socket
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.edge import Edge
     from amqpmesh.router.runtime.listeners import Admit
     from amqpmesh.router.runtime.poller import Poller
+
+WAITING: Final = 16
+"""Processes that may wait for the sockets."""
 
 DOOR: Final = "successor"
 """The name of the listener for the successor, and of the successor's connector to it."""
@@ -56,7 +60,8 @@ class Succession:
         self._admit = admit
         self._start_connector = start_connector
         self._door: Listener | None = None
-        self._link: Connector | None = None
+        self._links: list[Connector] = []
+        self._giving: Door | None = None
 
     # -------------------------------------------------------------------------------------------- of the predecessor
 
@@ -65,13 +70,24 @@ class Succession:
 
         Raises: OSError.
         """
-        for each in self._edge.listeners:
-            told = {"name": each.config.name, "url": str(each.config.endpoint)}
-            descriptors = [one.fileno() for one in each.sockets if one.fileno() != -1]
-            send_fds(channel, [json.dumps(told).encode()], descriptors)
         if self._core.mesh is not None:
             self._let_in(door)
-        channel.send(json.dumps({"door": None if self._door is None else str(door)}).encode())
+        places = [(each.config, each.sockets) for each in self._edge.listeners]
+        give(channel, places, None if self._door is None else str(door))
+
+    def give_at(self, path: Path) -> None:
+        """Give the listening sockets to each process of this user that connects to a path: workers of a successor.
+
+        Raises: OSError.
+        """
+        if self._poller is not None:
+            self._giving = Door(path, WAITING, self._poller, self._give)
+
+    def _give(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        places = [(each.config, each.sockets) for each in self._edge.listeners if not each.config.endpoint.is_unix]
+        with connected, suppress(OSError):  # it has ended
+            give(connected, places, None)
 
     def _let_in(self, path: Path) -> None:
         limits = self._core.context.config.limits()
@@ -85,6 +101,9 @@ class Succession:
         if self._door is not None:
             self._door.close()
             self._door = None
+        if self._giving is not None:
+            self._giving.close()
+            self._giving = None
 
     def pause(self) -> None:
         """Accept no more connections: the successor does."""
@@ -100,27 +119,30 @@ class Succession:
     def join(self, door: str) -> None:
         """Connect to the predecessor, as its neighbour."""
         limits = self._core.context.config.limits()
-        config = ConnectorConfig(url=f"{UNIX}://{door}", name=DOOR, **limits)  # type: ignore[arg-type]  # numbers
-        self._link = self._start_connector(config, ConnectorCredentials(None, None))
+        name = f"{DOOR}-{len(self._links) + 1}"
+        config = ConnectorConfig(url=f"{UNIX}://{door}", name=name, **limits)  # type: ignore[arg-type]  # numbers
+        self._links.append(self._start_connector(config, ConnectorCredentials(None, None)))
 
     async def until_joined(self) -> None:
         """Wait for a path to the predecessor."""
         mesh, own = self._core.mesh, self._core.context.id
         if mesh is not None:
-            from amqpmesh.topology.workers import upgraded_name  # a router of no mesh does not load the topology
+            # A router of no mesh does not load the topology.
+            from amqpmesh.topology.workers import upgraded_name, without_number
 
             topology = mesh.topology
 
             def is_joined() -> bool:
                 name = upgraded_name(own)
-                alike = [each for each in topology.routers() if each != own and upgraded_name(each) == name]
-                return any(topology.distance(each) is not None for each in alike)
+                alike = [each for each in topology.routers() if upgraded_name(each) == name]
+                before = [each for each in alike if without_number(each) != without_number(own)]
+                return any(topology.distance(each) is not None for each in before)
 
             await self._driver.until(is_joined)
 
     def part(self) -> None:
         """Connect to the predecessor no more: it has ended."""
-        if self._link is not None:
-            self._link.stop()
-            end_connection(self._core, self._link.config, trio.current_time())
-            self._link = None
+        while self._links:
+            link = self._links.pop()
+            link.stop()
+            end_connection(self._core, link.config, trio.current_time())

@@ -20,7 +20,16 @@ from amqpmesh.router.cli import configuration, registry
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
 from amqpmesh.router.cli.process import system
-from amqpmesh.router.cli.process.upgrade import UPGRADE, Predecessor, Upgrade, named, predecessor
+from amqpmesh.router.cli.process.in_place_upgrade import (
+    UPGRADE,
+    FormerWorkers,
+    Predecessor,
+    Upgrade,
+    giving_path,
+    named,
+    predecessor,
+)
+from amqpmesh.router.cli.process.supervised_upgrade import ALONE
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, LogConfig, RouterConfig
 from amqpmesh.router.io.environment import IS_ALONE
@@ -28,7 +37,7 @@ from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
-from amqpmesh.router.runtime.router import Router, changes_of, ending_of, memory_of
+from amqpmesh.router.runtime.router import Router, changes_of, ending_of, memory_of, succession_of
 from amqpmesh.router.runtime.shared_config import FOLLOW
 from amqpmesh.router.runtime.shared_drain import LEAVE, SharedDrain
 from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
@@ -57,6 +66,8 @@ class DaemonHooks:
     """The signals that end the router at once, after the signal to stop."""
     before: Predecessor | None = None
     """The process that this one takes over; None: there is none."""
+    former: FormerWorkers | None = None
+    """The workers that this one and its siblings take over; None: there are none."""
     moved: Callable[[bool], object] | None = None
     """Called with True once a request has had the clients of this worker moved, and with False if it is cancelled: the
     supervisor ends all workers. None: there are none, and the router ends by itself."""
@@ -92,9 +103,8 @@ def run(given: argparse.Namespace) -> int:
     if given.workers is not None:
         from amqpmesh.router.cli.process.supervisor import supervise  # imported here: a single process does not need it
 
-        return supervise(
-            config, given.workers, partial(_work, given), partial(_log_started, config, workers=given.workers)
-        )
+        begun = partial(_log_started, config, workers=given.workers)
+        return supervise(config, given.workers, partial(_work, given), begun, before)
     stage = DaemonHooks(
         source=ConfigSource(_file(given), lambda: named(configuration.effective(given)), _set_log),
         begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
@@ -116,7 +126,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
     stage = DaemonHooks(
         source=ConfigSource(
             _file(given),
-            lambda: worker.at_ports(configuration.effective(given)),
+            lambda: worker.at_ports(named(configuration.effective(given))),
             partial(_set_log, worker=config.id),
             worker.shared,
         ),
@@ -127,6 +137,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
         moved=lambda is_over: worker.say(MOVED if is_over else STAYS),
         leaving=lambda: worker.say(LEAVING),
         is_alone=worker.is_alone,
+        former=worker.former(),
     )
     return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
 
@@ -165,7 +176,8 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # the supervisor has blocked them until here
         router = Router(config)
         router.source = stage.source
-        router.inherited = None if stage.before is None else stage.before.inherited
+        before = stage.before or stage.former
+        router.inherited = None if before is None else before.inherited
         upgrade = Upgrade(router) if stage.source.shared is None else None
         if upgrade is not None:
             router.source = replace(stage.source, upgrade=upgrade.asked)
@@ -173,7 +185,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
         async with router:
             if stage.source.shared is not None:
                 begin(changes_of(router), stage.source.shared)
-                ending_of(router).share(SharedDrain(changes_of(router).worker))
+                await _begin_as_worker(router, stage)
             stage.begun(router)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(return_free_memory, memory_of(router))
@@ -200,6 +212,16 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
     log.info("stopped", drained=drained)
     stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
+
+
+async def _begin_as_worker(router: Router, stage: DaemonHooks) -> None:
+    """Begin as one of several workers, perhaps of a router that takes another one over."""
+    worker, ending, succession = changes_of(router).worker, ending_of(router), succession_of(router)
+    succession.give_at(giving_path(worker.folder, worker.number))
+    ending.on_succession = lambda is_on: succession.pause() if is_on else succession.resume()
+    ending.share(SharedDrain(worker))
+    if stage.former is not None:
+        await stage.former.join(router)
 
 
 async def _end_when_moved(router: Router, stage: DaemonHooks, waiting: trio.CancelScope) -> None:
@@ -230,6 +252,8 @@ async def _until_told_to_end(
         try:
             if number == FOLLOW and stage.source.shared is not None:
                 ending_of(router).follow()
+                if stage.former is not None and (stage.source.shared.folder / ALONE).exists():
+                    stage.former.part()
                 await follow(changes_of(router), stage.source.shared)
                 continue
             await apply_file(changes_of(router), stage.source)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli.exit_status import Exit
 from amqpmesh.router.cli.process import system
+from amqpmesh.router.cli.process.in_place_upgrade import FormerWorkers
+from amqpmesh.router.cli.process.supervised_upgrade import SupervisedUpgrade
 from amqpmesh.router.cli.process.system import signal_at_parent_death
 from amqpmesh.router.config.workers import hand_over_path, worker_config
 from amqpmesh.router.io.dialing import LASTING, Backoff
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     import socket
     from types import FrameType
 
+    from amqpmesh.router.cli.process.in_place_upgrade import Predecessor
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 
 log = event_log.EventLog("amqpmesh.run")
@@ -83,6 +86,8 @@ class Worker:
     """Sends the supervisor a message."""
     is_alone: Callable[[], bool]
     """Tells whether the supervisor has died."""
+    former: Callable[[], FormerWorkers | None]
+    """Returns the workers that are taken over; None: there are none."""
 
 
 Work = Callable[[Worker], int]
@@ -123,8 +128,19 @@ class Process:
 class Supervisor:
     """The supervisor of one router's workers."""
 
-    def __init__(self, config: RouterConfig, count: int, folder: Path, work: Work, begun: Begun) -> None:
-        """Args: config: of the router, with reserved ports. folder: for the workers' sockets."""
+    def __init__(
+        self,
+        config: RouterConfig,
+        count: int,
+        folder: Path,
+        work: Work,
+        begun: Begun,
+        upgrade: Callable[[Callable[[], object]], SupervisedUpgrade],
+    ) -> None:
+        """Args: config: of the router, with reserved ports. folder: for the workers' sockets. upgrade: makes the
+        upgrade, given a function that has the workers follow.
+        """
+        self._upgrade = upgrade(lambda: self._pass_on(FOLLOW))
         self._config = config
         self._count = count
         self._folder = folder
@@ -154,6 +170,7 @@ class Supervisor:
                 self._handle_signal(number)
             self._reap()
             now = time.monotonic()
+            self._upgrade.go_on(now)
             if self._leave_at is not None and now >= self._leave_at:
                 self._let_leave()
             if self._kill_at is not None and now >= self._kill_at:
@@ -161,6 +178,7 @@ class Supervisor:
             for each in self._processes:
                 if each.again_at is not None and now >= each.again_at and not self._ending:
                     self._start_again(each, apart)
+        self._upgrade.end()
         log.info("stopped", drained=self._drained)
         return self._status
 
@@ -206,7 +224,7 @@ class Supervisor:
         """Run a worker in the child process. Args: above: the supervisor's process id. apart: files to close."""
         status = int(Exit.FAILED)
         try:
-            for each in (*apart, *(each.pipe for each in self._processes if each.runs)):
+            for each in (*apart, *self._upgrade.files, *(each.pipe for each in self._processes if each.runs)):
                 os.close(each)
             status = self._run_worker(process.number, above, pipe)
         except Exception as error:
@@ -227,7 +245,7 @@ class Supervisor:
         if self._set_death_signal is not None:
             self._set_death_signal()
         REAL.chance.seed()  # otherwise all workers would draw the same random numbers
-        config, count, folder = self._config, self._count, self._folder
+        config, count, folder, former = self._config, self._count, self._folder, self._upgrade.former
 
         def part_of(router: RouterConfig) -> RouterConfig:
             return worker_config(router, number, count, folder)
@@ -239,6 +257,7 @@ class Supervisor:
             shared,
             partial(_say, pipe),
             lambda: os.getppid() != above,
+            lambda: None if former is None else FormerWorkers(former, number, count),
         )
         try:
             return int(Exit.FAILED) if os.getppid() != above else self._work(worker)
@@ -298,16 +317,18 @@ class Supervisor:
     def _wait(self, signals: int) -> bytes:
         """Wait until there is something to do. Returns: the numbers of signals received."""
         times = [each.again_at for each in self._processes if each.again_at is not None and not self._ending]
-        times += [each for each in (self._kill_at, self._leave_at) if each is not None]
+        times += [each for each in (self._kill_at, self._leave_at, self._upgrade.due) if each is not None]
         poll = select.poll()
         poll.register(signals, select.POLLIN)
         speaking = {each.pipe: each for each in self._processes if each.runs and not each.is_silent}
-        for pipe in speaking:
+        for pipe in (*speaking, *self._upgrade.files):
             poll.register(pipe, select.POLLIN)
         numbers = b""
         for descriptor, events in poll.poll(max(0.0, 1000 * (min(times) - time.monotonic())) if times else None):
             if descriptor == signals:
                 numbers = os.read(signals, 4096)
+            elif descriptor not in speaking:
+                self._upgrade.readable(descriptor)
             elif events & select.POLLIN:
                 self._read_message(speaking[descriptor])
             else:  # it has ended, or will soon: SIGCHLD follows
@@ -327,6 +348,7 @@ class Supervisor:
         if not self._all_began and not self._ending and all(READY in each.said for each in self._processes):
             self._all_began = True
             self._begun([(each.url, each) for each in self._config.listeners])
+            self._upgrade.ready()
         self._judge_moves()
 
     def _judge_moves(self) -> None:
@@ -341,7 +363,8 @@ class Supervisor:
                 self._signal(each, LEAVE)
         if running and self._all_began and all(each.is_moved for each in running):
             log.info("draining", seconds=self._config.drain)
-            system.notify("STOPPING=1")
+            successor = self._upgrade.successor
+            system.notify("STOPPING=1" if successor is None else f"MAINPID={successor}")
             self._end()
 
     def _let_leave(self) -> None:
@@ -357,7 +380,7 @@ class Supervisor:
         elif number == FOLLOW:
             self._pass_on(FOLLOW)
         elif number == signal.SIGUSR2:
-            log.warning("upgrade refused", reason="the router has workers: drain it, and start it again")
+            self._upgrade.request()
         elif number in SIGNALS and self._ending:
             self._pass_on(END_NOW)
             at = time.monotonic() + LATE
@@ -385,17 +408,20 @@ class Supervisor:
             os.kill(process.pid, number)
 
 
-def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int:
+def supervise(config: RouterConfig, count: int, work: Work, begun: Begun, before: Predecessor | None = None) -> int:
     """Run a router in several processes.
 
     Returns: 0 if all have ended normally, else 1, or the exit status of the first worker that failed to start.
-    Args: config: valid for workers. Raises: OSError: a listener cannot be bound, or the sockets' folder cannot be made.
+    Args: config: valid for workers. before: the process that this one takes over. Raises: OSError: a listener cannot be
+        bound, or the sockets' folder cannot be made.
     """
     with ExitStack() as stack:
         apart: list[socket.socket] = []
-        listeners = []
+        listeners, places = [], []
         for each in config.listeners:
-            bound = reserved(each)
+            inherited = None if before is None else before.inherited.take(each)
+            bound = reserved(each) if inherited is None else inherited
+            places.append((each, bound))
             for one in bound:
                 stack.callback(one.close)
             apart += bound
@@ -405,7 +431,8 @@ def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
         signals, wakeup = stack.enter_context(_signals())
         gc.freeze()  # workers share these objects' memory as long as no garbage collection touches them
-        supervisor = Supervisor(replace(config, listeners=tuple(listeners)), count, folder, work, begun)
+        upgrade = partial(SupervisedUpgrade, config, folder, places, before)
+        supervisor = Supervisor(replace(config, listeners=tuple(listeners)), count, folder, work, begun, upgrade)
         return supervisor.run(signals, [signals, wakeup, *(each.fileno() for each in apart)])
 
 

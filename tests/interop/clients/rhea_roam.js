@@ -24,7 +24,11 @@ const connection = rhea.create_container().connect({
     initial_reconnect_delay: 10,
     max_reconnect_delay: 100,
 });
-connection.on('connection_open', () => say('opened', {container: connection.container_id}));
+let isOpen = false;  // rhea's senders keep their credit while there is no connection, and forget what they send then
+connection.on('connection_open', () => {
+    isOpen = true;
+    say('opened', {container: connection.container_id});
+});
 connection.on('connection_error', () => {});
 
 let isEnding = false;
@@ -39,6 +43,7 @@ function told(outcome) {
     };
 }
 connection.on('disconnected', () => {
+    isOpen = false;
     for (const index of unsettled.values()) say('outcome', {index, outcome: 'unknown'});
     unsettled.clear();
 });
@@ -61,7 +66,7 @@ setInterval(() => {
         connection.close();
         process.exit(0);
     }
-    if (sender && !isEnding && !unsettled.size && sender.sendable()) {
+    if (sender && isOpen && !isEnding && !unsettled.size && sender.sendable()) {
         const now = Date.now();
         if (sentAt !== undefined) longest = Math.max(longest, now - sentAt);
         sentAt = now;

@@ -145,7 +145,7 @@ async def test_workers_do_not_wait_for_each_other_once_their_supervisor_is_dead(
     await until(lambda: not is_there(router.pids["A.2"]))
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "[1, true, null, 3.0, 4]"])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "[1, true, null, 3.0, 4, 5]"])
 def test_an_order_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
     from amqpmesh.router.runtime.shared_drain import ORDER, read_order
 

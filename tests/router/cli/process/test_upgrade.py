@@ -175,11 +175,52 @@ async def test_either_process_of_the_second_step_may_die(site: Site, tmp_path: P
     assert site.daemon.ended() == 0
 
 
-async def test_with_workers_it_is_refused(daemon: StartDaemon, tmp_path: Path) -> None:
+def moving(site: Site) -> set[str]:
+    """Return the two workers that say next that they move their clients."""
+    return {site.daemon.said(r" INFO moving clients worker=(\S+) ").group(1) for _ in range(2)}
+
+
+async def test_all_workers_are_upgraded_together(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site = Site(daemon("a.toml", "--workers", "2", TMPDIR=str(tmp_path / "run")))
+    sender, receiver, transfer = await site.holding()
+    site.daemon.send(signal.SIGUSR2)
+    site.pid()
+    assert moving(site) == {"A.1", "A.2"}
+    assert {await site.id() for _ in range(10)} <= {"A.old.1", "A.old.2"}
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(r" WARNING upgrade refused reason=.*one is under way")
+    await settled(sender, receiver, transfer)
+    pid = site.pid()
+    assert moving(site) == {"A.old.1", "A.old.2"}
+    assert {await site.id() for _ in range(10)} <= {"A.1", "A.2"}
+    site.daemon.said(" INFO router taken over$")
+    await ends(site, pid, tmp_path)
+    log = "\n".join(site.daemon.lines)
+    assert "no sockets inherited" not in log
+    assert " ERROR " not in log
+
+
+async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
     (tmp_path / "a.toml").write_text(CONFIG)
     site = Site(daemon("a.toml", "--workers", "2"))
+    sender, receiver, transfer = await site.holding()
     site.daemon.send(signal.SIGUSR2)
-    site.daemon.said(r" WARNING upgrade refused reason=.*the router has workers")
-    assert await run(site) == (5, "not upgraded: the router has workers: drain it, and start it again\n")
+    pid = site.pid()
+    assert moving(site) == {"A.1", "A.2"}
+    os.kill(pid, signal.SIGKILL)
+    site.daemon.said(r" ERROR upgrade failed ")
+    for _ in range(2):
+        site.daemon.said(r" INFO clients stay worker=A\.\d ")
+    await receiver.accept(transfer)
+    assert (await sender.expect(Disposition)).state == Accepted()
+    another, other, transfer = await site.holding()
+    await other.accept(transfer)
+    assert (await another.expect(Disposition)).state == Accepted()
+    for peer in (sender, receiver, another, other):
+        await peer.stream.aclose()
     site.daemon.send(signal.SIGTERM)
     assert site.daemon.ended() == 0

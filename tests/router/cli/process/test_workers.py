@@ -256,7 +256,7 @@ async def test_the_sockets_are_where_nobody_else_looks_and_gone_in_the_end(daemo
     router = site(daemon, tmp_path)
     (folder,) = (tmp_path / "run").iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(each.name for each in folder.iterdir()) == ["1", "2", "take-1", "take-2"]
+    assert sorted(each.name for each in folder.iterdir()) == ["1", "2", "give-1", "give-2", "take-1", "take-2"]
     router.daemon.send(signal.SIGTERM)
     assert router.daemon.ended() == 0
     assert not folder.exists()

@@ -26,12 +26,15 @@ from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.service import CONFLICT, RequestError
 from amqpmesh.router.management.upgrade_requests import UpgradeState
-from amqpmesh.router.runtime.inherited import Inherited
+from amqpmesh.router.runtime.inherited import Inherited, give
 from amqpmesh.router.runtime.router import ending_of, succession_of
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config.file import RouterConfig
+    from collections.abc import Sequence
+
+    from amqpmesh.router.config.file import ListenerConfig, RouterConfig
     from amqpmesh.router.runtime.router import Router
+    from amqpmesh.router.runtime.succession import Succession
 
 log = event_log.EventLog("amqpmesh.run")
 
@@ -49,6 +52,9 @@ START_TIME: Final = 60.0
 
 JOIN_TIME: Final = 5.0
 """Seconds for a successor to find a path to its predecessor, before it takes over without."""
+
+FETCH_TIME: Final = 2.0
+"""Seconds for a worker to give its listening sockets."""
 
 END_TIME: Final = 1.0
 """Seconds for the end of a process that has closed its channel."""
@@ -69,7 +75,7 @@ class Predecessor:
 
     def __init__(self, channel: socket.socket) -> None:
         """Read what it has sent. Raises: OSError, ValueError."""
-        self._channel = channel
+        self.channel = channel
         self.inherited = Inherited.receive(channel)
         channel.setblocking(False)
 
@@ -82,13 +88,71 @@ class Predecessor:
             with trio.move_on_after(JOIN_TIME):
                 await succession.until_joined()
         with suppress(OSError):  # it has ended already
-            self._channel.send(READY)
-        await heard(self._channel)
-        self._channel.close()
+            self.channel.send(READY)
+        await heard(self.channel)
+        self.channel.close()
         succession.part()
         if self.inherited.door is not None:  # it may have been killed
             shutil.rmtree(Path(self.inherited.door).parent, ignore_errors=True)
         log.info("router taken over")
+
+
+class FormerWorkers:
+    """The workers of the processes that a router's processes take over, as one of its workers sees them."""
+
+    def __init__(self, folder: Path, number: int, count: int) -> None:
+        """Get the listening sockets of the worker with the same number, if it runs. Args: folder: of their sockets."""
+        self._doors = [str(folder / str(each)) for each in range(1, count + 1)]
+        self._succession: Succession | None = None
+        self.inherited: Inherited | None = None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+            channel.settimeout(FETCH_TIME)
+            try:
+                channel.connect(str(giving_path(folder, number)))
+                self.inherited = Inherited.receive(channel)
+            except (OSError, ValueError) as error:  # then it listens beside
+                log.warning("no sockets inherited", reason=str(error))
+
+    async def join(self, router: Router) -> None:
+        """Connect to these workers, and wait for a path to one of them."""
+        self._succession = succession_of(router)
+        if self.inherited is not None:
+            self.inherited.close()
+        for door in self._doors:
+            self._succession.join(door)
+        with trio.move_on_after(JOIN_TIME):
+            await self._succession.until_joined()
+
+    def part(self) -> None:
+        """Connect to them no more: they have ended."""
+        if self._succession is not None:
+            self._succession.part()
+            self._succession = None
+
+
+def giving_path(folder: Path, number: int) -> Path:
+    """Return the path of the socket at which a worker gives its listening sockets to a successor."""
+    return folder / f"give-{number}"
+
+
+def why_not(*, is_under_way: bool) -> str | None:
+    """Return the reason to refuse an upgrade; None: there is none."""
+    if is_under_way or stands_in():
+        return "one is under way"
+    if os.getpid() == 1:
+        return "the container ends with its first process: start another container"
+    return None
+
+
+def hand_over_to(
+    channel: socket.socket,
+    theirs: socket.socket,
+    places: Sequence[tuple[ListenerConfig, list[socket.socket]]],
+    door: str,
+) -> subprocess.Popen[bytes]:
+    """Send listening sockets, and start a successor that gets them. Args: theirs: its end. Raises: OSError."""
+    give(channel, places, door)
+    return _started(theirs.fileno(), stands_in=not stands_in())
 
 
 def predecessor() -> Predecessor | None:
@@ -139,10 +203,9 @@ class Upgrade:
     def asked(self, only_asks: bool) -> UpgradeState:
         """Begin, unless a request only asks for the state. Returns: the state. Raises: RequestError: it is refused."""
         if not only_asks:
-            if self._is_under_way or stands_in():
-                raise RequestError(CONFLICT, "one is under way")
-            if os.getpid() == 1:
-                raise RequestError(CONFLICT, "the container ends with its first process: start another container")
+            reason = why_not(is_under_way=self._is_under_way)
+            if reason is not None:
+                raise RequestError(CONFLICT, reason)
             self._is_under_way, self._failure = True, ""
             self._wanted.set()
         return UpgradeState(os.getpid(), self._is_under_way, stands_in(), self._failure)
