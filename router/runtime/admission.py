@@ -10,7 +10,7 @@ import trio
 from amqpmesh.router.endpoint_setup import agreed
 from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, UNKNOWN, Identity
 from amqpmesh.router.io.secured_stream import TlsStream
-from amqpmesh.router.io.streams import LayeredStream, TcpStream, layers
+from amqpmesh.router.io.streams import TcpStream, layers
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.handshakes import Handshake, Handshakes, Opening
@@ -282,8 +282,11 @@ class Admission:
         Args: stream: after the handshakes that the listener demands. credentials: with which they began; None: there
             were none.
         """
-        hand_overs = self._hand_overs
-        if listener.is_removed:
+        hand_overs, demands_tls = self._hand_overs, listener.config.endpoint.secure
+        in_tls = [each for each in layers(stream) if isinstance(each, TlsStream)]
+        # The other worker has opened TLS on a connection that it hands over.
+        secured = bool(in_tls) if arrival is None else demands_tls
+        if listener.is_removed or (demands_tls and not secured):  # since the handshake began
             stream.close()
             listener.connections -= 1
             return
@@ -291,12 +294,16 @@ class Admission:
             credentials = credentials or self._credentials_of(listener.config)
             negotiation = None if arrival is None else agreed(arrival.terms.mechanism, arrival.terms.user)
             identity = UNKNOWN if arrival is None else arrival.terms.identity
-            if isinstance(stream, LayeredStream):
-                for each in layers(stream):
-                    if isinstance(each, TlsStream):
-                        identity = Identity.of(each, credentials.user_name)
+            for each in in_tls:
+                identity = Identity.of(each, credentials.user_name)
             record = credentials.accept(
-                self._core, listener.config, host, trio.current_time(), identity, negotiation=negotiation
+                self._core,
+                listener.config,
+                host,
+                trio.current_time(),
+                identity,
+                secured=secured,
+                negotiation=negotiation,
             )
             if arrival is not None:
                 record.tls, record.cipher = arrival.terms.tls, arrival.terms.cipher

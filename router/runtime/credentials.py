@@ -109,17 +109,19 @@ class Credentials:
         now: float,
         identity: Identity = UNKNOWN,
         *,
+        secured: bool,
         negotiation: Negotiation | None = None,
     ) -> ConnectionRecord:
         """Tell the core of a connection to the listener.
 
-        Args: host: the peer's address. identity: shown in TLS. negotiation: as of `Core.accept`.
+        Args: host: the peer's address. identity: shown in TLS. secured: the connection is in TLS; the listener's URL
+            may have changed since its handshake began. negotiation: as of `Core.accept`.
         """
         return core.accept(
             listener,
             host,
             now,
-            secured=listener.endpoint.secure,
+            secured=secured,
             certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,

@@ -88,6 +88,14 @@ class Edge:
             current = self._replaced[current]
         return current
 
+    def admitting(self, listener: ListenerConfig) -> ListenerConfig | None:
+        """Return the same, for a connection whose handshake began with `listener`.
+
+        Returns: None: the listener is gone, or has come to demand TLS, which the connection does not have.
+        """
+        found = self.now(listener)
+        return None if found is not None and found.endpoint.secure and not listener.endpoint.secure else found
+
     def credentials_of(self, listener: ListenerConfig) -> Credentials:
         """Return the credentials that a listener has now. Raises: KeyError: it is gone."""
         found = self.now(listener)
@@ -127,6 +135,8 @@ class Edge:
         if before is config:
             self.credentials[config] = credentials
             return
+        if sockets is not None:
+            listener.accept_rest()  # as before, so that they follow the change like all others
         self.credentials.pop(before, None)
         self._come(config, credentials)
         if before != config:

@@ -104,7 +104,6 @@ class Listener:
 
     def move(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
         """Listen at other sockets from now on. The caller must call `accept` again. Its connections stay."""
-        self._accept_rest()
         self.close()
         self.config, self.url, self.sockets, self._poller = config, _url_of(config, sockets), sockets, None
 
@@ -151,8 +150,8 @@ class Listener:
                 trio.lowlevel.notify_closing(listening)
                 listening.close()
 
-    def _accept_rest(self) -> None:
-        """Accept the connections that wait: once the sockets are closed, the system resets them."""
+    def accept_rest(self) -> None:
+        """Accept the connections that wait, before `move`: once the sockets are closed, the system resets them."""
         for each in self.sockets:
             if self._admit is not None and each.fileno() != -1:
                 self.accept_some(each, self._admit, REST)

@@ -429,11 +429,11 @@ class Router(LinkFactory):
         core = self._started()
         credentials = self._edge.credentials_of(listener)
         found = await opened(stream, listener, credentials, host, core.logins)
-        now = self._edge.now(listener)
-        if found is None or now is None:  # it has failed, or the listener was removed meanwhile
+        now = self._edge.admitting(listener)
+        if found is None or now is None:  # it has failed, or the listener does not admit it any more
             return
-        stream, identity = found
-        record = credentials.accept(core, now, host, trio.current_time(), identity)
+        (stream, identity), secured = found, listener.endpoint.secure
+        record = credentials.accept(core, now, host, trio.current_time(), identity, secured=secured)
         await self._admission.serve_secured(self._transport(record, stream, credentials))
 
     def _transport(

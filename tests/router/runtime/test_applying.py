@@ -8,19 +8,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from amqpmesh import ConnectionClosedError, ListenerConfig, Message, Router, SaslError, connect
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
+from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, MeshConfig, RouterConfig
 from amqpmesh.router.config.observability import LogConfig
 from amqpmesh.router.config.tables import Effect
 from amqpmesh.router.config.users import add_user, remove_user
+from amqpmesh.router.runtime import applying
 from amqpmesh.router.runtime.applying import Applied
+from amqpmesh.router.runtime.listeners import listening_at
 from amqpmesh.router.runtime.reload import ConfigSource
+from tests.support.peers.scripted_stream import AMQP, frame
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY
@@ -159,6 +164,29 @@ async def test_a_listener_moves_and_keeps_its_clients() -> None:
             await send_there()
         assert router.listeners[0].url == f"amqp://127.0.0.1:{other}"
     assert router.statistics().is_empty
+
+
+async def test_clients_that_wait_while_their_listener_moves_are_those_of_the_listener_as_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port, waiting = free_port(), []
+
+    async def listen(*given: Any, **named: Any) -> list[socket.socket]:
+        found = await listening_at(*given, **named)
+        waiting.append(socket.create_connection(("127.0.0.1", port)))  # nothing accepts it before the listener moves
+        return found
+
+    monkeypatch.setattr(applying, "listening_at", listen)
+    async with Router(config(f"amqp://127.0.0.1:{port}", close_time_out=0.1)) as router:
+        moved = replace(router.config.listeners[0], url=f"amqp://127.0.0.1:{free_port()}")
+        await router.apply(replace(router.config, listeners=(moved,)))
+        with waiting[0] as early, trio.fail_after(5):
+            early.sendall(AMQP + frame(Open(container_id="early")))
+            while not router.statistics().connections:
+                await trio.sleep(0.001)
+            await router.apply(replace(router.config, listeners=()))
+            while router.statistics().connections:
+                await trio.sleep(0.001)
 
 
 async def test_a_port_in_use_undoes_all_but_what_takes_rights_away(tmp_path: Path) -> None:

@@ -329,6 +329,21 @@ async def test_at_wss_a_request_without_tls_fails_in_tls(wss: ListenerConfig, ca
     assert not refusals(caplog)
 
 
+async def test_a_websocket_that_is_asked_for_without_tls_does_not_open_once_the_listener_demands_it(
+    wss: ListenerConfig,
+) -> None:
+    async with Router(listeners=[replace(WS, name="web")]) as router:
+        stream = (await connect(router)).stream
+        await stream.send_all(request()[:20])
+        await until(lambda: router.listeners[0].connections == 1)
+        await router.apply(replace(router.config, listeners=(replace(wss, name="web"),)))
+        await stream.send_all(request()[20:] + ws_frame(BINARY, SASL))
+        assert (await answer_of(stream))[0] == 101
+        assert await read_all(stream) == b""  # no login without TLS
+        await stream.aclose()
+        await until(lambda: router.listeners[0].connections == 0)
+
+
 async def test_a_refused_client_of_wss_reads_the_answer(wss: ListenerConfig, ada: ssl.SSLContext) -> None:
     async with Router(listeners=[wss]) as router:
         peer = in_tls(await connect(router), ada)
