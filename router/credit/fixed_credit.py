@@ -20,6 +20,8 @@ class FixedCredit:
         self.capacity = window
         """Deliveries that may be granted or wait; of them no more than the window are granted."""
         self._suspended = False
+        self.is_withdrawn = False
+        """No credit is given any more; unused credit is taken back."""
         self._inputs: dict[CreditSink, None] = {}
         self._low: dict[CreditSink, None] = {}
         self._asked: list[CreditSink] = []  # sinks to be asked to drain
@@ -93,18 +95,19 @@ class FixedCredit:
         if spent := credit_ahead(delivery_count, sink.delivery_count):
             sink.delivery_count = delivery_count
             sink.granted = max(0, sink.granted - spent)
-            self._low[sink] = None
+            if sink in self._inputs:
+                self._low[sink] = None
         if available is not None:
             sink.available = available
 
-    @property
-    def is_suspended(self) -> bool:
-        """True if no credit is given, and unused credit is taken back."""
-        return self._suspended
+    def withdraw(self) -> None:
+        """Take back unused credit, and give no more, whatever `set_suspended` says later."""
+        self.set_suspended(True)
+        self.is_withdrawn = True
 
     def set_suspended(self, suspended: bool) -> None:
-        """Suspend or resume: while the router's memory is used up, or the router drains, credit is taken back."""
-        if suspended != self._suspended:
+        """Suspend or resume: while no path leads to the receivers, or the router drains, credit is taken back."""
+        if suspended != self._suspended and not self.is_withdrawn:
             self._suspended = suspended
             self._low.update(self._inputs)
 

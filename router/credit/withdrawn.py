@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.kernel import credit_ahead
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel import CreditSink, Grant, Pool
@@ -21,6 +20,7 @@ class Withdrawn(FixedCredit):
     def __init__(self, pool: Pool) -> None:
         """Args: pool: the one that the sink has left."""
         super().__init__()
+        self.withdraw()
         self._pool = pool
 
     def received(self, sink: CreditSink, now: float) -> None:
@@ -38,20 +38,6 @@ class Withdrawn(FixedCredit):
     def credit_slack(self, sink: CreditSink) -> int:  # noqa: ARG002 - as a pool's
         """Return 0: the router looks at each delivery."""
         return 0
-
-    def flow_received(
-        self,
-        sink: CreditSink,
-        delivery_count: int,
-        link_credit: int | None,  # noqa: ARG002 - as a pool's
-        available: int | None,
-        now: float,  # noqa: ARG002 - as a pool's
-    ) -> None:
-        """Record the peer's flow, by which it returns its credit (§2.6.7)."""
-        if credit_ahead(delivery_count, sink.delivery_count):
-            sink.delivery_count = delivery_count
-        if available is not None:
-            sink.available = available
 
     def reclaim_unused(self, sink: CreditSink, now: float) -> bool:  # noqa: ARG002 - as a pool's
         """Return False: all credit is taken back already."""

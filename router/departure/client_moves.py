@@ -148,7 +148,7 @@ def _withdraw_senders(context: Context, record: ConnectionRecord) -> bool:
     for incoming in some:
         pool, endpoint = incoming.pool, incoming.endpoint
         if isinstance(pool, FixedCredit):
-            pool.set_suspended(True)
+            pool.withdraw()
         else:
             incoming.pool = Withdrawn(pool)
             endpoint.flow_state.sink = None
@@ -179,5 +179,4 @@ def _take_back_credit(context: Context, record: ConnectionRecord) -> bool:
 
 def is_withdrawn(incoming: IncomingLink) -> bool:
     """Return True if a link gets no more credit."""
-    pool = incoming.pool
-    return isinstance(pool, Withdrawn) or (isinstance(pool, FixedCredit) and pool.is_suspended)
+    return isinstance(incoming.pool, FixedCredit) and incoming.pool.is_withdrawn

@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.events import ConnectionClosed
 from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.departure.client_moves import ARRIVAL_TIME, DEPARTED, HEARING_TIME, LINKS_A_STEP, QUIET_TIME
 from amqpmesh.router.departure.departure import LEAST, STEP
@@ -134,6 +135,26 @@ def test_a_sender_returns_its_credit_and_gets_all_outcomes(anonymous: bool) -> N
     assert all(isinstance(each.outcome, Accepted) for each in sent)
     assert is_forced(producer)
     assert receiver.is_attached
+    network.leave()
+
+
+def test_an_anonymous_sender_gets_no_credit_again_when_paths_change() -> None:
+    network = Network()
+    producer, consumer = network.client("producer"), network.client("consumer")
+    consumer.receiver("q", credit=20)
+    sender = producer.sender(None)
+    producer.send(sender, message(to="q"))
+    with staying_here(network, consumer):
+        depart(network)
+    network.advance(STEPS)
+    assert sender.credit == 0
+    network.core.change(lambda: limit_windows(network.core.context), network.now)
+    network.run()
+    assert sender.credit == 0
+    consumer.take(1)[0].accept()
+    network.run()
+    network.advance(STEPS)
+    assert is_forced(producer)
     network.leave()
 
 
