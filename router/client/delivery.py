@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -186,19 +187,17 @@ class Delivery:
         answer.to = asked.reply_to
         if answer.correlation_id is None:
             answer.correlation_id = asked.message_id if asked.correlation_id is None else asked.correlation_id
-        spans = self._receiver.spans
-        if spans is not None and asked.reply_to:
-            with spans.sending(answer, asked.reply_to) as carrying:
-                answer = carrying
-        payload = answer.encode()
         if not asked.reply_to:
+            answer.encode()  # an invalid one is an error of the caller all the same
             await trio.lowlevel.checkpoint()
             self._receiver.reject_unanswerable(
                 self._incoming, AmqpCondition.INVALID_FIELD, "the message has no reply-to"
             )
             return None
+        spans = self._receiver.spans
         try:
-            return Sent(await self._receiver.reply(asked.reply_to, payload, settled=settled))
+            with nullcontext(answer) if spans is None else spans.sending(answer, asked.reply_to) as carrying:
+                return Sent(await self._receiver.reply(asked.reply_to, carrying.encode(), settled=settled))
         except (LinkDetachedError, SessionEndedError) as refusal:
             why = f"no reply can be sent to {shown(asked.reply_to)}: {refusal}"
             self._receiver.reject_unanswerable(self._incoming, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])

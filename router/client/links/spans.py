@@ -62,7 +62,7 @@ class Spans:
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)
             properties = given.application_properties
-            if carrier and not any(name in properties for name in FIELDS):
+            if carrier and not any(name in source for source in _sources(given) for name in FIELDS):
                 given = replace(given, application_properties={**properties, **carrier})
             yield given
 
@@ -110,10 +110,14 @@ class Spans:
 
 def _carrier(message: Message) -> Mapping[str, str]:
     """Return the trace context of a message, as it is written there; none if it is malformed."""
-    sources: tuple[Mapping[Any, Any], ...] = (message.message_annotations, message.application_properties)
-    for source in sources:
+    for source in _sources(message):
         parent = source.get(FIELDS[0])
         if isinstance(parent, str):
             found = {name: source.get(name) for name in FIELDS}
             return {name: str(text) for name, text in found.items() if isinstance(text, str) and len(text) <= LONGEST}
     return {}
+
+
+def _sources(message: Message) -> tuple[Mapping[Any, Any], ...]:
+    """Return the sections of a message that may have a trace context, the first to be read first."""
+    return message.message_annotations, message.application_properties
