@@ -67,6 +67,11 @@ def _text(attribute: str) -> Column:
     return lambda entity, _seen: said(getattr(entity, attribute, None))
 
 
+def _role(entity: Any, _seen: Seen) -> Value:
+    role: str = entity.role
+    return _ROLES.get(role, role)
+
+
 def _count(attribute: str) -> Column:
     def read(entity: Any, _seen: Seen) -> Value:
         value = getattr(entity, attribute, None)
@@ -161,7 +166,7 @@ _CONNECTION: Final[Mapping[str, Column]] = {
     "identity": lambda entity, _s: str(entity.number),
     "host": _text("host"),
     "container": _text("container_id"),
-    "role": lambda entity, _s: _ROLES.get(entity.role, entity.role),
+    "role": _role,
     "dir": _text("direction"),
     "protocol": _always("amqp"),
     "opened": lambda entity, _s: entity.state == "OPENED",
@@ -281,13 +286,13 @@ def _place(part: int) -> Column:
     return read
 
 
+_DOOR: Final[Mapping[str, Column]] = {"host": _place(0), "port": _place(1), "role": _role, "cost": _count("cost")}
+"""The attributes that listeners and connectors share."""
+
 _LISTENER: Final[Mapping[str, Column]] = {
     "name": _text("name"),
     "identity": lambda entity, _s: f"listener/{entity.name}",
-    "host": _place(0),
-    "port": _place(1),
-    "role": lambda entity, _s: _ROLES.get(entity.role, entity.role),
-    "cost": _count("cost"),
+    **_DOOR,
     "connections": _count("connections"),
     "operStatus": _always("up"),
 }
@@ -295,10 +300,7 @@ _LISTENER: Final[Mapping[str, Column]] = {
 _CONNECTOR: Final[Mapping[str, Column]] = {
     "name": _text("name"),
     "identity": lambda entity, _s: f"connector/{entity.name}",
-    "host": _place(0),
-    "port": _place(1),
-    "role": lambda entity, _s: _ROLES.get(entity.role, entity.role),
-    "cost": _count("cost"),
+    **_DOOR,
     "connectionStatus": lambda entity, _s: "SUCCESS" if entity.state == "connected" else "CONNECTING",
     "connectionMsg": _text("reason"),
 }
