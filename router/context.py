@@ -108,13 +108,12 @@ class Context:
         #: The state that the kernel shares with the router: counts, the time, and links with news (`catch_up`).
         self.kernel = KernelRouter()
         self.kernel.on_timer = self._set_pool_timer
-        workers = 1 if config.worker is None else config.worker.count
         shared: dict[Budget, Usage] = {}
-        self.memory = Memory(config.memory, workers, shared)
+        self.memory = Memory(config.memory, config.workers, shared)
         self.memory.on_portion = self._note_portion
         self.budget = self.memory.budget
         #: The counts of what tenants, users and hosts have, for connections that the policy rules.
-        self.usages = UsageTable(self.budget, workers, shared)
+        self.usages = UsageTable(self.budget, config.workers, shared)
         #: Counts of which this worker has portions of octets. They are looked at while there are some.
         self.portions: dict[Usage, None] = {}
         self._portions_look: Errand | None = None

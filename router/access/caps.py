@@ -180,14 +180,13 @@ def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full |
 
     Args: name: of the rate in a policy.
     """
-    workers = 1 if context.config.worker is None else context.config.worker.count
     usages: dict[RateOwner, Usage] = {}
     rates = []
     for usage in (member.tenant, member.user):
         allowance = usage.allowance
         rate: float | None = getattr(allowance, name)
         if rate is not None:
-            part = rate / workers
+            part = rate / context.config.workers
             burst = part * (BURST if allowance.burst is None else allowance.burst)
             owner = _rate_owner(name, usage.owner)
             usages[owner] = usage

@@ -28,8 +28,7 @@ def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None)
 
     Args: rights: of the client; None: the policy does not rule its connection.
     """
-    workers = 1 if context.config.worker is None else context.config.worker.count
-    rates = () if rights is None else tuple(_rates(incoming, rights, workers))
+    rates = () if rights is None else tuple(_rates(incoming, rights, context.config.workers))
     sink, flow_state = incoming.credit_sink, incoming.endpoint.flow_state
     meter = sink.meter
     if meter is None:

@@ -172,6 +172,11 @@ class RouterConfig(Limits):
         """The names of this router in addresses: its id; for a worker also the id of the router that it is part of."""
         return frozenset({self.id} if self.worker is None else {self.id, self.worker.name})
 
+    @property
+    def workers(self) -> int:
+        """The number of processes that the router has together; 1: it is no worker."""
+        return 1 if self.worker is None else self.worker.count
+
     def address_table(self) -> PatternTable[AddressConfig]:
         """Return the tables of addresses by pattern. An address that matches no pattern has the defaults of
         `AddressConfig`.
