@@ -343,6 +343,35 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def start_secured_router(
+    start_shared_router: RouterFactory, credentials: Credentials, users: Path
+) -> Callable[..., str]:
+    """Return a function that starts a router for all tests of a file, whose listener demands a password or a
+    certificate in TLS. It returns the URL, with the name in the certificate. Args: keys: further lines of the listener.
+    """
+
+    def start(url: str, *sasl: str, keys: str = "") -> str:
+        router = start_shared_router(f"""
+            [router]
+            id = "A"
+            drain = 0.2
+            [[listener]]
+            url = "{url}"
+            sasl = {list(sasl)}
+            users = "{users}"
+            {keys}
+            [listener.tls]
+            certificate = "{credentials.certificate}"
+            key = "{credentials.key}"
+            trust = "{credentials.trust}"
+            client = "optional"
+        """)
+        return router.url.replace("127.0.0.1", "localhost")
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a users file with alice, as `amqpmesh user add` writes it."""

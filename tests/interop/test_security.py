@@ -14,23 +14,9 @@ SCRAM = ["SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 @pytest.fixture(scope="module")
-def secure(start_shared_router, credentials, users):
+def secure(start_secured_router):
     """Start a router for all tests that requires a login by password or certificate, and return its URL."""
-    router = start_shared_router(f"""
-        [router]
-        id = "A"
-        drain = 0.2
-        [[listener]]
-        url = "amqps://127.0.0.1:0"
-        sasl = ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "EXTERNAL"]
-        users = "{users}"
-        [listener.tls]
-        certificate = "{credentials.certificate}"
-        key = "{credentials.key}"
-        trust = "{credentials.trust}"
-        client = "optional"
-    """)
-    return router.url.replace("127.0.0.1", "localhost")
+    return start_secured_router("amqps://127.0.0.1:0", *reversed(SCRAM), "PLAIN", "EXTERNAL")
 
 
 @pytest.fixture

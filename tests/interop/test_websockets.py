@@ -32,24 +32,9 @@ def router(start_shared_router):
 
 
 @pytest.fixture(scope="module")
-def secured(start_shared_router, credentials, users):
+def secured(start_secured_router):
     """Start a router that demands a password or a certificate in TLS, and return its URL."""
-    router = start_shared_router(f"""
-        [router]
-        id = "A"
-        drain = 0.2
-        [[listener]]
-        url = "wss://127.0.0.1:0/amqp"
-        hosts = ["localhost"]
-        sasl = ["PLAIN", "EXTERNAL"]
-        users = "{users}"
-        [listener.tls]
-        certificate = "{credentials.certificate}"
-        key = "{credentials.key}"
-        trust = "{credentials.trust}"
-        client = "optional"
-    """)
-    return router.url.replace("127.0.0.1", "localhost")
+    return start_secured_router("wss://127.0.0.1:0/amqp", "PLAIN", "EXTERNAL", keys='hosts = ["localhost"]')
 
 
 @pytest.mark.parametrize("sending", ["rhea", "proton"])
