@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from trio.testing import MockClock
@@ -115,6 +115,31 @@ async def receiving(receiver: Receiver, *, task_status: trio.TaskStatus[None] = 
         delivery.accept()
 
 
+class Read(NamedTuple):
+    """A line of routers with a client at the first one, and another at the last one, which receives from `orders`."""
+
+    mesh: Line
+    asking: Connection
+    orders: Receiver
+
+
+@asynccontextmanager
+async def read(names: str, *, accepts: bool = True, credit: int = 10) -> AsyncIterator[Read]:
+    """Provide such a line. Args: accepts: all messages are accepted. credit: at first."""
+    async with (
+        trio.open_nursery() as nursery,
+        line(names) as mesh,
+        mesh.client("A", id="writer") as asking,
+        mesh.client(names[-1], id="reader") as there,
+        there.receiver("orders", credit=credit, name="r") as orders,
+    ):
+        if accepts:
+            await nursery.start(receiving, orders)
+        await mesh.known("orders")
+        yield Read(mesh, asking, orders)
+        nursery.cancel_scope.cancel()
+
+
 async def keeping(
     client: Connection, address: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
@@ -125,13 +150,7 @@ async def keeping(
 
 
 async def test_a_message_is_followed_over_three_routers(autojump_clock: MockClock) -> None:
-    async with (
-        line("ABC") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("C", id="reader") as there,
-        there.receiver("orders", name="r") as orders,
-    ):
-        await mesh.known("orders")
+    async with read("ABC", accepts=False) as (mesh, asking, orders):
         trace = await begun(asking, "orders")
         delivery = await orders.receive()
         assert delivery.message.message_annotations == {MARK: trace}
@@ -157,13 +176,7 @@ async def test_a_message_is_followed_over_three_routers(autojump_clock: MockCloc
 
 
 async def test_a_wait_for_credit_is_told_with_its_reason(autojump_clock: MockClock) -> None:
-    async with (
-        line("AB") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("B") as there,
-        there.receiver("orders", credit=0) as orders,
-    ):
-        await mesh.known("orders")
+    async with read("AB", accepts=False, credit=0) as (_, asking, orders):
         trace = await begun(asking, "orders")
         await trio.sleep(2.0)
         orders.flow(1)
@@ -177,14 +190,7 @@ async def test_a_wait_for_credit_is_told_with_its_reason(autojump_clock: MockClo
 
 
 async def test_a_message_that_waits_in_a_router_is_told_with_its_reason(autojump_clock: MockClock) -> None:
-    async with (
-        line("AB") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("B") as there,
-        there.receiver("orders", credit=0) as orders,
-        asking.sender(None) as sender,
-    ):
-        await mesh.known("orders")
+    async with read("AB", accepts=False, credit=0) as (_, asking, orders), asking.sender(None) as sender:
         trace = await begun(asking, "orders", at="@B", follows_next=True)
         sent = await sender.transfer(Message(to="orders"))
         await trio.sleep(0.3)
@@ -267,15 +273,7 @@ async def test_a_receiver_of_copies_sees_no_mark(autojump_clock: MockClock) -> N
 
 
 async def test_the_next_message_that_comes_is_followed_and_the_kernel_goes_on(autojump_clock: MockClock) -> None:
-    async with (
-        trio.open_nursery() as nursery,
-        line("AB") as mesh,
-        mesh.client("A", id="writer") as asking,
-        mesh.client("B") as there,
-        there.receiver("orders") as orders,
-        asking.sender("orders", name="s") as sender,
-    ):
-        await nursery.start(receiving, orders)
+    async with read("AB") as (mesh, asking, _), asking.sender("orders", name="s") as sender:
 
         def decided() -> int:
             (address,) = (each for each in mesh.routers["A"].statistics().addresses if each.name == "orders")
@@ -298,20 +296,10 @@ async def test_the_next_message_that_comes_is_followed_and_the_kernel_goes_on(au
         for _ in range(5):
             await sender.send(Message(b"after"))
         assert decided() == count
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_next_message_of_an_anonymous_sender_is_followed(autojump_clock: MockClock) -> None:
-    async with (
-        trio.open_nursery() as nursery,
-        line("ABC") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("C") as there,
-        there.receiver("orders") as orders,
-        asking.sender(None) as sender,
-    ):
-        await nursery.start(receiving, orders)
-        await mesh.known("orders")
+    async with read("ABC") as (_, asking, orders), asking.sender(None) as sender:
         while not isinstance(await (await sender.transfer(Message(b"before", to="orders"))).outcome(), Accepted):
             await trio.sleep(0.1)  # B has no path yet
         for _ in range(5):
@@ -321,19 +309,10 @@ async def test_the_next_message_of_an_anonymous_sender_is_followed(autojump_cloc
         a, b, c = [await told(asking, trace, at) for at in ("", "@B", "@C")]
         assert [each[-4]["lane"] for each in (a, b)] == ["transit", "transit"]
         assert (c[0]["address"], c[-4]["router"]) == ("orders", False)
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_message_of_many_frames_is_followed_to_its_outcome(autojump_clock: MockClock) -> None:
-    async with (
-        trio.open_nursery() as nursery,
-        line("AB") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("B") as there,
-        there.receiver("orders") as orders,
-        asking.sender("orders") as sender,
-    ):
-        await nursery.start(receiving, orders)
+    async with read("AB") as (_, asking, _), asking.sender("orders") as sender:
         await sender.send(Message(b"x" * 300_000))
         trace = await begun(asking, "orders", follows_next=True)
         await sender.send(Message(b"x" * 300_000))
@@ -344,17 +323,10 @@ async def test_a_message_of_many_frames_is_followed_to_its_outcome(autojump_cloc
                 "told",
                 "ended",
             ]
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_message_that_is_lost_with_its_router_ends_where_that_is_known(autojump_clock: MockClock) -> None:
-    async with (
-        line("ABC") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("C") as there,
-        there.receiver("orders") as orders,
-    ):
-        await mesh.known("orders")
+    async with read("ABC", accepts=False) as (mesh, asking, orders):
         trace = await begun(asking, "orders")
         await orders.receive()
         await mesh.routers["C"].drain()
@@ -364,15 +336,7 @@ async def test_a_message_that_is_lost_with_its_router_ends_where_that_is_known(a
 
 
 async def test_a_router_that_does_not_follow_passes_the_mark_on(autojump_clock: MockClock) -> None:
-    async with (
-        trio.open_nursery() as nursery,
-        line("ABC") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("C") as there,
-        there.receiver("orders") as orders,
-    ):
-        await nursery.start(receiving, orders)
-        await mesh.known("orders")
+    async with read("ABC") as (mesh, asking, _):
         core = mesh.routers["B"]._core
         assert core is not None
         core.context.traces.begin = lambda *_: None  # type: ignore[method-assign]  # as if it knew of no traces
@@ -381,24 +345,14 @@ async def test_a_router_that_does_not_follow_passes_the_mark_on(autojump_clock: 
         assert kinds(await told(asking, trace, "@C"))[0] == "came"
         async with asking.requester(f"{ADDRESS}@B") as management:
             assert status(await management.request(events_request(trace, 0))) == 404
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_mark_of_a_client_is_no_mark(autojump_clock: MockClock) -> None:
-    async with (
-        trio.open_nursery() as nursery,
-        line("AB") as mesh,
-        mesh.client("A") as asking,
-        mesh.client("B") as there,
-        there.receiver("orders") as orders,
-        asking.sender("orders") as sender,
-    ):
-        await nursery.start(receiving, orders)
+    async with read("AB") as (_, asking, _), asking.sender("orders") as sender:
         await sender.send(Message(b"x", delivery_annotations={"x-opt-mesh-trace": b"0123456789abcdef"}))
         for at in ("", "@A", "@B"):
             async with asking.requester(f"{ADDRESS}{at}") as management:
                 assert status(await management.request(events_request(b"0123456789abcdef".hex(), 0))) == 404
-        nursery.cancel_scope.cancel()
 
 
 async def test_traces_are_bounded_and_forgotten(autojump_clock: MockClock) -> None:
