@@ -8,6 +8,7 @@ files are `ID.pem` and `ID.key`. Only their owner can read the key files, at any
 import argparse
 import fcntl
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -108,6 +109,14 @@ class AuthorityFolder:
 def write_public(file: Path, octets: bytes) -> None:
     """Write a file that all users may read. Raises: OSError."""
     _write(file, octets, _PUBLIC)
+
+
+def replace_file(file: Path, octets: bytes) -> None:
+    """Write a file in place of another one, with its permissions; a link stays a link. A new file is for all users to
+    read. Raises: OSError.
+    """
+    target = file.resolve()
+    _write(target, octets, stat.S_IMODE(target.stat().st_mode) if target.exists() else _PUBLIC)
 
 
 def write_certificate(file: Path, certificate: RouterCertificate) -> None:

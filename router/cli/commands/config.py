@@ -1,16 +1,17 @@
 """`amqpmesh config show|diff|save`: the configuration in force in a router that runs."""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import asked_routers, client_peer
 from amqpmesh.router.cli.asked_routers import AskedRouters
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
-from amqpmesh.router.cli.folder import write_public
+from amqpmesh.router.cli.folder import replace_file
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.differences import difference_line, difference_map, why_not
 from amqpmesh.router.cli.output.terminal import printable
@@ -19,6 +20,9 @@ from amqpmesh.router.config.file import RouterConfig, parse
 from amqpmesh.router.config.tables import parsed, parsed_text
 from amqpmesh.router.management.config_requests import config_request
 from amqpmesh.router.management.service import OK
+
+_TEXTS: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""")
+"""The texts in a line of TOML: what looks like a comment in one is none."""
 
 _RUNNING = Path("running")
 """The name of the text in errors."""
@@ -99,7 +103,7 @@ def save(given: argparse.Namespace) -> int:
     comments = _comments(given.file) if given.file.exists() else []
     # Saved, nothing of it is a change of management any more.
     saved = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
-    write_public(given.file, saved.encode())
+    replace_file(given.file, saved.encode())
     for each in comments:
         print(printable(f"comment not saved: {each}"), file=sys.stderr)
     print(dump({"saved": str(given.file)}) if given.json else printable(f"saved to {given.file}"))
@@ -112,9 +116,10 @@ def printable_lines(text: str) -> str:
 
 
 def _comments(file: Path) -> list[str]:
-    """Return the lines of a file that begin with a comment."""
-    lines = (line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
-    return [line for line in lines if line.startswith("#")]
+    """Return the comments of a file, also those behind keys."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = ((line, _TEXTS.sub(lambda text: "x" * len(text[0]), line).find("#")) for line in lines)
+    return [line[at:].strip() for line, at in found if at >= 0]
 
 
 def _config(text: str) -> RouterConfig:
