@@ -73,20 +73,20 @@ class TelemetryConfig(Table):
     RESTART = "the recording has begun with it"
 
     directory: Path = setting()
-    sample: float = setting(default=1.0, low=0.0, high=1.0)
+    sample: float = setting(default=1.0, low=0.0, high=1.0, effect=Effect.AT_ONCE)
     #: A segment is closed at this size, in octets, or after this time, in seconds.
-    segment_size: int = setting(default=64 * 2**20, low=2**16, high=2**32)
-    segment_time: float = setting(default=60.0, low=0.1, high=86_400.0)
+    segment_size: int = setting(default=64 * 2**20, low=2**16, high=2**32, effect=Effect.AT_ONCE)
+    segment_time: float = setting(default=60.0, low=0.1, high=86_400.0, effect=Effect.AT_ONCE)
     #: The oldest closed segments are removed if all of them are larger than this, or one is older; 0: never.
-    retain_size: int = setting(default=4 * 2**30, low=0)
-    retain_time: float = setting(default=7 * 86_400.0, low=0.0)
+    retain_size: int = setting(default=4 * 2**30, low=0, effect=Effect.AT_ONCE)
+    retain_time: float = setting(default=7 * 86_400.0, low=0.0, effect=Effect.AT_ONCE)
     #: The most octets that wait to be written.
     memory: int = setting(default=8 * 2**20, low=2**16, high=2**32)
     #: Seconds between two hand-overs of records to the writer, and between two records of link counters.
-    flush: float = setting(default=1.0, low=0.01, high=3600.0)
-    counts: float = setting(default=10.0, low=0.1, high=3600.0)
+    flush: float = setting(default=1.0, low=0.01, high=3600.0, effect=Effect.AT_ONCE)
+    counts: float = setting(default=10.0, low=0.1, high=3600.0, effect=Effect.AT_ONCE)
     #: Seconds without credit after which an event is recorded.
-    credit_wait: float = setting(default=0.1, low=0.0, high=3600.0)
+    credit_wait: float = setting(default=0.1, low=0.0, high=3600.0, effect=Effect.AT_ONCE)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -368,6 +368,7 @@ def check_count(marks: Marks, before: Marks, config: RouterConfig) -> None:
 
 
 def check_in_force(found: Sequence[Difference]) -> None:
+        self._observers.change(running, target)
     """Refuse what waits for a restart: after it, nothing would be left of the change. Raises: EditError."""
     for each in found:
         if each.needs_restart:

@@ -50,6 +50,11 @@ class Observers:
         if self.audit is not None:
             start(self.audit.run)
 
+    def change(self, before: RouterConfig, after: RouterConfig) -> None:
+        """Follow a changed configuration, as far as it needs no restart."""
+        if self.telemetry is not None and after.telemetry is not None and before.telemetry != after.telemetry:
+            self.telemetry.change(after.telemetry)
+
     def reopen(self) -> None:
         """Open files again that other programs may have renamed."""
         if self.audit is not None:

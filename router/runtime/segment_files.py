@@ -129,6 +129,13 @@ class SegmentFiles:
         self._let_go()
         self._remove_old(now)
 
+    def change(self, config: TelemetryConfig, sample: int, now: int) -> None:
+        """Close the segment, and begin the next one with another configuration. Args: sample: as at first."""
+        try:
+            self.close(now)
+        finally:
+            self._config, self._sample = config, sample
+
     def _open(self, now: int) -> None:
         self.number += 1
         self._path = self._config.directory / Name(self._router, self._epoch, self.number).file(OPEN)

@@ -102,6 +102,18 @@ class TelemetryWriter:
         self._recording = core.record(recorder, self._config, self, self._epoch)
         self._thread.start()
 
+    def change(self, config: TelemetryConfig) -> None:
+        """Record by another configuration from now on, in segments of its own.
+
+        Args: config: with the same directory and memory.
+        """
+        self._recording.flush()
+        self._recording.change(config)
+        self._hand_over()
+        self._enqueue(partial(self._files.change, config, round(config.sample * ALL)))
+        self._filled.set()
+        self._config = config
+
     async def run(self) -> None:
         """Pass records to the thread, again and again, until `end`."""
         began_at = counted_at = trio.current_time()

@@ -93,8 +93,7 @@ class Recording:
         self._next_number = next_number
         self._recorder = recorder
         self._writer = writer
-        #: Seconds: a longer time without credit is recorded.
-        self.credit_wait = kernel_router.credit_wait = config.credit_wait
+        self.change(config)
         kernel_router.on_waited = self.may_have_waited  # type: ignore[assignment]  # of records of links
         self._words = writer.room()
         #: Numbers of addresses that anonymous senders send to, and of conditions of rejections.
@@ -104,7 +103,6 @@ class Recording:
         #: Ended links that were explained again, for hop records that are not handed relay_ended yet.
         self._explained_again: set[int] = set()
         self._generation = -1
-        recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
         recorder.on_rejected = self.condition
         recorder.on_anonymous = self._address_of
@@ -113,6 +111,12 @@ class Recording:
         if not kernel_router.key_prefix:
             Keys(router, kernel_router).begin(epoch)
         kernel_router.recorder = recorder
+
+    def change(self, config: TelemetryConfig) -> None:
+        """Record another share of the deliveries from now on, and other times without credit."""
+        #: Seconds: a longer time without credit is recorded.
+        self.credit_wait = self._kernel.credit_wait = config.credit_wait
+        self._recorder.threshold = round(config.sample * ALL)
 
     # ------------------------------------------------------------------------------------------------------ deliveries
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ async def test_every_delivery_stands_in_a_closed_segment_when_the_router_has_end
     (file,) = directory.iterdir()
     assert Name.of(file.name).router == "A"  # type: ignore[union-attr]
     assert router.statistics().is_empty
+
+
+async def test_the_share_that_is_recorded_changes_while_the_router_runs_in_segments_of_its_own(tmp_path: Path) -> None:
+    config = TelemetryConfig(directory=tmp_path / "here")
+    async with Router(id="A", listeners=[LOOPBACK], telemetry=config) as router:
+        await exchange(router, 20)
+        for share, count in ((0.0, 30), (1.0, 10)):
+            applied = await router.apply(replace(router.config, telemetry=replace(config, sample=share, flush=0.5)))
+            assert "telemetry.sample" in [each.key for each in applied.differences]
+            assert not applied.waiting
+            await exchange(router, count)
+        elsewhere = replace(config, directory=tmp_path / "there", flush=0.5)
+        applied = await router.apply(replace(router.config, telemetry=elsewhere))
+        assert [each.key for each in applied.waiting] == ["telemetry.directory"]
+    found = blocks(tmp_path / "here")
+    assert [each.records()[0]["sample"] for each in found if each.kind == Kind.SEGMENT] == [2**32, 0, 2**32]
+    assert len(hops_in(found)) == 30
+    assert not (tmp_path / "there").exists()
 
 
 async def test_segments_are_closed_in_time_and_each_explains_its_links_and_the_graph(
