@@ -15,9 +15,9 @@ class Manage(StrEnum):
 KINDS: Final = (
     *("router", "listener", "connector", "container-link", "policy", "connection", "link", "address", "node"),
     *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
-    *("address-pattern", "elsewhere", "log", "telemetry", "metrics"),
+    *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "user"),
 )
-"""The names of all types of entities, without their prefix."""
+"""The names of all types of entities, without their prefix, and of users."""
 
 
 class Managed(NamedTuple):

@@ -132,6 +132,7 @@ class RouterConfig(Limits):
     login_checks: int = setting(default=16, low=1)
     login_check_time: float = setting(default=10.0, low=0.001, high=3600.0)
     runtime_tables: int = setting(default=1_000, low=0)
+    runtime_users: int = setting(default=10_000, low=0)
     mesh: MeshConfig | None = setting(default=None, apart=True)
     policy: PolicyConfig | None = setting(default=None, apart=True)
     tokens: TokensConfig = setting(factory=TokensConfig, apart=True)

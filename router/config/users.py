@@ -23,8 +23,8 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from typing import Self
@@ -44,6 +44,18 @@ PLAIN_VERIFIER = "SCRAM-SHA-256"
 _KEY_SIZES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
 MECHANISMS = tuple(_KEY_SIZES)
 _FIELDS = ("salt", "iterations", "stored_key", "server_key")
+
+
+class NoSuchUserError(CommandError):
+    """A user that is not there."""
+
+
+class ThereAlreadyError(CommandError):
+    """A new user that has the name of another one."""
+
+
+class TooManyUsersError(CommandError):
+    """A new user beyond the limit of a file."""
 
 
 class Users:
@@ -170,7 +182,7 @@ class Users:
         """Return the name of a user as it is stored. Raises: CommandError: there is no such user."""
         name = prepared(user, "user name")
         if name not in self:
-            raise CommandError(f"there is no user {name}")
+            raise NoSuchUserError(f"there is no user {name}")
         return name
 
     def save(self, file: Path) -> None:
@@ -218,6 +230,28 @@ def group_user(file: Path, user: str, groups: Iterable[str]) -> None:
     """Set the groups of a user of a file. Args: groups: none: the user is in none. Raises: as `remove_user`."""
     with _folder_lock(file.absolute().parent):
         Users.load(file).group(user, groups).save(file)
+
+
+def change_user(files: Sequence[Path], user: str, change: Callable[[Users], Users], *, is_new: bool, most: int) -> None:
+    """Change a user in that of several files that has it; a new one comes into the first.
+
+    Args: change: returns the file's users after the change. most: users of a file, up to which it gets further ones.
+    Raises: ConfigError: one of them is not a file of users. CommandError: `change` raises it. NoSuchUserError,
+        ThereAlreadyError, TooManyUsersError. OSError: writing failed.
+    """
+    with ExitStack() as locks:
+        for folder in sorted({file.absolute().parent for file in files}):
+            locks.enter_context(_folder_lock(folder))
+        name, found = prepared(user, "user name"), {file: Users.load(file) for file in files}
+        there = next((file for file, users in found.items() if name in users), None)
+        if is_new and there is not None:
+            raise ThereAlreadyError(f"there is a user {name} already")
+        if is_new and sum(1 for _ in found[files[0]]) >= most:
+            raise TooManyUsersError(f"the file has {most} users already: see runtime_users")
+        if not is_new and there is None:
+            raise NoSuchUserError(f"there is no user {name}")
+        file = there or files[0]
+        change(found[file]).save(file)
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from amqpmesh.router.management.entities import PREFIX, TYPES, settings_of
 from amqpmesh.router.management.service import (
     BAD_REQUEST,
     CONFLICT,
+    CREATED,
     FORBIDDEN,
     NO_CONTENT,
     NOT_ALLOWED,
     NOT_FOUND,
-    NOT_IMPLEMENTED,
     OK,
     RequestError,
     answer,
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.message.content import Message
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
-
-CREATED: Final = 201
-"""The status of the answer to CREATE."""
 
 DEEPEST: Final = 4
 """Lists and maps within each other, in the body of a request, at most: no table needs more."""
@@ -128,7 +125,7 @@ def config_edit(request: Message) -> ConfigEdit | None:
         return None
     kind, name = _named(properties)
     if kind is None:
-        if operation == CREATE or properties.get("type") in ("user", f"{PREFIX}user"):
+        if operation == CREATE:
             raise _no_table(properties.get("type"))
         return None
     keys = {} if operation == DELETE else _keys(request.body, kind)
@@ -160,10 +157,6 @@ def _named(properties: Mapping[str, Any]) -> tuple[TableKind | None, str | None]
 
 
 def _no_table(wanted: object) -> RequestError:
-    if wanted in ("user", f"{PREFIX}user"):
-        return RequestError(
-            NOT_IMPLEMENTED, "users are in files: change them by `amqpmesh user`, then `amqpmesh apply`"
-        )
     if wanted is None:
         return RequestError(BAD_REQUEST, "CREATE needs a `type`")
     if wanted in TYPES or f"{PREFIX}{wanted}" in TYPES:

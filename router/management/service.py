@@ -49,7 +49,7 @@ MAX_ATTRIBUTE_NAMES: Final = 200
 DELETED: Final[Mapping[str, Any]] = {"adminStatus": "deleted"}
 """The change of a connection or link that ends it, as tools of Qpid Dispatch ask for it."""
 
-OK, NO_CONTENT = 200, 204
+OK, CREATED, NO_CONTENT = 200, 201, 204
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, CONFLICT, NOT_IMPLEMENTED = 400, 403, 404, 405, 409, 501
 
 _DESCRIPTIONS: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,20 +15,23 @@ from amqpmesh.router.access.change import end_logins
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.config.edits import EditError
+from amqpmesh.router.config.users import Users
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.changed_config import put_in_force, running_config
 from amqpmesh.router.management.runtime_marks import Marks, marks_between
 from amqpmesh.router.runtime.listeners import Listener, listening_at
 from amqpmesh.router.runtime.noted_changes import note_change
-from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration
+from amqpmesh.router.runtime.reload import NewConfig, Reader, Reloaded, UserChange, configuration, user_changes
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from amqpmesh.router.config.edits import Edit
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig, WorkerConfig
     from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.edge import Edge
     from amqpmesh.router.runtime.membership import Membership
@@ -100,8 +103,9 @@ class ConfigChanges:
         self.marks = Marks()
         #: The text of a configuration that was asked for, by the configuration and its marks.
         self.text: tuple[tuple[RouterConfig, Marks], str] | None = None
-        #: The number of applied files of the shared configuration that this worker has followed.
+        #: The numbers of applied files, and of changes of users, that this worker has followed.
         self.followed = 0
+        self.followed_users = 0
         #: The costs that the workers of this router share, as this one has them.
         self._costs: Mapping[str, SharedCost] = {}
 
@@ -220,6 +224,38 @@ class ConfigChanges:
         self._costs = dict(costs)
         self._driver.settle()
 
+    def users_of(self, listener: ListenerConfig) -> Users | None:
+        """Return the users of a listener of the configuration in force."""
+        return self._edge.users_of(listener)
+
+    async def change_users(
+        self, files: Iterable[Path], change: Callable[[], object], *, by: Mapping[str, object]
+    ) -> None:
+        """Change a file of users, and put the users of its listeners in force; other files are not read again.
+
+        Args: files: the one that `change` writes is one of them. change: runs in a thread. by: for the audit log.
+        Raises: what `change` raises; ConfigError: a file is not valid. CommandError: the router is about to end.
+        """
+        among = frozenset(files)
+
+        def work(before: Mapping[ListenerConfig, Credentials]) -> dict[ListenerConfig, Credentials]:
+            change()
+            return {each: replace(held, users=Users.load(*each.users_files)) for each, held in before.items()}
+
+        async with self._lock:
+            self._demand_running({})
+            held = self._edge.credentials
+            before = {each: held[each] for each in held if among.intersection(each.users_files)}
+            with trio.CancelScope(shield=True):  # the file and what is in force are to agree
+                read = await aside(work, before)
+            held.update(read)
+            found = [told for each in before for told in user_changes(each.name, before[each], read[each])]
+            for each in found:
+                log.info(each.event, user=each.user, count=each.others, listener=each.listener)
+            self._observers.users_changed(found, by)
+            end_logins(self._core.context)
+            self._driver.settle()
+
     def _demand_running(self, sockets: Mapping[ListenerConfig, list[socket.socket]]) -> None:
         """Check that the router has not begun to end meanwhile. Raises: CommandError; then the sockets are closed."""
         if self._edge.is_stopped:
@@ -334,6 +370,7 @@ class ConfigChanges:
         self._put_credentials(read)
         edge.sort(target)
         put_in_force(core, target, trio.current_time(), keep_costs=keep_costs)
+        self._observers.change(running, target)
         self._driver.passwords.renew(target)
         self._changed(target)
         end_logins(core.context)
@@ -368,7 +405,6 @@ def check_count(marks: Marks, before: Marks, config: RouterConfig) -> None:
 
 
 def check_in_force(found: Sequence[Difference]) -> None:
-        self._observers.change(running, target)
     """Refuse what waits for a restart: after it, nothing would be left of the change. Raises: EditError."""
     for each in found:
         if each.needs_restart:

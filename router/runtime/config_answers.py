@@ -12,7 +12,9 @@ from amqpmesh.router.management.edit_requests import UPDATE, config_edit, cost_e
 from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.service import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED, OK, RequestError, answer, refused
 from amqpmesh.router.management.upgrade_requests import UPGRADE, asks_only, upgrade_told
+from amqpmesh.router.management.user_requests import user_request
 from amqpmesh.router.runtime.source_changes import apply_file, change_cost, edit_tables, text_of
+from amqpmesh.router.runtime.user_answers import answer_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 async def answer_change(
     changes: ConfigChanges, source: ConfigSource | None, request: Message, by: Mapping[str, object]
 ) -> Message:
-    """Answer a request for the configuration, to apply the router's own file, to change a table, or to upgrade the
-    router, from a sender who may.
+    """Answer a request for the configuration, to apply the router's own file, to change a table or a user, or to
+    upgrade the router, from a sender who may.
 
     Args: source: None: the router has no file. by: the sender, for the audit log.
     """
@@ -38,6 +40,9 @@ async def answer_change(
             return _upgrade(changes, source, request)
         if operation == APPLY:
             return await _apply_own_file(changes, source, request, by)
+        wanted = user_request(request)
+        if wanted is not None:
+            return await answer_user(changes, source, request, wanted, by)
         return await _edit(changes, source, request, by)
     except ConfigError as error:
         return refused(request, RequestError(BAD_REQUEST, str(error)))

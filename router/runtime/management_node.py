@@ -23,7 +23,7 @@ from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.management import service, views
+from amqpmesh.router.management import service, user_requests, views
 from amqpmesh.router.management.config_requests import APPLY, CONFIG
 from amqpmesh.router.management.drain_requests import DRAIN
 from amqpmesh.router.management.edit_requests import COSTLY, ConfigEdit, CostEdit, config_edit, cost_edit
@@ -32,6 +32,7 @@ from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import remove, set_cost
 from amqpmesh.router.management.trace import TRACE
 from amqpmesh.router.management.upgrade_requests import UPGRADE
+from amqpmesh.router.management.user_requests import UserRequest, user_request
 from amqpmesh.router.management.views import TenantViews, View
 from amqpmesh.router.management.why import KIND, WHY, question_of
 from amqpmesh.router.message.content import Message
@@ -190,9 +191,12 @@ class ManagementNode(LinkFactory):
         if known_tools.asks(request):
             return await self._told(request, asking, known_tools.respond)
         try:
-            edit = config_edit(request)
+            user = user_request(request)
+            edit = config_edit(request) if user is None else None
         except service.RequestError as refusal:
             return service.refused(request, refusal)
+        if user is not None:
+            return await self._user(request, user, asking)
         if edit is not None:
             return await self._edited(request, edit, asking)
         cost = cost_edit(request) if self._driver is not None and self._driver.core.context.config.worker else None
@@ -323,20 +327,41 @@ class ManagementNode(LinkFactory):
         self._snapshots.drop()
         return response
 
+    async def _user(self, request: Message, wanted: UserRequest, asking: _Asker) -> Message:
+        """Change a user, or tell of one. Users of a listener that permits all changes could make all of them."""
+        assert self._driver is not None
+        try:
+            may_read = not wanted.is_change and self._may_read_by_policy(asking, user_requests.KIND)
+            if not (may_read or self._may_change(asking, user_requests.KIND)):
+                raise service.RequestError(service.FORBIDDEN, "not permitted")
+            listeners = user_requests.listeners_of(self._driver.core.context.config, wanted)
+            if wanted.is_change and any(each.manage for each in listeners) and not self._may_change_all(asking):
+                raise service.RequestError(service.FORBIDDEN, "not permitted")
+            if wanted.password is not None and not user_requests.is_confidential(asking.connection):
+                raise service.RequestError(service.FORBIDDEN, user_requests.IN_CLEAR)
+        except service.RequestError as refusal:
+            return service.refused(request, refusal)
+        response = await self._change_config(request, self._named(asking))
+        self._snapshots.drop()
+        return response
+
     async def _shown(self, request: Message, asking: _Asker) -> Message:
         """Return the configuration: to those who may change it, and to those whom a policy lets read everything."""
-        if not (self._may_change_all(asking) or self._may_read_all(asking)):
+        if not (self._may_change_all(asking) or self._may_read_by_policy(asking, None)):
             return service.refused(request, service.RequestError(service.FORBIDDEN, "not permitted"))
         return await self._change_config(request, self._named(asking))
 
-    def _may_read_all(self, asking: _Asker) -> bool:
+    def _may_read_by_policy(self, asking: _Asker, kind: str | None) -> bool:
+        """Tell whether a policy lets the sender read what not all may read. Args: kind: of entities; None: all."""
         assert self._driver is not None
         rights, context = None, self._driver.core.context
         if asking.vouched is not None:
             rights = asking.vouched.rights
-        elif asking.connection is not None and context.policy is not None and may_read(context, asking.connection):
+        elif (
+            asking.connection is not None and context.policy is not None and may_read(context, asking.connection, kind)
+        ):
             rights = asking.connection.rights
-        return not asking.tenant and rights is not None and rights.manage(Manage.READ, None) is not None
+        return not asking.tenant and rights is not None and rights.manage(Manage.READ, kind) is not None
 
     async def _drained(self, request: Message, asking: _Asker) -> Message:
         """Move the clients of the router away, or cancel that."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.runtime.noted_changes import note_change
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.core import Core
@@ -67,9 +67,18 @@ class Observers:
         if self.audit is not None:
             await self.audit.end()
 
-    def users_changed(self, changes: Sequence[UserChange]) -> None:
-        """Note in the audit log which users of listeners have come, have gone, are disabled or enabled again."""
+    def users_changed(self, changes: Sequence[UserChange], by: Mapping[str, object] | None = None) -> None:
+        """Note the changed users of listeners in the audit log.
+
+        Args: by: the client that has changed them; None: their files were read again.
+        """
+        if self._core is None:
+            return
+        context = self._core.context
+        if by is not None:  # listeners that share a file have the same changes
+            for event, user in dict.fromkeys((each.event, each.user) for each in changes):
+                note_change(context, event, of=f"user/{user}", **by)
+            return
         for each in changes:
-            if self._core is not None:
-                fields = {"user": each.user, "count": each.others, "listener": each.listener}
-                note_change(self._core.context, each.event, **fields, source="file")
+            fields = {"user": each.user, "count": each.others, "listener": each.listener}
+            note_change(context, each.event, **fields, source="file")

@@ -115,10 +115,12 @@ class Reader:
         )
 
     def _user_changes(self, wanted: RouterConfig, after: Mapping[ListenerConfig, Credentials]) -> Iterator[UserChange]:
-        """Return which users of listeners have come, have gone, are disabled, enabled again, or in other groups."""
+        """Return which users of listeners have come, have gone, are disabled, enabled again, in other groups, or have
+        another password.
+        """
         for running, listener in row_pairs(self.current, wanted, "listeners"):
             if running is not None and listener is not None:
-                yield from _changes(listener.name, self.listeners[running], after[listener])
+                yield from user_changes(listener.name, self.listeners[running], after[listener])
 
 
 def configuration(new: NewConfig) -> RouterConfig | None:
@@ -126,7 +128,8 @@ def configuration(new: NewConfig) -> RouterConfig | None:
     return load(new) if isinstance(new, Path) else new() if callable(new) else new
 
 
-def _changes(listener: str, before: Credentials, after: Credentials) -> Iterator[UserChange]:
+def user_changes(listener: str, before: Credentials, after: Credentials) -> Iterator[UserChange]:
+    """Return the users of a listener that differ. Args: listener: its name."""
     old, new = before.users, after.users
     if old is None or new is None:
         return
@@ -137,6 +140,7 @@ def _changes(listener: str, before: Credentials, after: Credentials) -> Iterator
         ("user disabled", (new.disabled - old.disabled) & known),
         ("user enabled", (old.disabled - new.disabled) & names),
         ("user groups changed", {each for each in names & known if old.groups_of(each) != new.groups_of(each)}),
+        ("user password changed", {each for each in names & known if old.verifiers(each) != new.verifiers(each)}),
     ):
         for user in sorted(users)[:NAMED]:
             yield UserChange(event, listener, user)

@@ -66,6 +66,8 @@ class SharedState(NamedTuple):
     """By the identity of a listener or connector: the cost that was changed since a file was applied."""
     changed: int = 0
     """The number of times that a cost was changed."""
+    users: int = 0
+    """The number of times that management has changed a file of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class SharedConfig:
         descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{NAME}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                counts = {"applied": state.applied, "changed": state.changed}
+                counts = {"applied": state.applied, "changed": state.changed, "users": state.users}
                 json.dump({**counts, "costs": dict(state.costs), **texts}, stream)
             os.replace(temporary, self.folder / NAME)
         except OSError:
@@ -121,7 +123,7 @@ def read_state(folder: Path, started: RouterConfig) -> SharedState:
         return SharedState(0, started, started)
     wanted, running = (parse(parsed_text(told[name].encode(), folder), _HERE) for name in ("wanted", "running"))
     costs = {identity: SharedCost(*cost) for identity, cost in told["costs"].items()}
-    return SharedState(told["applied"], wanted, running, costs, told["changed"])
+    return SharedState(told["applied"], wanted, running, costs, told["changed"], told["users"])
 
 
 _HERE: Final = Path("config")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.config.differences import differences
 from amqpmesh.router.config.file import lines
@@ -16,7 +16,8 @@ from amqpmesh.router.runtime.shared_config import SharedState, whole_in_force
 from amqpmesh.router.runtime.shared_costs import at_costs, kept, share_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from amqpmesh.router.config.differences import Difference
     from amqpmesh.router.config.edits import Edit
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.applying import ConfigChanges
     from amqpmesh.router.runtime.reload import ConfigSource
     from amqpmesh.router.runtime.shared_config import SharedConfig
+
+
+BY_MANAGEMENT: Final[Mapping[str, object]] = {"source": "management"}
+"""The source of a change that another worker has made, for the audit log."""
 
 
 class Edited(NamedTuple):
@@ -51,7 +56,8 @@ async def apply_file(
         result = await changes.apply(shared.part_of(wanted), dry_run=dry_run, by=by)
         if not dry_run:
             running = whole_in_force(state.running, wanted, changes.worker)
-            await aside(shared.write, SharedState(state.applied + 1, wanted, running, changed=state.changed))
+            after = SharedState(state.applied + 1, wanted, running, changed=state.changed, users=state.users)
+            await aside(shared.write, after)
             changes.followed = state.applied + 1
             shared.tell()
     return result
@@ -112,6 +118,29 @@ async def change_cost(
     return identity
 
 
+async def change_users(
+    changes: ConfigChanges,
+    source: ConfigSource | None,
+    files: Sequence[Path],
+    change: Callable[[], object],
+    *,
+    by: Mapping[str, object],
+) -> None:
+    """Change a file of users, and put it in force in all workers. Raises: as `ConfigChanges.change_users`; EditError:
+    another worker makes a change that takes too long.
+    """
+    shared = None if source is None else source.shared
+    if shared is None:
+        await changes.change_users(files, change, by=by)
+        return
+    async with shared.locked():
+        state = await _followed(changes, shared)
+        await changes.change_users(files, change, by=by)
+        changes.followed_users = state.users + 1
+        await aside(shared.write, state._replace(users=state.users + 1))
+        shared.tell()
+
+
 async def follow(changes: ConfigChanges, shared: SharedConfig) -> None:
     """Put in force what another worker has put in force. Raises: as `Router.apply`."""
     await _followed(changes, shared)
@@ -123,7 +152,11 @@ async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState
     if state.applied != changes.followed:
         await changes.apply(shared.part_of(state.wanted))
         changes.followed = state.applied
-    await changes.edit(lambda _: shared.part_of(state.running), by={"source": "management"})
+    if state.users != changes.followed_users:
+        files = (file for each in changes.config.listeners for file in each.users_files)
+        await changes.change_users(files, lambda: None, by=BY_MANAGEMENT)
+        changes.followed_users = state.users
+    await changes.edit(lambda _: shared.part_of(state.running), by=BY_MANAGEMENT)
     changes.follow_costs(state.costs)
     return state
 
@@ -131,7 +164,7 @@ async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState
 def begin(changes: ConfigChanges, shared: SharedConfig) -> None:
     """Note that the router has started with the shared configuration, as it is now. Raises: OSError."""
     state = shared.read()
-    changes.followed = state.applied
+    changes.followed, changes.followed_users = state.applied, state.users
     changes.start_from(shared.part_of(whole_in_force(shared.started, state.wanted, changes.worker)))
     changes.follow_costs(state.costs)
 

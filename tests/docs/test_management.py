@@ -3,6 +3,8 @@
 import logging
 import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -12,6 +14,7 @@ from amqpmesh import ListenerConfig, Reason, Router
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
 from amqpmesh.router.cli.main import main
+from amqpmesh.router.config.users import add_user
 from amqpmesh.router.logs.event_log import TextFormatter
 from amqpmesh.router.logs.frame_trace import NAME
 from amqpmesh.router.management.entities import TYPES
@@ -62,12 +65,18 @@ async def test_the_lines_of_a_trace_are_such_as_a_router_writes(
     assert log_lines(PAGE) <= written
 
 
-def test_the_commands_of_the_page_on_changes_change_a_router(monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = blocks("operate/changing.md", "sh")
-    served = Served(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", name="amqp", manage=True)])
+def test_the_commands_of_the_page_on_changes_change_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_users, of_tables = blocks("operate/changing.md", "sh")
+    add_user(tmp_path / "users.toml", "eve", "secret", 4096)
+    (tmp_path / "ada.password").write_text("correct horse\n")
+    monkeypatch.chdir(tmp_path)
+    own = ListenerConfig(url="amqp://127.0.0.1:0", name="amqp", manage=True)
+    door = replace(own, name="door", sasl=("SCRAM-SHA-256",), users=tmp_path / "users.toml")
+    served = Served(listeners=[own, door])
     try:
         monkeypatch.setenv("AMQPMESH_URL", served.url)
-        statuses = [main(shlex.split(line)[1:]) for line in block.text.splitlines()]
+        assert [main(shlex.split(line)[1:]) for line in of_users.text.splitlines()] == [0, 0, 0]
+        statuses = [main(shlex.split(line)[1:]) for line in of_tables.text.splitlines()]
         assert statuses == [0, 0, 0, 0, 5], "no connection has that number"
         assert (served.router.config.drain, served.router.listeners[0].config.connections) == (10.0, 500)
     finally:

@@ -2,11 +2,12 @@
 
 import argparse
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import arguments, asked_routers, client_peer
+from amqpmesh.router.cli import arguments, asked_routers, client_peer, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.differences import difference_line, why_not
@@ -20,7 +21,15 @@ _TYPES: Final = {each.table: each.kind for each in KINDS.values()}
 
 _NEIGHBOUR: Final = "neighbour"
 
-_ROWS: Final = frozenset({_NEIGHBOUR, *(each.table for each in KINDS.values() if each.key is not None)})
+_USER: Final = "user"
+
+_NEW_PASSWORD: Final = "password-file"  # noqa: S105 - the name of a key
+"""The key that names a file on this machine with the new password of a user."""
+
+_ROWS: Final = frozenset({_NEIGHBOUR, _USER, *(each.table for each in KINDS.values() if each.key is not None)})
+
+
+_CHOICES: Final = (*_TYPES, _NEIGHBOUR, _USER)
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -28,12 +37,11 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Change a table of the configuration of a running router, without a restart. The change holds until "
         "the router ends, or until its file is applied. VALUE is as in the file; quotes round a text can be left out. "
-        "KEY= gives a key its default again."
+        "KEY= gives a key its default again. A user stays in its file; its keys are password-file (a file here with "
+        "the new password in its first line), groups, disabled, and listener."
     )
     command.epilog = EPILOG
-    command.add_argument(
-        "table", metavar="TYPE", choices=[*_TYPES, _NEIGHBOUR], help=f"one of {', '.join((*_TYPES, _NEIGHBOUR))}"
-    )
+    command.add_argument("table", metavar="TYPE", choices=_CHOICES, help=f"one of {', '.join(_CHOICES)}")
     command.add_argument(
         "rest",
         metavar="NAME KEY=VALUE",
@@ -74,6 +82,9 @@ def change(given: argparse.Namespace) -> int:
 def _lines(given: argparse.Namespace, name: str | None, told: Mapping[Any, Any]) -> list[str]:
     if given.delete:
         return [f"{given.table} {name} deleted"]
+    if given.table == _USER:
+        groups = ", ".join(map(str, told["groups"])) or "no group"
+        return [f"user {told['name']} is {'disabled' if told['disabled'] else 'enabled'}, in {groups}"]
     if "changes" not in told:
         return [f"{given.table} {name}: cost {told.get('cost')}"]
     return [difference_line(each) for each in told["changes"]] or ["nothing differs"]
@@ -88,20 +99,33 @@ def _request(given: argparse.Namespace) -> Message:
     name = _name(given)
     settings = given.rest if name is None else given.rest[1:]
     operation = CREATE if given.create else DELETE if given.delete else UPDATE
-    if given.delete and settings:
+    body = _body(settings, is_user=given.table == _USER)
+    if given.delete and body.keys() - ({"listener"} if given.table == _USER else set()):
         raise CommandError("--delete takes no keys")
     if operation == UPDATE and not settings:
         raise CommandError("say KEY=VALUE, at least once")
     properties = {"operation": operation, "type": _TYPES.get(given.table, given.table)}
     if name is not None:
         properties["name"] = name
+    if given.delete and body:
+        properties["listener"] = str(body["listener"])
+    return Message(None if given.delete else body, application_properties=dict(properties))
+
+
+def _body(settings: Sequence[str], *, is_user: bool) -> dict[Any, Any]:
+    """Return the keys of a request. Raises: CommandError: they are no keys, or a password is an argument."""
     body: dict[Any, Any] = {}
     for each in settings:
         key, equals, value = each.partition("=")
+        if is_user and key == "password":
+            raise CommandError(f"a password is no argument, which others can see: {_NEW_PASSWORD}=FILE")
         if not (key and equals) or key in body:
             raise CommandError(f"{each}: must be KEY=VALUE, each key once")
-        body[key] = _value(value)
-    return Message(None if given.delete else body, application_properties=dict(properties))
+        if is_user and key == _NEW_PASSWORD:
+            body["password"] = passwords.from_file(Path(value))
+        else:
+            body[key] = _value(value)
+    return body
 
 
 def _value(text: str) -> Any:

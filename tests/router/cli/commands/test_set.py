@@ -13,6 +13,7 @@ import trio
 from amqpmesh import ConnectionClosedError, connect
 from amqpmesh.router.cli.commands.set import _value
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, load
+from amqpmesh.router.config.users import Users, add_user
 from tests.support.processes.router_thread import Command, Serve, Served
 
 
@@ -63,6 +64,26 @@ def test_tables_are_created_changed_and_deleted(managed: Served, command: Comman
     said = command("set", "address", "q/#", "--delete", "--json")
     assert json.loads(said.out) == {"changed": True}
     assert [each.pattern for each in managed.router.config.addresses] == ["news/#"]
+
+
+def test_users_are_changed_and_passwords_are_no_arguments(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "users.toml"
+    add_user(users, "eve", "secret", 4096)
+    own = ListenerConfig(url="amqp://127.0.0.1:0", name="own", manage=True)
+    door = ListenerConfig(url="amqp://127.0.0.1:0", name="door", sasl=("SCRAM-SHA-256",), users=users)
+    monkeypatch.setenv("AMQPMESH_URL", serve(listeners=[own, door]).url)
+    (tmp_path / "password").write_text("correct horse\n")
+    new = f"password-file={tmp_path / 'password'}"
+    assert command("set", "user", "ada", new, "groups=readers", "--create").out == "user ada is enabled, in readers\n"
+    assert Users.load(users).verify_plain("ada", "correct horse")
+    assert command("set", "user", "ada", "disabled=true", "groups=").out == "user ada is disabled, in no group\n"
+    assert command("set", "user", "ada", "listener=door", "--delete").out == "user ada deleted\n"
+    assert list(Users.load(users)) == ["eve"]
+    said = command("set", "user", "eve", "password=secret2")
+    assert (said.status, "a password is no argument" in said.err, "secret2" in said.err) == (2, True, False)
+    assert command("set", "user", "nobody", "--delete").out == "not changed: there is no user nobody\n"
 
 
 def test_a_refusal_is_said_and_is_the_exit_status(managed: Served, command: Command) -> None:
@@ -127,15 +148,19 @@ def test_the_configuration_in_force_is_shown_compared_and_saved(
     said = command("config", "diff", str(file))
     assert (said.status, said.out) == (0, "nothing differs\n")
     # A file that is there is replaced if that is wanted, and its comments are not lost in silence.
-    file.write_text(f"# mine\n{file.read_text()}[[address]]\npattern = 'r'\n")
+    file.write_text(f"# mine\n{file.read_text()}[[address]]\npattern = 'r' # too\n")
+    file.chmod(0o600)
+    (tmp_path / "link.toml").symlink_to(file)
     assert command("config", "save", str(file)).status == 2
     said = command("config", "diff", str(file))
     assert (said.status, said.out) == (5, 'address[r] to { pattern = "r" } (at once)\n')
     (difference,) = json.loads(command("config", "diff", str(file), "--json").out)["differences"]
     assert difference["key"] == "address[r]"
-    said = command("config", "save", str(file), "--replace", "--json")
-    assert (json.loads(said.out), said.err) == ({"saved": str(file)}, "comment not saved: # mine\n")
+    said = command("config", "save", str(tmp_path / "link.toml"), "--replace", "--json")
+    comments = "comment not saved: # mine\ncomment not saved: # too\n"
+    assert (json.loads(said.out), said.err) == ({"saved": str(tmp_path / "link.toml")}, comments)
     assert load(file) == managed.router.config
+    assert (file.stat().st_mode & 0o777, file.is_symlink()) == (0o600, False)
 
 
 def test_a_large_configuration_comes_in_parts(serve: Serve, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

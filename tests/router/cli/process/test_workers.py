@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
 from amqpmesh.router.cli.main import main
+from amqpmesh.router.config.users import add_user
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, credit
 from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
 
@@ -397,6 +398,23 @@ def test_a_change_reaches_all_workers_also_one_that_is_started_again(daemon: Sta
     )
     assert changed(router, "address[a]") == {"A.1", "A.2"}
     assert "changed by management" not in run(router, "config", "show")[1]
+    router.daemon.send(signal.SIGINT)
+    assert router.daemon.ended() == 0
+
+
+def test_a_user_that_management_creates_is_one_of_all_workers(daemon: StartDaemon, tmp_path: Path) -> None:
+    add_user(tmp_path / "users.toml", "eve", "secret", 4096)
+    (tmp_path / "password").write_text("correct horse")
+    door = '[[listener]]\nurl = "amqp://127.0.0.1:0"\nname = "door"\nsasl = ["SCRAM-SHA-256"]\nusers = "users.toml"\n'
+    router = site(daemon, tmp_path, CONFIG.replace("[[address]]", f"manage = true\n{door}[[address]]"))
+    new = f"password-file={tmp_path / 'password'}"
+    assert run(router, "set", "user", "ada", new, "--create") == (0, "user ada is enabled, in no group\n")
+    said = [router.daemon.said(r"user added worker=(A\.\d) user=ada listener=door").group(1) for _ in range(2)]
+    assert set(said) == {"A.1", "A.2"}
+    # What both workers change counts for both.
+    assert run(router, "set", "user", "ada", "--delete")[0] == 0
+    said = [router.daemon.said(r"user removed worker=(A\.\d) user=ada listener=door").group(1) for _ in range(2)]
+    assert set(said) == {"A.1", "A.2"}
     router.daemon.send(signal.SIGINT)
     assert router.daemon.ended() == 0
 
