@@ -226,7 +226,7 @@ def edited(
         "name": name,
         "identity": f"{change.kind.kind}/{name}",
         "type": f"{PREFIX}{change.kind.kind}",
-        "runtime": (change.kind.kind, name) in marks.rows,
+        "runtime": (change.kind.kind, name) in marks.rows or (not change.kind.attribute and marks.has_router_keys),
         "settings": settings_of(PlainSettings(row)),
         "changes": changes,
     }

@@ -44,6 +44,11 @@ class Marks(NamedTuple):
     """The keys that differ."""
 
     @property
+    def has_router_keys(self) -> bool:
+        """True if keys of the table of the router itself differ."""
+        return any(key.startswith("router.") for key in self.keys)
+
+    @property
     def total(self) -> int:
         """The number of tables that differ."""
         return len(self.rows) + self.gone
