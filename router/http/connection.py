@@ -180,7 +180,8 @@ class HttpConnection:
             raise HttpError(BAD_REQUEST, "the target of the request is malformed") from None
         if target.netloc and not is_path:  # the absolute form, as proxies send it (RFC 9112, 3.2.2)
             headers["host"] = target.netloc
-        return Request(head.method.decode("ascii"), target.path or "/", query, headers, bytes(self._body))
+        method, version = head.method.decode("ascii"), head.http_version.decode("ascii")
+        return Request(method, target.path or "/", query, headers, bytes(self._body), version)
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpError:

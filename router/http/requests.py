@@ -55,6 +55,8 @@ class Request:
     headers: Mapping[str, str]
     """Its header fields, by their names in lower case. `host` is the host that it asks for, wherever it says so."""
     body: bytes = b""
+    version: str = "1.1"
+    """Of HTTP."""
 
     @property
     def is_change(self) -> bool:

@@ -70,6 +70,8 @@ def accepted(request: Request) -> list[tuple[str, str]]:
 
     No extension is accepted, so nothing is compressed.
     """
+    if request.version == "1.0":
+        raise HttpError(BAD_REQUEST, "a WebSocket needs HTTP/1.1")
     if request.method != "GET":
         raise HttpError(NOT_ALLOWED, "a WebSocket is opened by GET", ("Allow", "GET"))
     if "websocket" not in _tokens(request, "upgrade"):

@@ -55,6 +55,11 @@ def test_amqp_is_chosen_and_the_names_of_older_clients_stand_for_it(offered: str
     assert f"Sec-WebSocket-Protocol: {chosen}\r\n".encode() in upgrade.answer
 
 
+def test_a_websocket_needs_the_http_of_its_standard() -> None:
+    status, upgrade = answered(request().replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert (status, upgrade.refusal) == (400, "a WebSocket needs HTTP/1.1")
+
+
 @pytest.mark.parametrize(
     ("changed", "status"),
     [
