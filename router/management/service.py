@@ -8,6 +8,7 @@ types are those of `entities.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqpmesh.policies.access import RESERVED
@@ -329,7 +330,13 @@ def _operations_of(name: str) -> Value:
 
 def get_schema(request: Message) -> Value:
     """Return the attributes of each type with their types, and those that can be changed."""
-    return schema([name for name in _type_names(request) if name in TYPES], _operations_of)
+    return _schema_of(tuple(name for name in _type_names(request) if name in TYPES))
+
+
+@lru_cache(maxsize=len(TYPES) + 1)
+def _schema_of(names: tuple[str, ...]) -> Value:
+    """Return the schema of types. It is made once: that takes longer than a step may."""
+    return schema(names, _operations_of)
 
 
 def _get_annotations(request: Message) -> Value:
