@@ -145,6 +145,11 @@ class ConnectorConfig(Limits):
         """True if one of the URLs uses TLS."""
         return any(each.secure for each in self.places)
 
+    @property
+    def has_websocket(self) -> bool:
+        """True if AMQP goes through a WebSocket at one of the URLs."""
+        return any(isinstance(each, Endpoint) and each.is_websocket for each in self.places)
+
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
             Rule(key, 'does nothing with role = "mesh": [mesh] sets how neighbours authenticate', broken)
@@ -155,7 +160,8 @@ class ConnectorConfig(Limits):
             )
         ),
         Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost is not None),
-        Rule("tls", "does nothing without amqps", lambda c: c.tls is not None and not c.secure),
+        Rule("role", 'must be "container" with ws and wss', lambda c: c.is_mesh and c.has_websocket),
+        Rule("tls", "does nothing without amqps or wss", lambda c: c.tls is not None and not c.secure),
         Rule("password", "is required with user", lambda c: c.user is not None and c.password is None),
         Rule("user", "is required with password", lambda c: c.password is not None and c.user is None),
     )

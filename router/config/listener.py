@@ -105,6 +105,7 @@ class ListenerConfig(Limits):
     hosts: tuple[str, ...] = setting(default=(), check=host_refusal)
     origins: tuple[str, ...] = setting(default=(), check=origin_refusal)
     http: HttpConfig | None = setting(default=None, effect=Effect.RESTART)
+    amqp: bool = setting(default=False, effect=Effect.RESTART)
     websocket: WebSocketConfig | None = setting(default=None)
 
     @property
@@ -219,6 +220,9 @@ class ListenerConfig(Limits):
             )
         ),
         Rule("http", 'does nothing without role = "http"', lambda c: not c.is_http and c.http is not None),
+        Rule(
+            "amqp", 'does nothing without role = "http": other listeners speak AMQP', lambda c: c.amqp and not c.is_http
+        ),
         Rule(
             "websocket",
             "does nothing without a url that begins with ws or wss",

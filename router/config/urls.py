@@ -142,15 +142,15 @@ def endpoint(url: str) -> Endpoint:
 
 
 def place(url: str) -> Endpoint | Service:
-    """Parse the URL of a connector: as `endpoint`, or `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` for a domain.
+    """Parse the URL of a connector: as `endpoint`, without HTTP, or `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN`.
 
     Raises: ValueError: as `Endpoint.parse`; a domain has no port.
     """
     if url.startswith(f"{UNIX}:"):
         return endpoint(url)
-    parts, port = _parts(url, (*DEFAULT_PORTS, *SERVICES))
+    parts, port = _parts(url, (*CONNECTING_PORTS, *SERVICES))
     if parts.scheme not in SERVICES:
-        return Endpoint.parse(url)
+        return Endpoint.parse(url, CONNECTING_PORTS)
     if port is not None or parts.path not in ("", "/"):
         raise ValueError("takes a domain, nothing more: DNS knows the ports")
     assert parts.hostname is not None

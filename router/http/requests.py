@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 OK, NO_CONTENT, SEE_OTHER, NOT_MODIFIED = 200, 204, 303, 304
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 TIME_OUT, TOO_LARGE, MISDIRECTED, UPGRADE_REQUIRED, HEAD_TOO_LARGE = 408, 413, 421, 426, 431
-FAULT, UNAVAILABLE = 500, 503
+FAULT, NOT_IMPLEMENTED, UNAVAILABLE = 500, 501, 503
 
 REASONS: Final[Mapping[int, str]] = {
     OK: "OK",
@@ -31,7 +31,7 @@ REASONS: Final[Mapping[int, str]] = {
     UPGRADE_REQUIRED: "Upgrade Required",
     HEAD_TOO_LARGE: "Request Header Fields Too Large",
     FAULT: "Internal Server Error",
-    501: "Not Implemented",
+    NOT_IMPLEMENTED: "Not Implemented",
     UNAVAILABLE: "Service Unavailable",
 }
 """The reason phrases of the statuses that are sent (RFC 9110, 15)."""
@@ -74,6 +74,13 @@ class Answer:
     """The media type of the content."""
     headers: tuple[tuple[str, str], ...] = ()
     parts: AsyncGenerator[bytes, None] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The answer to a request for another protocol: the connection leaves HTTP."""
+
+    headers: tuple[tuple[str, str], ...]
 
 
 class HttpError(Exception):

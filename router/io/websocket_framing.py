@@ -16,6 +16,12 @@ clients and services speak, and the one that clients of Qpid Dispatch Router use
 FRAMES: Final = 32
 """Frames that are read in a row. A peer may send an octet in each, or none: so other peers get their turns."""
 
+LEAST: Final = 8
+"""Octets of AMQP that pay for a frame: each frame and each header of AMQP has as many at least (§2.2, §2.3.1)."""
+
+MOST_SMALL: Final = 1_000
+"""Frames that nothing pays for, at most. Reading one takes some 20 us, also if it brings an octet, or is a ping."""
+
 PIECE: Final = 2**17
 """Octets of one message at most that is sent."""
 
@@ -33,6 +39,8 @@ class Framing:
         self.has_more = True
         self.is_over = False
         self.fault: str | None = None
+        #: Octets that the peer has to send to pay for its frames so far; 0: it has paid.
+        self._debt = 0
         #: The payload of the last ping without an answer, and our end of the WebSocket that is not sent.
         self._pinged: bytes | None = None
         self._close: CloseConnection | None = None
@@ -50,6 +58,7 @@ class Framing:
     def feed(self, data: bytes) -> None:
         """Take octets from the peer; `take` reads them."""
         if not self.is_over:
+            self._debt = max(0, self._debt - LEAST)  # a frame that comes alone, such as a ping now and then, is free
             self._connection.receive_data(data)
             self.has_more = True
 
@@ -73,6 +82,10 @@ class Framing:
                     self.is_over = True
                     if self._connection.state is ConnectionState.REMOTE_CLOSING:
                         self._close = event.response()
+                break
+            self._debt = max(0, self._debt + LEAST - (len(event.data) if isinstance(event, BytesMessage) else 0))
+            if self._debt > MOST_SMALL * LEAST:
+                self._fail(CloseReason.POLICY_VIOLATION, f"too many frames of fewer than {LEAST} octets")
                 break
             most -= 1
             if most <= 0:

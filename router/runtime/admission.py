@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.shared_counts import SharedCounts
     from amqpmesh.router.runtime.transport import Transport
 
-    Serve: TypeAlias = Callable[[TcpStream, ListenerConfig, str], Awaitable[None]]
+    Serve: TypeAlias = Callable[[trio.abc.Stream, ListenerConfig, str, Identity | None], Awaitable[None]]
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -77,15 +77,21 @@ class Admission:
         serve: Serve,
         served: Served,
     ) -> None:
-        """Args: start: runs a task that ends with the router. serve: serves a connection to its end, in a task."""
-        self._core = core
-        self._driver = driver
+        """Args: start: runs a task that ends with the router. serve: serves a connection to its end, in a task; given
+        the identity in the client's certificate, if all layers below AMQP are open. It is shielded: after a
+        cancellation from outside the router itself ends its connections, each after a `close`.
+        """
+        self.core = core
+        self.driver = driver
         self._poller = poller
         self._start = start
         self._listeners = listeners
         self._credentials_of = credentials_of
         self._serve = serve
         self._served = served
+        #: Connections of AMQP at listeners for HTTP.
+        self._websockets = 0
+        self._is_stopped = False
         #: Handshakes under way, by the seconds that each of them may take.
         self._handshakes: dict[float, Handshakes] = {}
         self._hand_overs: HandOvers | None = None
@@ -105,7 +111,7 @@ class Admission:
         if not self._has_room(listener):
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
-            audit = self._core.context.audit
+            audit = self.core.context.audit
             if audit is not None:
                 audit.of_host("connection refused", host, listener=listener.name, reason="too many connections")
             stream.close()
@@ -144,8 +150,32 @@ class Admission:
                 finally:
                     self.bridges.discard(scope)
 
+    def why_not(self, listener: Listener) -> str | None:
+        """Return the reason why a listener for HTTP takes no more clients of AMQP; None: it does."""
+        if self._is_stopped:
+            return "the router is about to end"
+        return None if self._has_room(listener) else "too many connections"
+
+    def admit_opened(self, listener: Listener, stream: DirectStream, host: str, identity: Identity) -> None:
+        """Serve a client of AMQP at a listener for HTTP. Args: stream: through the WebSocket."""
+        if self.why_not(listener) is None:
+            listener.websockets += 1
+            self._websockets += 1
+            self._start(self._serve_opened, listener, stream, host, identity)
+        else:
+            listener.refused += 1
+            stream.close()
+
+    async def _serve_opened(self, listener: Listener, stream: trio.abc.Stream, host: str, identity: Identity) -> None:
+        try:
+            await self._serve(stream, listener.config, host, identity)
+        finally:
+            listener.websockets -= 1
+            self._websockets -= 1
+
     def stop(self) -> None:
-        """Take no connections of other workers any more."""
+        """Take no connections of other workers, and none at listeners for HTTP, any more."""
+        self._is_stopped = True
         if self._hand_overs is not None:
             self._hand_overs.stop()
 
@@ -160,25 +190,26 @@ class Admission:
         from amqpmesh.router.runtime.shared_counts import SharedCounts  # here: a single process does not need it
 
         shared = SharedCounts(worker)
-        self._core.context.usages.share = self._core.context.rates.shared.share = shared.places
+        self.core.context.usages.share = self.core.context.rates.shared.share = shared.places
         return shared
 
     def _exchange(self, worker: WorkerConfig, poller: Poller) -> HandOvers | None:
         from amqpmesh.router.runtime.hand_overs import HandOvers  # here: a single process does not need it
 
         try:
-            return HandOvers(self._core, worker, poller, self._takes_more, self._take_up)
+            return HandOvers(self.core, worker, poller, self._takes_more, self._take_up)
         except OSError as error:
             log.warning("no hand-overs", reason=error.strerror or str(error))
             return None
 
     def _has_room(self, listener: Listener) -> bool:
         # A client that is delayed after wrong passwords does not count towards the limits.
-        delayed = self._driver.passwords.delayed
-        accepted = sum([each.connections for each in self._listeners]) - sum(delayed.values())
+        delayed = self.driver.passwords.delayed
+        accepted = sum([each.connections for each in self._listeners]) + self._websockets - sum(delayed.values())
         # Other workers of this router may connect, however many clients there are.
-        is_full = accepted >= self._core.context.config.connections and not listener.config.endpoint.is_unix
-        return not is_full and listener.connections - delayed.get(listener.name, 0) < listener.config.connections
+        is_full = accepted >= self.core.context.config.connections and not listener.config.endpoint.is_unix
+        here = listener.websockets if listener.config.is_http else listener.connections
+        return not is_full and here - delayed.get(listener.name, 0) < listener.config.connections
 
     @staticmethod
     def _count(listener: Listener) -> None:
@@ -198,7 +229,7 @@ class Admission:
 
     async def _serve_in_task(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
-            await self._serve(stream, listener.config, host)
+            await self._serve(stream, listener.config, host, None)
         finally:
             listener.connections -= 1
 
@@ -219,7 +250,7 @@ class Admission:
                 else:
                     self._begin(poller, listener, secured, host, credentials=credentials)
 
-            self._shake_hands(poller, listener, secured, host, self._core.logins.not_secured, go_on, HANDSHAKE_TIME_OUT)
+            self._shake_hands(poller, listener, secured, host, self.core.logins.not_secured, go_on, HANDSHAKE_TIME_OUT)
         except Exception as error:
             self._fail(listener, stream, host, error)
 
@@ -236,7 +267,7 @@ class Admission:
                 self._begin(poller, listener, handshake.opened, host, credentials=credentials)
 
             seconds = listener.config.websocket_limits.request_time
-            self._shake_hands(poller, listener, handshake, host, self._core.logins.not_upgraded, go_on, seconds)
+            self._shake_hands(poller, listener, handshake, host, self.core.logins.not_upgraded, go_on, seconds)
         except Exception as error:
             self._fail(listener, stream, host, error)
 
@@ -263,10 +294,10 @@ class Admission:
             self._served.discard(handshake)
 
         if seconds not in self._handshakes:
-            self._handshakes[seconds] = Handshakes(self._core, poller, self._start, seconds)
+            self._handshakes[seconds] = Handshakes(self.core, poller, self._start, seconds)
         handshakes = self._handshakes[seconds]
         self._served.add(handshakes.begin(opening, host, failed, ended, mesh=listener.config.is_mesh))
-        self._driver.settle()  # the timer of the handshake may be the next
+        self.driver.settle()  # the timer of the handshake may be the next
 
     def _begin(
         self,
@@ -297,7 +328,7 @@ class Admission:
             for each in in_tls:
                 identity = Identity.of(each, credentials.user_name)
             record = credentials.accept(
-                self._core,
+                self.core,
                 listener.config,
                 host,
                 trio.current_time(),
@@ -309,7 +340,7 @@ class Admission:
                 record.tls, record.cipher = arrival.terms.tls, arrival.terms.cipher
                 record.is_handed_over = True
             transport = AcceptedTransport(
-                self._driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
+                self.driver, record, stream, credentials, poller, self._start, partial(self._ended, listener)
             )
         except Exception as error:
             self._fail(listener, stream, host, error)

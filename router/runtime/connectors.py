@@ -15,7 +15,7 @@ from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectCh
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
-from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, PermanentError, reason
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.handshake import Identity, SecuredStream
 from amqpmesh.router.io.secured_stream import TlsStream
@@ -271,7 +271,7 @@ class Connector:
         Raises: OSError, BrokenResourceError, TooSlowError: it could not be opened.
         """
         chain = destination.chain or RedirectChain(self._place(endpoint, destination.name))
-        stream, identity = await self._dial(endpoint, destination)
+        stream, identity = await self._dial(endpoint, destination, chain.place)
         beside = self._beside = self._of_tenants(endpoint, destination, chain)
         try:
             if beside is not None:
@@ -286,7 +286,7 @@ class Connector:
         finally:
             self._end_beside()
             self._record = None
-        why = _end_reason(self.config, record, transport.read_error, secure=endpoint.secure)
+        why = _end_reason(self.config, record, transport.read_error, endpoint)
         redirected_to = None
         told = record.closed.error if record.closed is not None and record.closed.by_peer else None
         if told is not None and told.condition == ConnectionCondition.REDIRECT:
@@ -301,13 +301,17 @@ class Connector:
                 )
         return Ended(why, was_open=record.engine.remote is not None, redirected_to=redirected_to)
 
-    async def _dial(self, endpoint: Endpoint, destination: Destination) -> tuple[trio.abc.Stream, Identity]:
-        """Open a stream to a destination. Raises: as `_connect`."""
+    async def _dial(
+        self, endpoint: Endpoint, destination: Destination, place: PeerAddress
+    ) -> tuple[trio.abc.Stream, Identity]:
+        """Open a stream to a destination. Args: place: the same, for WebSockets. Raises: as `_connect`."""
         with trio.fail_after(DIAL_TIME):
             stream = await self._network.open_stream(endpoint)
             identity = Identity()
             if endpoint.secure:
                 stream, identity = await _secured(stream, self.credentials.context, destination.name)
+            if place.websocket is not None:
+                stream = await _through_websocket(stream, place)
         if self._scope.cancel_called:
             # Stopped while the stream was being opened: no other code would end the connection.
             await trio.aclose_forcefully(stream)
@@ -345,12 +349,12 @@ class Connector:
             return None
 
         async def connect(tenant: str, report: Callable[[ConnectionRecord], None]) -> str:
-            stream, identity = await self._dial(endpoint, destination)
+            stream, identity = await self._dial(endpoint, destination, chain.place)
             record = self._start(endpoint, chain, identity, tenant)
             report(record)
             transport = self._transport(record, stream, None)
             await self._serve_connection(transport.run, stream, self.name)
-            return _end_reason(self.config, record, transport.read_error, secure=endpoint.secure)
+            return _end_reason(self.config, record, transport.read_error, endpoint)
 
         return TenantConnectors(self.name, mesh, self._driver, self._network.backoff, self._run_task, connect)
 
@@ -362,6 +366,7 @@ class Connector:
             secure=endpoint.secure,
             hostname=self.config.hostname or name,
             certified=name,
+            websocket=endpoint.path if endpoint.is_websocket else None,
         )
 
     def _is_named(self, place: PeerAddress) -> bool:
@@ -402,7 +407,7 @@ async def _before(stream: trio.abc.Stream, beside: TenantConnectors) -> None:
 
 
 def _endpoint(place: PeerAddress) -> Endpoint:
-    return Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+    return Endpoint(place.scheme, place.network_host, place.port, place.websocket or "")
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:
@@ -432,6 +437,19 @@ async def _secured(
     return secured, Identity.of(secured)
 
 
+async def _through_websocket(stream: trio.abc.Stream, place: PeerAddress) -> trio.abc.Stream:
+    """Return the stream through a WebSocket over another one. Raises: BrokenResourceError: there is none for AMQP."""
+    from amqpmesh.router.io.websocket_client import open_websocket  # here: wsproto is an extra
+
+    try:
+        return await open_websocket(stream, place)
+    except BaseException as error:
+        await trio.aclose_forcefully(stream)
+        if isinstance(error, PermanentError):  # a connector tries again whatever the reason
+            raise trio.BrokenResourceError from error.error
+        raise
+
+
 def _failure_text(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
     cause = failure.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -439,8 +457,10 @@ def _failure_text(failure: OSError | trio.BrokenResourceError, *, mesh: bool) ->
     return reason(failure)
 
 
-def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error: str | None, *, secure: bool) -> str:
-    """Return the reason why a connection ended. Args: broken: the transport's error."""
+def _end_reason(
+    connector: ConnectorConfig, record: ConnectionRecord, read_error: str | None, endpoint: Endpoint
+) -> str:
+    """Return the reason why a connection ended. Args: read_error: the transport's."""
     negotiation, closed = record.engine.negotiation, record.closed
     if negotiation.foreign:
         return foreign_protocol(negotiation.foreign)
@@ -452,7 +472,7 @@ def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error
         return f"{who} closed the connection ({closed.error.condition}){about}"
     if record.engine.remote is not None:
         return read_error or "the peer is gone"
-    if not secure:
+    if not (endpoint.secure or endpoint.is_websocket):
         hint = ": does it want TLS (amqps://)?"
     else:  # a TLS 1.3 server checks our certificate after our handshake, and may not say why it refuses it
         hint = ": does it believe our certificate?" if connector.shows_certificate else ""

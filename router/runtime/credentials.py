@@ -64,9 +64,8 @@ class Credentials:
         if listener.is_http and find_spec(HTTP_PACKAGE) is None:
             reason = f"HTTP needs the package {HTTP_PACKAGE}: pip install 'amqpmesh[http]'"
             raise ConfigError("configuration", f"{where or listener.name}.role", reason)
-        if listener.endpoint.is_websocket and find_spec(WEBSOCKET_PACKAGE) is None:
-            reason = f"WebSocket needs the package {WEBSOCKET_PACKAGE}: pip install 'amqpmesh[websocket]'"
-            raise ConfigError("configuration", f"{where or listener.name}.url", reason)
+        if listener.endpoint.is_websocket:
+            _demand_websocket(f"{where or listener.name}.url")
         users = Users.load(*listener.users_files) if listener.users_files else None
         asked = None if listener.user_check is None else AskedUsers(listener.user_check, where or listener.name)
         tls = listener.tls
@@ -153,6 +152,8 @@ class ConnectorCredentials:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[1], None)
         where = where or connector.name
+        if connector.has_websocket:
+            _demand_websocket(f"{where}.url")
         password = None if connector.password is None else read_password(connector.password, f"{where}.password")
         for place in connector.places:
             try:
@@ -166,6 +167,13 @@ class ConnectorCredentials:
             return cls(client_context(tls.trust, tls.certificate, tls.key), password)
         except OSError as error:
             raise _unusable_file(error, tls.certificate or tls.trust, f"{where}.tls") from None
+
+
+def _demand_websocket(key: str) -> None:
+    """Raise ConfigError if the package for WebSockets is missing. Args: key: of the URL that needs it."""
+    if find_spec(WEBSOCKET_PACKAGE) is None:
+        reason = f"WebSocket needs the package {WEBSOCKET_PACKAGE}: pip install 'amqpmesh[websocket]'"
+        raise ConfigError("configuration", key, reason)
 
 
 def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

@@ -10,7 +10,7 @@ import trio
 
 from amqpmesh.policies.guesses import network_of
 from amqpmesh.router.http.connection import HttpConnection
-from amqpmesh.router.http.requests import FAULT, TIME_OUT, HttpError, refusal
+from amqpmesh.router.http.requests import FAULT, TIME_OUT, HttpError, Switch, refusal
 from amqpmesh.router.io.handshake import UNKNOWN, Identity
 from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
 from amqpmesh.router.logs import event_log
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.http import HttpConfig
     from amqpmesh.router.http.requests import Answer, Request
 
-    Respond: TypeAlias = Callable[["Client", Request], Awaitable[Answer]]
+    Respond: TypeAlias = Callable[["Client", Request], Awaitable[Answer | Switch]]
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -115,9 +115,10 @@ async def serve(
     rest: Callable[[], object] = lambda: None,
     work: Callable[[], object] = lambda: None,
     turn: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
-) -> None:
+) -> bytes | None:
     """Serve one connection to its end. The caller closes the stream. Raises: nothing but cancellation.
 
+    Returns: None: it has ended; else it goes on with another protocol, of which these octets have come.
     Args: respond: answers a request. Raises: HttpError. rest, work: are called when the connection waits for a request,
         and when one has come. turn: waits until octets that have come may be read.
     """
@@ -129,7 +130,7 @@ async def serve(
                 rest()
                 request = await _read(stream, connection, limits, work, turn)
                 if request is None:
-                    return
+                    return None
                 answer = await respond(client, request)
             except HttpError as error:
                 answer = error.answer
@@ -138,16 +139,30 @@ async def serve(
             except Exception as error:
                 log.error("internal error", exception=error, peer=client.host)
                 answer = refusal(FAULT, "an internal error; the log has more")
+            if isinstance(answer, Switch):
+                return await _switch(stream, connection, limits, answer)
             is_read = False
             with trio.move_on_after(limits.answer_time):
                 await _write(stream, connection, answer, closes=closes)
                 is_read = True
             if not is_read:
-                return
+                return None
             closes = closes or not connection.begin_next()
         # Octets that nobody has read would reset the connection, and the answer with it.
         with trio.move_on_after(LINGER):
             await close_gracefully(stream)
+    return None
+
+
+async def _switch(
+    stream: trio.abc.Stream, connection: HttpConnection, limits: HttpConfig, answer: Switch
+) -> bytes | None:
+    """Leave HTTP. Returns: as of `serve`. Raises: BrokenResourceError, ClosedResourceError: the client is gone."""
+    told, behind = connection.switch(answer.headers)
+    with trio.move_on_after(limits.answer_time):
+        await stream.send_all(told)
+        return behind
+    return None
 
 
 async def _read(

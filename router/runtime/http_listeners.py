@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from amqpmesh.router.config.listener import ListenerConfig
-    from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.admission import Admission
     from amqpmesh.router.runtime.credentials import Credentials
-    from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
@@ -41,8 +40,7 @@ def by_protocol(listeners: Iterable[Listener]) -> tuple[list[Listener], list[Lis
 
 async def begin_http(
     listeners: Sequence[Listener],
-    core: Core,
-    driver: Driver,
+    admission: Admission,
     snapshots: Snapshots,
     credentials: Mapping[ListenerConfig, Credentials],
     start: Callable[[Callable[[], Awaitable[None]]], object],
@@ -56,9 +54,9 @@ async def begin_http(
     from amqpmesh.router.runtime.noted_changes import keep_changes
 
     def statistics() -> list[ListenerStatistics]:
-        return [each.statistics(core.cost_of(each.config)) for each in listeners]
+        return [each.statistics(admission.core.cost_of(each.config)) for each in listeners]
 
-    keep_changes(core, [each.config for each in http])
-    server = HttpServer(core, driver, snapshots, credentials, start, statistics, management)
+    keep_changes(admission.core, [each.config for each in http])
+    server = HttpServer(admission, snapshots, credentials, start, statistics, management)
     await server.begin(http)
     return server

@@ -10,6 +10,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -22,6 +23,7 @@ from amqpmesh.router.http.requests import (
     BAD_REQUEST,
     NOT_ALLOWED,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     OK,
     READING,
     SEE_OTHER,
@@ -29,13 +31,15 @@ from amqpmesh.router.http.requests import (
     UNAVAILABLE,
     Answer,
     HttpError,
+    Switch,
 )
 from amqpmesh.router.http.siblings import VISITOR, path_of
 from amqpmesh.router.http.visitors import Visitor
 from amqpmesh.router.http.windows import PARAMETERS
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.credentials import WEBSOCKET_PACKAGE
 from amqpmesh.router.runtime.http_answers import EntityPages
 from amqpmesh.router.runtime.http_calls import STANDS_STILL, RouterCalls, Share
 from amqpmesh.router.runtime.http_connections import Client, OpenConnections, serve
@@ -52,11 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from amqpmesh.router.config.listener import ListenerConfig
-    from amqpmesh.router.core import Core
     from amqpmesh.router.http.requests import Request
     from amqpmesh.router.io.handshake import Identity, SecuredStream
+    from amqpmesh.router.runtime.admission import Admission
     from amqpmesh.router.runtime.credentials import Credentials
-    from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.listeners import Listener
     from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
@@ -66,6 +69,8 @@ log = event_log.EventLog("amqpmesh.io")
 
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
+AMQP: Final = "/amqp"
+"""The path of AMQP through a WebSocket (OASIS AMQP WebSocket Binding), if the listener has it."""
 
 LOGIN: Final = "/login"
 """The path that leads to the page after a login by the browser: Basic."""
@@ -85,17 +90,17 @@ class HttpServer:
 
     def __init__(
         self,
-        core: Core,
-        driver: Driver,
+        admission: Admission,
         snapshots: Snapshots,
         credentials: Mapping[ListenerConfig, Credentials],
         start: Callable[[Callable[[], Awaitable[None]]], object],
         listeners: Callable[[], Sequence[ListenerStatistics]],
         management: ManagementNode,
     ) -> None:
-        """Args: credentials: of the listeners, always the current ones. start: runs a task of the router's. listeners:
-        returns the state of all of the router's listeners.
+        """Args: admission: of the router's clients. credentials: of the listeners, always the current ones. start: runs
+        a task of the router's. listeners: returns the state of all of the router's listeners.
         """
+        core, driver = admission.core, admission.driver
         self._core = core
         self._credentials = credentials
         self._logins = HttpLogins(core, driver.passwords)
@@ -109,6 +114,7 @@ class HttpServer:
         self._busy: dict[ListenerConfig, trio.CapacityLimiter] = {}
         worker = core.context.config.worker
         self._siblings = None if worker is None else Siblings(worker)
+        self._admission = admission
 
     async def begin(self, listeners: Sequence[Listener]) -> None:
         """Serve listeners from now on. Args: listeners: of role `http`, bound."""
@@ -150,6 +156,38 @@ class HttpServer:
             for listener in listeners:
                 listener.close()
             self._calls.soon(self._is_over.set)
+
+    async def open_amqp(self, site: Site, listener: Listener, request: Request) -> Switch:
+        """Answer a request for AMQP through a WebSocket, in the thread. Raises: HttpError.
+
+        The client shows by SASL who it is: what a browser adds by itself, such as a password that it remembers, proves
+        nothing of the page that asks.
+        """
+        site.check_websocket(request)
+        if find_spec(WEBSOCKET_PACKAGE) is None:
+            raise HttpError(NOT_IMPLEMENTED, "AMQP over WebSocket needs the extra amqpmesh[websocket]")
+        from amqpmesh.router.http.upgrade import accepted  # here: wsproto is an extra
+
+        headers = accepted(request)
+        await self._calls.do(partial(self._check_room, listener))
+        return Switch(tuple(headers))
+
+    async def _check_room(self, listener: Listener) -> None:
+        reason = self._admission.why_not(listener)
+        if reason is not None:
+            raise HttpError(UNAVAILABLE, reason, ("Retry-After", "5"))
+
+    def serve_amqp(self, listener: Listener, stream: trio.abc.Stream, client: Client, behind: bytes) -> None:
+        """Have the router's loop serve a WebSocket, from the thread, which must not use the stream any more.
+
+        Args: behind: octets that have come.
+        """
+        from amqpmesh.router.io.websocket_framing import Framing  # here: wsproto is an extra
+        from amqpmesh.router.io.websocket_stream import WebSocketStream
+
+        assert isinstance(stream, DirectStream), "it is a socket, or TLS over one"
+        websocket = WebSocketStream(stream, Framing.of_server(behind))
+        self._calls.soon(self._admission.admit_opened, listener, websocket, client.host, client.identity)
 
     async def respond(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Answer:
         """Answer a request, in the thread. Raises: HttpError."""
@@ -319,6 +357,7 @@ class _Site:
 
     async def _serve(self, stream: trio.abc.Stream, host: str, scope: trio.CancelScope) -> None:
         self._listener.connections = len(self._open)
+        goes_on = False
         try:
             with scope:
                 client = Client(host)
@@ -329,14 +368,20 @@ class _Site:
                     stream, identity = secured
                     client = Client(host, identity, secured=True)
                 rest, work = partial(self._open.rest, scope), partial(self._open.work, scope)
-                await serve(stream, client, self._limits, self._respond, rest=rest, work=work, turn=self._share.turn)
+                behind = await serve(
+                    stream, client, self._limits, self._respond, rest=rest, work=work, turn=self._share.turn
+                )
+                if behind is not None:
+                    goes_on = True
+                    self._server.serve_amqp(self._listener, stream, client, behind)
         except Exception as error:
             log.error("internal error", exception=error, peer=host, listener=self._listener.name)
         finally:
             self._open.leave(scope)
             self._listener.connections = len(self._open)
-            with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(stream)
+            if not goes_on:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
 
     async def _secure(self, stream: trio.abc.Stream, host: str) -> tuple[SecuredStream, Identity] | None:
         await self._share.turn()
@@ -344,6 +389,8 @@ class _Site:
         assert credentials.context is not None, "the configuration demands a certificate for https"
         return await secure(stream, credentials.context, host, self._server, name=credentials.user_name)
 
-    async def _respond(self, client: Client, request: Request) -> Answer:
+    async def _respond(self, client: Client, request: Request) -> Answer | Switch:
         await self._share.turn()
+        if request.path == AMQP and self._config.amqp:
+            return await self._server.open_amqp(self._site, self._listener, request)
         return await self._server.respond(self._site, self._config, client, request)

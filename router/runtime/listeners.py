@@ -65,6 +65,8 @@ class Listener:
         self.config = config
         self.url = _url_of(config, sockets)
         self.connections = 0
+        #: Of one for HTTP: connections of AMQP through WebSockets, which are not among `connections`.
+        self.websockets = 0
         self.most = 0
         self.refused = 0
         self.sockets = sockets
@@ -84,7 +86,7 @@ class Listener:
         return ListenerStatistics(
             name=self.name,
             url=self.url,
-            connections=self.connections,
+            connections=self.connections + self.websockets,
             refused=self.refused,
             role=self.config.role,
             cost=cost,

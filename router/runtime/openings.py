@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
 
 async def opened(
-    stream: trio.abc.Stream, listener: ListenerConfig, credentials: Credentials, host: str, logins: Logins
+    stream: trio.abc.Stream,
+    listener: ListenerConfig,
+    credentials: Credentials,
+    host: str,
+    logins: Logins,
+    known: Identity | None = None,
 ) -> tuple[trio.abc.Stream, Identity] | None:
     """Open what a listener demands below AMQP.
 
-    Args: credentials: of the listener. host: the client's address. logins: logs a failure.
+    Args: credentials: of the listener. host: the client's address. logins: logs a failure. known: the identity in the
+        client's certificate, if all is open already.
     Returns: the stream for AMQP, and the identity in the client's certificate; None: it has failed, which was logged.
     """
+    if known is not None:
+        return stream, known
     identity = UNKNOWN
     if listener.endpoint.secure:
         assert credentials.context is not None, "the configuration demands a certificate for amqps and wss"

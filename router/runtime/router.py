@@ -26,7 +26,7 @@ from amqpmesh.router.incremental import Steps, run_to_end
 from amqpmesh.router.io.dialing import Backoff, Opener
 from amqpmesh.router.io.dns import LookUp, look_up
 from amqpmesh.router.io.environment import environment
-from amqpmesh.router.io.streams import DirectStream, TcpStream
+from amqpmesh.router.io.streams import DirectStream
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime import poller
@@ -56,6 +56,7 @@ from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
+    from amqpmesh.router.io.handshake import Identity
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.inherited import Inherited
     from amqpmesh.router.runtime.membership import Membership
@@ -199,7 +200,7 @@ class Router(LinkFactory):
             self._nursery.start_soon,
             edge.amqp,
             edge.credentials_of,
-            self._serve_accepted,
+            partial(self._serve, shield=True),
             self._served,
         )
         steps = EndSteps(self._stop_accepting, self._close_all, self._until_nobody_is_served, self._drop_all)
@@ -217,7 +218,7 @@ class Router(LinkFactory):
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
         start, management = self._start_inside, self._management
-        self._http = await begin_http(bound, core, self._driver, self._snapshots, edge.credentials, start, management)
+        self._http = await begin_http(bound, self._admission, self._snapshots, edge.credentials, start, management)
         self._changes = ConfigChanges(
             core,
             self._driver,
@@ -345,7 +346,7 @@ class Router(LinkFactory):
             raise CommandError("streams of a program carry AMQP, no HTTP")
         if listener not in self._edge.credentials:
             self._edge.credentials[listener] = Credentials.load(listener, self.config.mesh)
-        await self._serve(stream, listener, host, shield=False)
+        await self._serve(stream, listener, host, None, shield=False)
 
     def statistics(self) -> Statistics:
         """Return the current statistics. After the router has ended, they are empty unless something was not released.
@@ -399,12 +400,10 @@ class Router(LinkFactory):
     async def _serve_opened(self, serve: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
         await self._serve_connection(serve, stream, shield=True, connector=name)
 
-    async def _serve_accepted(self, stream: TcpStream, listener: ListenerConfig, host: str) -> None:
-        # Shielded: after a cancellation from outside the router itself ends its connections, each after a `close`.
-        await self._serve(stream, listener, host, shield=True)
-
-    async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
-        serve = partial(self._accept, stream, listener, host)
+    async def _serve(
+        self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, known: Identity | None, *, shield: bool
+    ) -> None:
+        serve = partial(self._accept, stream, listener, host, known)
         await self._serve_connection(serve, stream, shield=shield, peer=host, listener=listener.name)
 
     async def _serve_connection(
@@ -425,14 +424,14 @@ class Router(LinkFactory):
                 if stream is not None:
                     await trio.aclose_forcefully(stream)
 
-    async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+    async def _accept(self, stream: trio.abc.Stream, config: ListenerConfig, host: str, known: Identity | None) -> None:
         core = self._started()
-        credentials = self._edge.credentials_of(listener)
-        found = await opened(stream, listener, credentials, host, core.logins)
-        now = self._edge.admitting(listener)
+        credentials = self._edge.credentials_of(config)
+        found = await opened(stream, config, credentials, host, core.logins, known)
+        now = self._edge.admitting(config)
         if found is None or now is None:  # it has failed, or the listener does not admit it any more
             return
-        (stream, identity), secured = found, listener.endpoint.secure
+        (stream, identity), secured = found, config.endpoint.secure
         record = credentials.accept(core, now, host, trio.current_time(), identity, secured=secured)
         await self._admission.serve_secured(self._transport(record, stream, credentials))
 

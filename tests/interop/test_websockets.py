@@ -28,6 +28,10 @@ def router(start_shared_router):
         url = "ws://127.0.0.1:0"
         [[listener]]
         url = "amqp://127.0.0.1:0"
+        [[listener]]
+        url = "http://127.0.0.1:0"
+        role = "http"
+        amqp = true
     """)
 
 
@@ -39,7 +43,7 @@ def secured(start_secured_router):
 
 @pytest.mark.parametrize("sending", ["rhea", "proton"])
 def test_rhea_speaks_through_a_websocket_with_proton_and_itself(sending, router, client):
-    through, over = router.urls
+    through, over, _ = router.urls
     receiver = client("rhea_receive", through, "--address", sending, "--count", "20")
     receiver.expect("attached")
     sender = client(
@@ -120,8 +124,19 @@ def test_rhea_in_a_browser_sends_and_receives(browser, shop, start_router):
     assert any("may open no WebSocket" in line for line in router.log.seen)
 
 
+def test_rhea_speaks_at_the_port_of_the_pages(router, client):
+    _, over, pages = router.urls
+    url = f"{pages.replace('http', 'ws', 1)}/amqp"
+    receiver = client("rhea_receive", url, "--address", "pages", "--count", "5")
+    receiver.expect("attached")
+    sender = client("proton_send", over, "--address", "pages", messages=[TEXT] * 5)
+    sender.finish()
+    receiver.finish()
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 5
+
+
 def test_a_large_message_of_rhea_is_whole(router, client):
-    through, over = router.urls
+    through, over, _ = router.urls
     large = {"sections": [[0x75, ["binary", "ab" * 500_000]]]}
     receiver = client("proton_receive", over, "--address", "large", "--count", "1")
     receiver.expect("attached")
@@ -150,7 +165,7 @@ def test_rhea_logs_in_through_wss(secured, client, credentials):
 
 
 def test_azure_speaks_through_a_websocket(router, client):
-    through, over = router.urls
+    through, over, _ = router.urls
     receiver = client("azure_receive", through, "--address", "hub", "--count", "2")
     receiver.expect("attached")
     sender = client("azure_send", through, "--address", "hub", messages=[{"value": "hello"}])
@@ -162,7 +177,7 @@ def test_azure_speaks_through_a_websocket(router, client):
 
 
 async def test_our_client_speaks_through_wss_with_proton_over_tcp(router, client, secured, credentials):
-    through, over = router.urls
+    through, over, _ = router.urls
     receiver = client("proton_receive", over, "--address", "ours", "--count", "1")
     receiver.expect("attached")
     async with connect(through) as connection, connection.sender("ours") as sender:

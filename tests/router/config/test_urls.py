@@ -123,7 +123,7 @@ def test_a_domain_is_asked_for_by_the_name_of_its_service() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://h", "must begin with amqp:// or amqps:// or amqp"),
+        ("http://h", "must begin with amqp:// or amqps:// or ws:// or wss:// or amqp"),
         ("amqp+srv://h:5672", "DNS knows the ports"),
         ("amqp+srv://h/x", "takes a domain"),
         ("amqp+srv://user@h", "takes no user"),

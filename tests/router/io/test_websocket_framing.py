@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.io.websocket_framing import FRAMES, PIECE, Framing
+from amqpmesh.router.io.websocket_framing import FRAMES, LEAST, MOST_SMALL, PIECE, Framing
 from tests.support.peers.websockets import BINARY, CLOSE, PING, PONG, TEXT, ws_frame
 
 CONTINUATION = 0
@@ -80,6 +80,49 @@ def test_of_many_pings_the_last_is_answered() -> None:
     assert framing.has_answer
     assert framing.answer() == ws_frame(PONG, bytes([99]), masked=False)
     assert not framing.has_answer
+
+
+@pytest.mark.parametrize(
+    ("octets", "most"),
+    [
+        (ws_frame(BINARY, b"x"), MOST_SMALL * LEAST // (LEAST - 1)),
+        (ws_frame(BINARY), MOST_SMALL),
+        (ws_frame(PING, b"x" * 125), MOST_SMALL),
+        (ws_frame(PONG), MOST_SMALL),
+        (ws_frame(BINARY, b"x" * LEAST) + ws_frame(BINARY, b"x") * 9, MOST_SMALL * LEAST // (9 * (LEAST - 1))),
+    ],
+)
+def test_a_peer_whose_frames_bring_too_few_octets_is_cut_off(octets: bytes, most: int) -> None:
+    framing = Framing.of_server()
+    framing.feed(octets * most)
+    taken(framing)
+    assert framing.fault is None
+    framing.answer()
+    framing.feed(octets * 3)
+    taken(framing)
+    assert framing.fault == "too many frames of fewer than 8 octets"
+    assert framing.is_over
+    told = framing.answer()
+    close = told[told.index(0x80 | CLOSE) :]  # behind an answer to a ping
+    assert close[2:4] == (1008).to_bytes(2)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        ws_frame(BINARY, b"x" * LEAST) * 10,
+        ws_frame(PING),
+        ws_frame(BINARY, b"x"),
+        ws_frame(BINARY, b"x" * 32) + ws_frame(BINARY) * 3,
+    ],
+)
+def test_frames_that_octets_pay_for_or_that_come_alone_are_never_too_many(octets: bytes) -> None:
+    framing = Framing.of_server()
+    for _ in range(3 * MOST_SMALL):
+        framing.feed(octets)
+        taken(framing)
+        framing.answer()
+    assert framing.fault is None
 
 
 def test_a_pong_that_nobody_asked_for_is_nothing() -> None:
