@@ -2,7 +2,11 @@
 
 from pathlib import Path
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
+from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.patterns import PatternTable
+from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.config.tables import Effect, Rule, Table, setting, table
 from amqpmesh.router.logs.event_log import LogFormat
 
@@ -50,9 +54,34 @@ class MetricsConfig(Table):
     series: int = setting(default=2_000, low=500, high=1_000_000)
 
 
+def _collector_refusal(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+        parts = urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        return "takes no user and no password: OTEL_EXPORTER_OTLP_HEADERS in the environment can have a token"
+    return None if is_valid and not parts.fragment else "is no URL of a collector, such as http://127.0.0.1:4318"
+
+
+def _patterns_refusal(patterns: tuple[str, ...]) -> str | None:
+    if not all(patterns):
+        return "must have no empty pattern"
+    reserved = next((each for each in patterns if is_reserved(each) and not each.startswith(f"{DYNAMIC}/")), None)
+    if reserved is not None:
+        return f"{reserved!r} is one of the router's own addresses"
+    try:
+        PatternTable((each, True) for each in patterns)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 @table
 class TracingConfig(Table):
-    """The traces that `amqpmesh trace` asks for: how many, and how long they are kept."""
+    """The traces that `amqpmesh trace` asks for, and the spans of OpenTelemetry."""
 
     EFFECT = Effect.RESTART
     RESTART = "traces that are kept have begun with it"
@@ -63,6 +92,35 @@ class TracingConfig(Table):
     events: int = setting(default=200, low=10, high=10_000)
     #: Seconds that a trace is kept after its last event, or the last question for it.
     keep: float = setting(default=60.0, low=1.0, high=3600.0)
+    #: The URL of the collector that gets spans by OTLP over HTTP; None: no span is made.
+    endpoint: str | None = setting(default=None, check=_collector_refusal)
+    #: The part of the traces of which spans are made, among those that their senders have sampled.
+    sample: float = setting(default=1.0, low=0.0, high=1.0)
+    #: The most spans that are begun in a second.
+    rate: int = setting(default=100, low=1, high=1_000_000)
+    #: The most spans that have not ended, or wait for the collector.
+    queue: int = setting(default=1_000, low=1, high=1_000_000)
+    #: Patterns of the addresses whose messages get spans.
+    addresses: tuple[str, ...] = setting(default=("#",), check=_patterns_refusal)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, "does nothing without endpoint: the collector that gets spans", broken)
+            for key, broken in (
+                ("sample", lambda c: c.endpoint is None and c.sample != 1.0),
+                ("rate", lambda c: c.endpoint is None and c.rate != 100),
+                ("queue", lambda c: c.endpoint is None and c.queue != 1_000),
+                ("addresses", lambda c: c.endpoint is None and c.addresses != ("#",)),
+            )
+        ),
+    )
+
+    @property
+    def collector(self) -> str | None:
+        """The URL that spans are sent to: the endpoint, or its `/v1/traces` if it has no path (OTLP 1.0, OTLP/HTTP)."""
+        if self.endpoint is None or urlsplit(self.endpoint).path not in ("", "/"):
+            return self.endpoint
+        return urlsplit(self.endpoint)._replace(path="/v1/traces").geturl()
 
 
 @table

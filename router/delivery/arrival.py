@@ -13,7 +13,7 @@ from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.events import HELD_BACK, CreditChanged, DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.delivery import decisions, message_head, tracing
+from amqpmesh.router.delivery import decisions, hop_spans, message_head, tracing
 from amqpmesh.router.delivery.anonymous_routes import annotations_alone, open_route, resolve
 from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
@@ -316,6 +316,8 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
         return  # the vouch is for the whole of a request, which is short
     if context.traces.awaits:
         tracing.catch(context, relay, incoming, node, to, len(data))
+    if context.traces.spans is not None:
+        hop_spans.begin(context, relay, incoming, node, to, data)
     is_served = node is not None and node.has_consumers
     if node is not None and is_served:
         if anonymous and lane is None:

@@ -57,6 +57,7 @@ def before(
         (node.remote is not None, Decision.ELSEWHERE),
         (incoming.connection.strict_annotations, Decision.STRICT),
         (node.copies, Decision.COPIES),
+        (relay in context.traces.relays, Decision.TRACED),
         (head is not None and (head.irregular or (drops and head.delivery_annotations[1])), Decision.HEAD),
         (incoming.node is None and incoming.lane is None and not is_steady(context, node), Decision.ANONYMOUS),
         (node.waiting.size, Decision.QUEUED),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
-from amqpmesh.router.delivery import tracing
+from amqpmesh.router.delivery import hop_spans, tracing
 from amqpmesh.router.delivery.dispatch import FEW
 from amqpmesh.router.delivery.fast_links import set_credit, set_links, set_shares, set_slack
 from amqpmesh.router.delivery.multicast_route import set_multicast
@@ -102,6 +102,7 @@ def _decide(context: Context, entry: Node) -> None:
     route.lists_all = False
     route.shares = None
     route.share = None
+    route.traced = hop_spans.is_traced(context, entry)
     for share in entry.shares:
         share.credit_sink.route = None
     config = entry.config

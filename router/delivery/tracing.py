@@ -7,7 +7,7 @@ so each router decides about the message, and notes what it does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.delivery import message_head
@@ -50,7 +50,8 @@ def came(context: Context, relay: Relay, incoming: IncomingLink, data: bytes) ->
         trace = context.traces.begin(mark, tenant_of(incoming), context.now)
         if trace is not None:
             address = name_of(incoming) or message_head.final_address(data, head)
-            _follow(context, relay, incoming, trace, len(data), address)
+            follow(context, relay, incoming, trace, len(data), address)
+            keep(context)
 
 
 def catch(context: Context, relay: Relay, incoming: IncomingLink, node: Node | None, to: str | None, size: int) -> None:
@@ -68,16 +69,18 @@ def catch(context: Context, relay: Relay, incoming: IncomingLink, node: Node | N
             trace = watch.trace
             end_watch(context, watch)
     if trace is not None:
-        _follow(context, relay, incoming, trace, size, relay.to or name_of(incoming) or to)
+        follow(context, relay, incoming, trace, size, relay.to or name_of(incoming) or to)
+        keep(context)
 
 
 def _key(node: Node, to: str | None) -> tuple[str, str]:
     return node.tenant, node.name or to or ""
 
 
-def _follow(
+def follow(
     context: Context, relay: Relay, incoming: IncomingLink, trace: Trace, size: int, address: str | None
 ) -> None:
+    """Follow a delivery until its end. Args: size: its octets, as far as it has come. address: None: it is unknown."""
     context.traces.follow(relay, trace)
     if not relay.complete:
         incoming.endpoint.flow_state.relay = None  # the kernel would relay further frames, and its outcome, unseen
@@ -93,7 +96,6 @@ def _follow(
         **{"from": OWN if incoming.connection.own else _peer(incoming)},
         **_by(lane),
     )
-    keep(context)
 
 
 def keep(context: Context) -> None:
@@ -134,6 +136,13 @@ def end_watch(context: Context, watch: Watch) -> None:
         context.touch(node)
 
 
+def give_up(context: Context, trace: Trace, reason: str) -> None:
+    """Await no message any more for a trace, unless one has come. Args: reason: for the client that asks."""
+    for watch in [each for each in context.traces.addresses.values() if each.trace is trace and trace.pending]:
+        end_watch(context, watch)
+        trace.note(context.now, "failed", reason=reason)
+
+
 def holds(context: Context, node: Node) -> bool:
     """Tell whether the fast route of a node stays closed, since the next message there is awaited."""
     for (tenant, name), watch in context.traces.addresses.items():
@@ -150,9 +159,13 @@ def marks(context: Context, relay: Relay, node: Node, links: Iterable[OutgoingLi
     """Return the annotation that marks a message for the next router; none if a client may be among its receivers."""
     followed = context.traces.relays.get(relay)
     has_copies = node.copies or any(share.node.copies for share in node.shares)
-    if followed is None or relay.head is None or has_copies or not all(each.lane is not None for each in links):
+    if not _is_marked(followed) or relay.head is None or has_copies or not all(each.lane is not None for each in links):
         return {}
     return {message_head.TRACE: followed.trace.id}
+
+
+def _is_marked(followed: Followed | None) -> TypeGuard[Followed]:
+    return followed is not None and followed.trace.marks
 
 
 def mark_lanes(context: Context, relay: Relay, legs: list[Leg]) -> None:
@@ -162,7 +175,7 @@ def mark_lanes(context: Context, relay: Relay, legs: list[Leg]) -> None:
     """
     followed = context.traces.relays.get(relay)
     by_lane = [leg for leg in legs if isinstance(leg.outgoing, OutgoingLink) and leg.outgoing.lane is not None]
-    if followed is None or relay.head is None or not by_lane or len(legs) == 1:
+    if not _is_marked(followed) or relay.head is None or not by_lane or len(legs) == 1:
         return
     first = by_lane[0].chunks[0]
     if message_head.trace_mark(first.data, relay.head) is not None:
@@ -233,7 +246,9 @@ def left(context: Context, leg: Leg) -> None:
     if followed is None or not isinstance(outgoing, OutgoingLink):
         return
     waited, reason = _end_wait(context, followed)
-    branch = followed.branches[leg] = len(followed.branches) + 1
+    branch = len(followed.branches) + 1
+    if followed.trace.has_room:  # else nothing of the branch will be noted
+        followed.branches[leg] = branch
     key = leg.delivery.tag[:-1].hex() if outgoing.lane is not None and leg.delivery is not None else None
     followed.trace.note(
         context.now,

@@ -115,6 +115,8 @@ ROUTER: Final = (
     Family("stolen_links", COUNTER, "Links that another connection took over."),
     Family("denied", COUNTER, "Connections, links and messages that the policy did not permit."),
     Family("limited", COUNTER, "Connections, sessions, links and dynamic nodes beyond a limit of the policy."),
+    Family("spans", COUNTER, "Spans of messages that the collector of OpenTelemetry has taken."),
+    Family("spans_lost", COUNTER, "Messages in the share of tracing without a span at the collector."),
     Family("uptime_seconds", GAUGE, "Seconds since the router has started."),
     Family("draining", GAUGE, "1 if the router is stopping: it moves its clients away, or accepts nothing new."),
     Family("connections", GAUGE, "Open connections."),

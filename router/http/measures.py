@@ -123,6 +123,7 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
     found.router = (
         *(context.octets_in, context.octets_out, context.expired, context.no_path),
         *(context.stolen, context.denied, context.limited),
+        *((0, 0) if context.traces.spans is None else (context.traces.spans.exported, context.traces.spans.lost)),
         *(
             context.now - context.started_at,
             int(context.draining or core.departure.is_on),

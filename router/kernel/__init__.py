@@ -98,6 +98,7 @@ from amqpmesh.router.kernel.section_walk import SectionWalk
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
 from amqpmesh.router.kernel.small_sets import SmallSet, first, shared, with_item, with_item_first, without_item
+from amqpmesh.router.kernel.trace_contexts import ALL_IDS, MOST_KEYS, TraceContexts, read_trace_context
 from amqpmesh.router.kernel.transfer_accounting import (
     discard_transfer,
     dispose,
@@ -118,6 +119,7 @@ __all__ = [
     "AHEAD_PAUSE",
     "AHEAD_PERIOD",
     "ALL",
+    "ALL_IDS",
     "ANY_EFFECT",
     "BOUND",
     "CONNECTION",
@@ -137,6 +139,7 @@ __all__ = [
     "MANY_SENDERS",
     "MAX_TAG",
     "MODIFIED",
+    "MOST_KEYS",
     "MOST_OCTETS",
     "MOST_ROUTES",
     "NEVER_SENT",
@@ -204,6 +207,7 @@ __all__ = [
     "SmallSet",
     "Sweep",
     "TokenBucket",
+    "TraceContexts",
     "TransferFrame",
     "TransitRoute",
     "TreeHistory",
@@ -240,6 +244,7 @@ __all__ = [
     "read_head",
     "read_header_info",
     "read_to",
+    "read_trace_context",
     "read_user_id",
     "receive_disposition",
     "receive_transfer",

@@ -50,6 +50,7 @@ ORDER: Final = (
     "frame_writing",
     "head_sections",
     "user_ids",
+    "trace_contexts",
     "section_walk",
     "ledger",
     "delivery_keys",

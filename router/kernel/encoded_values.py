@@ -29,6 +29,7 @@ _HEADER: Final = HEADER
 _DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
 _MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
 _PROPERTIES: Final = PROPERTIES
+_APPLICATION_PROPERTIES: Final = 0x74
 _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
 _VALUE: Final = 0x77
@@ -43,7 +44,7 @@ _SECTIONS: Final = {
     b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
     b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
     b"amqp:properties:list": _PROPERTIES,
-    b"amqp:application-properties:map": 0x74,
+    b"amqp:application-properties:map": _APPLICATION_PROPERTIES,
     b"amqp:data:binary": _DATA,
     b"amqp:amqp-sequence:list": _SEQUENCE,
     b"amqp:amqp-value:*": _VALUE,

@@ -42,6 +42,7 @@ from amqpmesh.router.kernel.held_back import _hold_back, _names_held, _waits
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.multicast_path import _relay_to_all
 from amqpmesh.router.kernel.serial import serial_distance
+from amqpmesh.router.kernel.trace_contexts import _is_traced
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
     _count_first_sent,
@@ -167,6 +168,8 @@ def _relay_transfer(
     ):
         if route is not None and route.queue is not None:
             _wait_in_line(router, session.wire, route, route.queue)
+        return False
+    if route.traced and router.contexts is not None and _is_traced(router.contexts, frame, data, payload_at, end):
         return False
     if route.order == _ALL:
         relayed = route.borrowed != 0 and not _waits(route)

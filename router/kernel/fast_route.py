@@ -53,6 +53,7 @@ class FastRoute:
         "room",
         "share",
         "shares",
+        "traced",
         "turn",
         "wanted",
     )
@@ -96,6 +97,8 @@ class FastRoute:
         self.passing = _PASS_THEIRS
         #: A delivery came while the route was invalid: the router must decide the route again.
         self.wanted = False
+        #: The router makes spans of some messages to the address, chosen by `KernelRouter.contexts`.
+        self.traced = False
 
 
 def _ready_link(route: FastRoute) -> KernelLink | None:

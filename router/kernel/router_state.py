@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.kept_messages import KeptMessage
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
+    from amqpmesh.router.kernel.trace_contexts import TraceContexts
 
 #: Seconds after a small delivery in which another one is expected.
 _BESIDE: Final = 0.1
@@ -35,6 +36,7 @@ class KernelRouter:
     __slots__ = (
         "ahead_at_once",
         "ahead_since",
+        "contexts",
         "credit_wait",
         "dirty",
         "disposition",
@@ -83,6 +85,8 @@ class KernelRouter:
         self.on_unknown: Callable[[object, bytes], None] | None = None
         #: The recorder of deliveries; None: nothing is recorded.
         self.recorder: Recorder | None = None
+        #: The choice of messages by their trace contexts; None: of none is the context looked at.
+        self.contexts: TraceContexts | None = None
         #: The time of the current batch, seconds.
         self.now = 0.0
         #: The time of the last small delivery.

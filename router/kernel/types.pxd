@@ -45,7 +45,7 @@ cdef long _PASS_THEIRS
 cdef long _PASS_NONE
 cdef long _PASS_ALL
 cdef long _MESSAGE_ANNOTATIONS
-cdef long _PROPERTIES, _DATA, _SEQUENCE, _VALUE, _FOOTER
+cdef long _PROPERTIES, _APPLICATION_PROPERTIES, _DATA, _SEQUENCE, _VALUE, _FOOTER
 cdef long _NESTED
 cdef long _MOST_ROUTES
 cdef long _MOST_OCTETS
@@ -104,6 +104,8 @@ cdef long _LEAST_SLOTS
 cdef long _KEPT_SLOTS
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
+cdef bytes _TRACEPARENT, _TRACESTATE
+cdef long _MOST_KEYS, _PARENT_SIZE
 cdef bytes _DIGITS
 cdef tuple _HEADS
 cdef long _FRAME_HEAD
@@ -215,6 +217,7 @@ cdef class Recorder:
 @cython.final
 cdef class KernelRouter:
     cdef public Recorder recorder
+    cdef public TraceContexts contexts
     cpdef long counter(self, KernelLink link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint needs_update
@@ -312,6 +315,27 @@ cdef bint _may_be_from(KernelRouter router, UserIdRule rule, TransferFrame frame
 cdef bint _is_regular(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(form=long, count=long, after=Py_ssize_t)
 cdef Py_ssize_t _exact_end(bytes data, Py_ssize_t at, Py_ssize_t end, long depth) except? -2
+
+@cython.final
+cdef class TraceContexts:
+    cdef public unsigned long threshold
+    cdef public long room, passed_over
+    @cython.locals(at=Py_ssize_t)
+    cpdef bint takes(self, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+    @cython.locals(flags=long, digit=long, each=Py_ssize_t, number="unsigned long")
+    cdef bint _has_share(self, bytes data, Py_ssize_t at) except -1
+cdef bytes _octets_of(bytes data, Py_ssize_t at, Py_ssize_t end)
+cdef bint _is_traced(TraceContexts contexts, TransferFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(after=Py_ssize_t, value=Py_ssize_t, text=Py_ssize_t)
+cdef Py_ssize_t _parent_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(code=long, after=Py_ssize_t)
+cdef Py_ssize_t _next_map(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(form=long, after=Py_ssize_t)
+cdef Py_ssize_t _whole_section(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(keys=long, value=Py_ssize_t, after=Py_ssize_t)
+cdef Py_ssize_t _string_in(bytes data, Py_ssize_t at, Py_ssize_t end, bytes name) except? -2
+cdef bint _is_text(long form) noexcept
+cdef long _hexadecimal(long octet) noexcept
 
 @cython.final
 cdef class KernelLink:
@@ -668,7 +692,7 @@ cdef class FastRoute:
     cdef public long generation, order, room, borrowed, credit_slack, hops, turn, relayed
     cdef public list links, bulk, left_out, shares
     cdef public long passing
-    cdef public bint wanted, lists_all
+    cdef public bint wanted, lists_all, traced
     cdef public CreditSink share
     cdef public TreeHistory history
     cdef public Keeper keeper

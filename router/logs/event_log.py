@@ -321,5 +321,7 @@ def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) 
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
+    # The library that exports spans would log each failed request on standard error; `spans lost` tells of them.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     EventLog.only = _OnlyHandler(root, handler, repeats)
     return handler

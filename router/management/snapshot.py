@@ -150,6 +150,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             rates.append(rate)
         yield
     seen = yield from mesh_snapshot(core, lanes)
+    spans = core.context.traces.spans
     return Statistics(
         router=RouterStatistics(
             id=core.context.id,
@@ -176,6 +177,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             handed_over=core.context.handed_over,
             taken_up=core.context.taken_up,
             irregular=core.context.irregular_heads,
+            spans=0 if spans is None else spans.exported,
+            spans_lost=0 if spans is None else spans.lost,
             **total.outcomes(),
         ),
         container_links=core.containers.statistics(),

@@ -51,6 +51,7 @@ class Decision(StrEnum):
     ELSEWHERE = "address is elsewhere"
     STRICT = "strict_annotations is set"
     COPIES = "copy receivers"
+    TRACED = "the message is traced"
     QUEUED = "behind waiting deliveries"
     EXCLUDED = "receiver is excluded"
     SLOWEST = "a receiver of a multicast is not ready"

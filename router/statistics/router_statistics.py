@@ -78,6 +78,10 @@ class RouterStatistics(Outcomes):
     """Messages with sections out of order, duplicate or malformed. The router relays the rest of such a message
     unchanged.
     """
+    spans: int = 0
+    """Spans of messages that the collector of OpenTelemetry has taken."""
+    spans_lost: int = 0
+    """Messages in the share of `[tracing]` without a span at the collector: beyond `rate` or `queue`, or not sent."""
     changed: tuple[str, ...] = ()
     """The keys of the configuration that management has changed, as `amqpmesh apply` names them: at most 100, and the
     number of the others.

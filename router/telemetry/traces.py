@@ -6,12 +6,13 @@ own clock. The most traces and events, and the time that they are kept, are `Tra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.router.config.observability import TracingConfig
+    from amqpmesh.router.telemetry.span_book import SpanBook
 
 ID_OCTETS: Final = 16
 """Octets of the id of a trace."""
@@ -58,6 +59,9 @@ class Trace:
 
     __slots__ = ("_began", "_most", "events", "id", "lost", "open", "pending", "tenant", "touched")
 
+    #: The message is marked for other routers, so that they follow it, too.
+    marks: ClassVar[bool] = True
+
     def __init__(self, trace_id: bytes, tenant: str, most: int, now: float) -> None:
         """Args: tenant: the key of the one that may ask for it, beside the operator. most: events that are kept."""
         self.id = trace_id
@@ -89,6 +93,11 @@ class Trace:
             return
         kept = {name: _cut(value) for name, value in fields.items() if value is not None}
         self.events.append(Event(len(self.events) + 1, max(0.0, now - self._began), kind, kept))
+
+    @property
+    def has_room(self) -> bool:
+        """True if there is room for another event."""
+        return len(self.events) < self._most
 
     def after(self, number: int) -> Iterator[Event]:
         """Yield the events after the one with a number, in order."""
@@ -132,6 +141,8 @@ class TraceBook:
     def __init__(self, config: TracingConfig) -> None:
         self._config = config
         self._traces: dict[bytes, Trace] = {}
+        #: The spans of messages; None: none are made.
+        self.spans: SpanBook | None = None
         #: The deliveries that are followed. Empty: no step of a delivery has to look further.
         self.relays: dict[object, Followed] = {}
         #: Messages that are awaited: by the name of the router's own link that they come by, and by tenant and address.

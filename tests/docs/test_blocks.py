@@ -65,6 +65,7 @@ RUN: Final = {
     ("operate/tenant-limits.md", "toml"): "test_policy",
     ("operate/tokens.md", "toml"): "test_policy",
     ("operate/security.md", "console"): "test_operations",
+    ("operate/tracing.md", "toml"): "test_blocks",
     ("operate/websocket.md", "python"): "test_blocks",
     ("operate/websocket.md", "toml"): "test_blocks",
     ("start/tutorial.md", "console"): "test_tutorial",
