@@ -1,7 +1,8 @@
 """TRACE: the requests of clients at `$management` to follow a message, and to tell what has happened to it here.
 
 With an address as `name`, the router begins a trace: it sends a message of its own there, or with `next` follows the
-next one that comes. With `trace`, the id of a trace, it tells the events after the one with the number `after`.
+next one that comes. With `trace`, the id of a trace, it tells the events after the one with the number `after`, and
+with `end` awaits no message any more.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class TraceQuestion(NamedTuple):
 
     trace: bytes
     after: int
+    end: bool = False
+    """Await no message any more."""
 
 
 def start_request(address: str, *, follows_next: bool, wait: float) -> Message:
@@ -58,9 +61,12 @@ def start_request(address: str, *, follows_next: bool, wait: float) -> Message:
     return Message(None, application_properties={**properties, "next": follows_next, "wait": wait})
 
 
-def events_request(trace: str, after: int) -> Message:
-    """Return the request for the events of a trace. Args: trace: its id, as the answer to the start has it."""
-    return Message(None, application_properties={"operation": TRACE, "trace": trace, "after": after})
+def events_request(trace: str, after: int, *, end: bool = False) -> Message:
+    """Return the request for the events of a trace. Args: trace: its id, as the answer to the start has it. end: await
+    no message any more.
+    """
+    properties: dict[str, Value] = {"operation": TRACE, "trace": trace, "after": after}
+    return Message(None, application_properties={**properties, "end": True} if end else properties)
 
 
 def question_of(asked: Message) -> TraceStart | TraceQuestion:
@@ -71,7 +77,10 @@ def question_of(asked: Message) -> TraceStart | TraceQuestion:
         after = properties.get("after", 0)
         if not isinstance(after, int) or isinstance(after, bool) or after < 0:
             raise RequestError(BAD_REQUEST, "`after` is no count")
-        return TraceQuestion(_trace_id(trace), after)
+        end = properties.get("end", False)
+        if not isinstance(end, bool):
+            raise RequestError(BAD_REQUEST, "`end` is no boolean")
+        return TraceQuestion(_trace_id(trace), after, end)
     if properties.get("type") not in ("address", f"{PREFIX}address"):
         raise RequestError(BAD_REQUEST, f"`type` must be {PREFIX}address, or `trace` the id of a trace")
     address, follows_next = properties.get("name"), properties.get("next", False)

@@ -19,6 +19,7 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.blocked import why_address
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.telemetry.traces import ID_OCTETS
+from amqpmesh.topology.workers import worker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,11 @@ class Tracer:
         if trace is None or peer.tenant not in ("", trace.tenant):
             raise service.RequestError(service.NOT_FOUND, "there is no such trace")
         trace.touched = trio.current_time()
+        if asked.end and trace.pending:
+            self._driver.core.change(
+                lambda: tracing.give_up(self._context, trace, "not awaited any more"), trace.touched
+            )
+            self._driver.settle()
         return {"router": self._context.id, **events_of(trace, asked.after, peer.tenant)}
 
     def _begun(self, asked: TraceStart, peer: TracingPeer) -> dict[str, Value]:
@@ -110,18 +116,16 @@ class Tracer:
             self._driver.settle()
         else:
             self._nursery.start_soon(self._send, trace, name, asked)
-        return {"trace": trace.id.hex(), "router": context.id}
+        worker = context.config.worker
+        begun: dict[str, Value] = {"trace": trace.id.hex(), "router": context.id}
+        if worker is not None:
+            begun["workers"] = [worker_of(worker.name, each) for each in range(1, worker.count + 1)]
+        return begun
 
     def _await_next(self, trace: Trace, name: str, wait: float) -> None:
         context = self._context
-        watch = tracing.await_next(context, trace.tenant, name, trace)
-
-        def give_up() -> None:
-            if trace.pending:
-                tracing.end_watch(context, watch)
-                trace.note(context.now, "failed", reason="no message has come")
-
-        context.schedule(context.now + wait, give_up)
+        tracing.await_next(context, trace.tenant, name, trace)
+        context.schedule(context.now + wait, lambda: tracing.give_up(context, trace, "no message has come"))
         tracing.keep(context)
 
     async def _send(self, trace: Trace, name: str, asked: TraceStart) -> None:

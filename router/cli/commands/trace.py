@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -67,7 +68,9 @@ def follow(given: argparse.Namespace) -> int:
     shown = Shown(given.address, is_live=sys.stdout.isatty() and not given.json)
 
     async def work(routers: AskedRouters) -> None:
-        await _begin(routers, given, shown)
+        others = await _begin(routers, given, shown)
+        if others:
+            await _await_first(routers, given, shown, others)
         await _ask_on(routers, given, shown)
 
     asked_routers.ask(client_peer.connection(given, "trace"), given.timeout + GRACE, work)
@@ -89,9 +92,16 @@ class Shown:
         self.address = address
         self.trace = ""
         self.first = ""
+        #: The name that the first router is asked by; None: it is the connected one.
+        self.at: str | None = None
         self.routers: dict[str, AskedRouter] = {}
         self._is_live = is_live
         self._drawn: list[str] = []
+
+    def begin(self, router: str, trace: str, at: str | None) -> None:
+        """Show the trace that has begun at a router. Args: at: the name that it is asked by; None: it is connected."""
+        self.first, self.trace, self.at = router, trace, at
+        self.routers = {router: AskedRouter(router)}
 
     def draw(self, *, last: bool = False) -> None:
         """Draw the trace, if that is due and it has changed."""
@@ -103,14 +113,47 @@ class Shown:
         self._drawn = lines
 
 
-async def _begin(routers: AskedRouters, given: argparse.Namespace, shown: Shown) -> None:
+async def _begin(routers: AskedRouters, given: argparse.Namespace, shown: Shown) -> dict[str, str]:
+    """Begin the trace. Returns: the traces of the router's other workers, of which each may be the one that follows the
+    next message: by the ids of the workers.
+    """
+    asked = start_request(given.address, follows_next=given.next, wait=given.wait)
     try:
-        asked = start_request(given.address, follows_next=given.next, wait=given.wait)
         begun = body_of(await routers.request(given.router, asked))
-        shown.trace, shown.first = str(begun["trace"]), str(begun["router"])
+        shown.begin(str(begun["router"]), str(begun["trace"]), given.router)
     except (AnswerError, KeyError) as error:
         raise RefusedError(f"the router {error}") from None
-    shown.routers[shown.first] = AskedRouter(shown.first)
+    workers = [str(each) for each in begun.get("workers", ()) if each != shown.first]
+    if workers:
+        shown.at = shown.first  # the name of the router stands for any of them
+    found: dict[str, str] = {}
+    for worker in workers if given.next else ():
+        # One that does not answer is about to be started again; what comes there meanwhile is not followed.
+        with suppress(AmqpMeshError, KeyError, trio.TooSlowError), trio.fail_after(given.timeout):
+            found[worker] = str(body_of(await routers.request(worker, asked))["trace"])
+    return found
+
+
+async def _await_first(routers: AskedRouters, given: argparse.Namespace, shown: Shown, others: dict[str, str]) -> None:
+    """Wait until a worker follows a message, and show that one; the others await none any more."""
+    traces = {shown.first: shown.trace, **others}
+    until = trio.current_time() + given.wait
+    while trio.current_time() < until and len(traces) > 1:
+        for worker, trace in list(traces.items()):
+            try:
+                with trio.fail_after(given.timeout):
+                    events = body_of(await routers.request(worker, events_request(trace, 0)))["events"]
+            except (AmqpMeshError, KeyError, trio.TooSlowError):
+                if worker != shown.first:
+                    del traces[worker]
+                continue
+            if any(each["event"] == "came" for each in events):
+                shown.begin(worker, traces.pop(worker), worker)
+                for other, waiting in traces.items():
+                    with suppress(AmqpMeshError, trio.TooSlowError), trio.fail_after(given.timeout):
+                        await routers.request(other, events_request(waiting, 0, end=True))
+                return
+        await trio.sleep(PAUSE)
 
 
 async def _ask_on(routers: AskedRouters, given: argparse.Namespace, shown: Shown) -> None:
@@ -121,7 +164,7 @@ async def _ask_on(routers: AskedRouters, given: argparse.Namespace, shown: Shown
     while True:
         for each in list(shown.routers.values()):
             if not each.over:
-                await _ask(routers, given.router if each is first else each.name, each, shown, given.timeout)
+                await _ask(routers, shown.at if each is first else each.name, each, shown, given.timeout)
                 shown.draw()
         now = trio.current_time()
         if first.over and late is None:
