@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.policies.managing import KINDS
 from amqpmesh.router.http.entities import object_in
 from amqpmesh.router.http.requests import (
     BAD_REQUEST,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.member import MeshMember
     from amqpmesh.router.runtime.management_node import ManagementNode
     from amqpmesh.router.runtime.snapshots import Snapshots
+    from amqpmesh.router.telemetry.recent_changes import RecentChange
 
 ROOT: Final = "/view/"
 """The path of all of them."""
@@ -61,6 +63,9 @@ NEIGHBOUR: Final = f"{PREFIX}neighbour"
 
 OF_NEIGHBOURS: Final = ("connection", "router", "cost", "remote_cost", "up", "reason")
 """The attributes of other routers' neighbours."""
+
+VALUES: Final = frozenset({"from", "to", "user", "peer", "operation"})
+"""Fields of operators' changes that only those see who may read everything."""
 
 SENT: Final = 0.5
 """Seconds after which the answer to a drain has left."""
@@ -152,8 +157,13 @@ class PageViews:
         _demand(not visitor.tenant and visitor.may_read("router"))
         recent, now = self._core.context.recent, self._core.context.wall_clock()
         found = [] if recent is None else recent.since(now, _count(request.query, "after"))
-        rows = [{"number": each.number, "at": each.at, "event": each.event, **_named(each.fields)} for each in found]
-        return as_json({"now": now, "changes": rows[:CHANGES], "more": max(0, len(rows) - CHANGES)})
+        # The configuration is for those who may read everything; others learn which of its keys has changed.
+        hidden = frozenset() if visitor.reads >= frozenset(KINDS) else VALUES
+        rows = [
+            {"number": each.number, "at": each.at, "event": each.event, "fields": _shown(each, hidden)}
+            for each in found[:CHANGES]
+        ]
+        return as_json({"now": now, "changes": rows, "more": max(0, len(found) - CHANGES)})
 
     # ------------------------------------------------------------------------------------------ through the management
 
@@ -207,8 +217,8 @@ def _demand(is_permitted: bool) -> None:
         raise HttpError(FORBIDDEN, "not permitted")
 
 
-def _named(fields: Mapping[str, object]) -> dict[str, object]:
-    return {"fields": dict(fields)}
+def _shown(change: RecentChange, hidden: frozenset[str]) -> dict[str, object]:
+    return {name: value for name, value in change.fields.items() if change.of_mesh or name not in hidden}
 
 
 def _text(visitor: Visitor, name: str) -> str | None:

@@ -39,7 +39,7 @@ BURST: Final = 0.2
 LEAST_AGE: Final = 1.0
 """Seconds for which an order holds at least."""
 
-GREATEST_AGE: Final = 120.0
+GREATEST_AGE: Final = 300.0
 """Seconds for which an order holds at most, whatever it costs, and after which it is forgotten."""
 
 ORDERS: Final = 16

@@ -37,6 +37,8 @@ class RecentChange(NamedTuple):
     event: str
     """The event, as the log has it."""
     fields: Mapping[str, str | int | float | bool]
+    of_mesh: bool
+    """No operator has made it: a link or a router of the mesh has changed."""
 
 
 class RecentChanges:
@@ -60,7 +62,7 @@ class RecentChanges:
         self._number += 1
         kept = {name: _plain(value) for name, value in list(fields.items())[:FIELDS] if value is not None}
         changes = self._of_mesh if of_mesh else self._of_operators
-        changes.append(RecentChange(self._number, at, event, kept))
+        changes.append(RecentChange(self._number, at, event, kept, of_mesh))
 
     def since(self, now: float, after: int = 0) -> list[RecentChange]:
         """Return the changes of the last hour, the latest first. Args: now: seconds since 1970. after: a number."""

@@ -256,6 +256,27 @@ async def test_a_configuration_that_is_changed_is_told(tmp_path: Path) -> None:
         assert (found["fields"]["key"], found["fields"]["to"]) == ("router.drain", "7.0")
 
 
+async def test_who_may_not_read_the_configuration_learns_which_key_has_changed_alone(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(
+        '[[group]]\nname = "watchers"\nusers = ["ada"]\nmanage = ["read:router"]\n'
+        '[[group]]\nname = "readers"\nusers = ["bob"]\nmanage = ["read"]\n',
+        encoding="utf-8",
+    )
+    file = tmp_path / "users.toml"
+    Users({}).add("ada", "right", 4096).add("bob", "right", 4096).save(file)
+    listener = ListenerConfig(url="http://127.0.0.1:0", role="http", sasl=("PLAIN",), users=file, insecure=True)
+    policy = PolicyConfig(file=tmp_path / "policy.toml")
+    async with Router(id="A", listeners=[listener], policy=policy) as router:
+        await router.apply(replace(router.config, drain=7.0))
+        client = HttpClient.of(router)
+        seen = {}
+        for user in ("ada", "bob"):
+            told = (await client.get("/view/changes", authorization=basic(user, "right"))).json
+            seen[user] = next(each["fields"] for each in told["changes"] if each["event"] == "configuration changed")
+        assert (seen["bob"]["key"], seen["bob"]["to"]) == ("router.drain", "7.0")
+        assert seen["ada"] == {"key": "router.drain", "effect": "at once"}
+
+
 async def test_nothing_is_changed_without_the_right_and_the_header() -> None:
     async with Router(id="A", drain=0.1, listeners=[HTTP, READING]) as router:
         may, reads = HttpClient.of(router), HttpClient.of(router, 1)
