@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Route
 
+    from amqpmesh.router.statistics.router_statistics import Statistics
+
 pytestmark = pytest.mark.interop
 
 HTTP = ListenerConfig(url="http://127.0.0.1:0", role="http", manage=True, name="page")
@@ -72,6 +74,15 @@ def url_of(router: Served, name: str) -> str:
     return next(each.url for each in router.router.listeners if each.name == name)
 
 
+def statistics(router: Served) -> Statistics:
+    """Return the state of a router, read in its thread."""
+
+    async def read() -> Statistics:
+        return router.router.statistics()
+
+    return router.do(read)
+
+
 def cells(page: Page, caption: str) -> list[list[str]]:
     """Return the rows of a table."""
     rows = page.locator(f"section[aria-label='{caption}'] tbody tr")
@@ -92,7 +103,7 @@ def test_what_is_shown_equals_statistics(served: Served, opened: Open) -> None:
     page = opened(url_of(served, "page"))
     page.get_by_role("link", name="Addresses").click()
     shown = {row[0]: row for row in table(page, "Addresses in use here", 2)}
-    told = {each.name: each for each in served.router.statistics().addresses}
+    told = {each.name: each for each in statistics(served).addresses}
     assert set(shown) == set(told)
     for name, row in shown.items():
         each = told[name]
@@ -109,7 +120,7 @@ def test_what_is_shown_equals_statistics(served: Served, opened: Open) -> None:
     assert page.evaluate("document.activeElement.textContent") == "orders"
     page.get_by_role("link", name="Connections").click()
     links = table(page, "Links of clients", 2)
-    assert sorted(row[1] for row in links) == sorted(each.name for each in served.router.statistics().links)
+    assert sorted(row[1] for row in links) == sorted(each.name for each in statistics(served).links)
 
 
 def test_a_cost_is_changed_by_its_button(served: Served, opened: Open) -> None:
@@ -126,14 +137,14 @@ def test_a_cost_is_changed_by_its_button(served: Served, opened: Open) -> None:
         own.get_by_label("Cost to B").fill("42")
         own.get_by_role("button", name="Set the cost").click()
         page.locator("section[aria-label='Links'] tbody", has_text="42").wait_for()
-        assert [each.cost for each in served.router.statistics().neighbours] == [42]
+        assert [each.cost for each in statistics(served).neighbours] == [42]
         there = page.locator("dl div", has_text="Of that router")
         there.get_by_label("Cost to A").fill("43")
         there.get_by_role("button", name="Set the cost").click()
         page.get_by_role("status").filter(
             has_text="refuses"
         ).wait_for()  # routers without certificates vouch for nobody
-        assert [each.remote_cost for each in served.router.statistics().neighbours] != [43]
+        assert [each.remote_cost for each in statistics(served).neighbours] != [43]
         page.get_by_role("link", name="Changes").click()
         page.get_by_role("row", name="cost changed").first.wait_for()
     finally:
@@ -150,6 +161,7 @@ def test_without_the_right_no_button_changes_anything(served: Served, opened: Op
     served.receive("readable")
     page.get_by_role("link", name="Connections").click()
     page.locator("section[aria-label='Connections'] tbody button").first.click()
+    page.get_by_label("Attributes").get_by_role("button", name="Close").wait_for()
     assert page.get_by_label("Attributes").get_by_role("button").all_inner_texts() == ["Close"]
     status = page.evaluate(
         "fetch('/view/drain', {method: 'POST', body: '{}', headers: "
