@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh import ConnectionClosedError, ListenerConfig, Message, Router, connect
+from amqpmesh import ConnectionClosedError, InDoubtError, ListenerConfig, Message, Router, connect
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.edits import KINDS, MAX_NAME, MAX_TEXT, EditError
@@ -143,6 +143,19 @@ async def test_a_listener_comes_changes_and_goes_and_others_notice_nothing() -> 
                 await other.receive()
         await send()
         assert [each.name for each in router.listeners] == ["own"]
+
+
+async def test_a_client_may_delete_the_listener_that_it_came_by() -> None:
+    own, other = (ListenerConfig(url=LOOPBACK, name=name, manage=name == "own") for name in ("own", "other"))
+    async with Router(id="A", listeners=[own, other]) as router:
+        url = router.listeners[0].url
+        with pytest.raises((ConnectionClosedError, InDoubtError), match="the configuration has changed"):
+            async with connect(url) as client, client.requester(ADDRESS) as requester:
+                await ask(requester, "DELETE", type="listener", name="own")
+                await ask(requester, "READ", type="listener", name="other")
+        assert [each.name for each in router.listeners] == ["other"]
+        async with connect(router.listeners[0].url):
+            pass
 
 
 async def test_a_connector_and_its_link_bring_messages_and_go_in_order() -> None:
