@@ -63,6 +63,8 @@ class Router:
         listeners = f'[[listener]]\nurl = "{self.url}"\n[[listener]]\nurl = "{self.mesh_url}"\nrole = "mesh"\n'
         self._config.write_text(f'[router]\nid = "{id}"\ndrain = 0.2\n{settings}\n{listeners}')
         self.process: subprocess.Popen[str] | None = None
+        #: Further arguments of the command.
+        self.arguments: tuple[str, ...] = ()
         #: The log of all its processes.
         self.log: list[str] = []
         #: The time of the last start, by the monotonic clock.
@@ -80,7 +82,7 @@ class Router:
         self._up.clear()
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqpmesh", "run", str(self._config)],
+            [sys.executable, "-m", "amqpmesh", "run", str(self._config), *self.arguments],
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
