@@ -57,11 +57,10 @@ async def answer_change(
 def _upgrade(changes: ConfigChanges, source: ConfigSource | None, request: Message) -> Message:
     """Upgrade the router in place: no request brings another program, or other arguments."""
     ask = asks_only(request)
-    if source is None:
+    if source is None or source.upgrade is None:
         raise RequestError(NOT_IMPLEMENTED, "a program has started this router")
-    if source.upgrade is None:
-        raise RequestError(NOT_IMPLEMENTED, "the router has workers: send SIGUSR2 to their first process")
-    return upgrade_told(request, changes.config.id, source.upgrade(ask))
+    worker = changes.config.worker
+    return upgrade_told(request, changes.config.id if worker is None else worker.name, source.upgrade(ask))
 
 
 async def _apply_own_file(

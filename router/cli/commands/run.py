@@ -29,7 +29,7 @@ from amqpmesh.router.cli.process.in_place_upgrade import (
     named,
     predecessor,
 )
-from amqpmesh.router.cli.process.supervised_upgrade import ALONE
+from amqpmesh.router.cli.process.supervised_upgrade import ALONE, asked
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, LogConfig, RouterConfig
 from amqpmesh.router.io.environment import IS_ALONE
@@ -129,6 +129,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
             lambda: worker.at_ports(named(configuration.effective(given))),
             partial(_set_log, worker=config.id),
             worker.shared,
+            partial(asked, worker.shared.folder),
         ),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,

@@ -61,7 +61,7 @@ async def _upgrade(given: argparse.Namespace) -> int:
     told: Mapping[Any, Any] = began
     with trio.move_on_after(given.timeout):
         while told["process"] == began["process"] or told["stands_in"] or told["under_way"]:
-            if told["process"] == began["process"] and not told["under_way"]:
+            if told["process"] == began["process"] and told["failure"] and not told["under_way"]:
                 return _said(given, told, f"not upgraded: {told['failure']}", Exit.NO)
             if told["router"] != shown and not given.json:
                 shown = told["router"]

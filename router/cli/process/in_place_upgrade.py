@@ -47,6 +47,8 @@ STANDS_IN: Final = "AMQPMESH_STANDS_IN"
 UPGRADE: Final = signal.SIGUSR2
 """The signal to upgrade."""
 
+UNDER_WAY: Final = "one is under way"
+
 START_TIME: Final = 60.0
 """Seconds for a successor to start."""
 
@@ -138,7 +140,7 @@ def giving_path(folder: Path, number: int) -> Path:
 def why_not(*, is_under_way: bool) -> str | None:
     """Return the reason to refuse an upgrade; None: there is none."""
     if is_under_way or stands_in():
-        return "one is under way"
+        return UNDER_WAY
     if os.getpid() == 1:
         return "the container ends with its first process: start another container"
     return None

@@ -6,6 +6,8 @@ and joins all workers of before. The order to move the clients is the one that a
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
 import time
@@ -13,9 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.cli.process.in_place_upgrade import READY, START_TIME, hand_over_to, stands_in, why_not
+from amqpmesh.router.cli.process.in_place_upgrade import (
+    READY,
+    START_TIME,
+    UNDER_WAY,
+    UPGRADE,
+    hand_over_to,
+    stands_in,
+    why_not,
+)
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.management.service import CONFLICT, RequestError
+from amqpmesh.router.management.upgrade_requests import UpgradeState
 from amqpmesh.router.runtime.ending import MOVE_TIME
 from amqpmesh.router.runtime.shared_drain import Order, read_order, write_order
 
@@ -26,6 +38,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 
 log = event_log.EventLog("amqpmesh.run")
+
+STATE: Final = "upgrade"
+"""The name of the file with the state that workers tell."""
 
 ALONE: Final = "alone"
 """The name of the file that tells workers that the processes of before have ended."""
@@ -72,15 +87,18 @@ class SupervisedUpgrade:
     def ready(self) -> None:
         """Note that all workers listen."""
         if self._before is not None:
+            self._tell_state()
             self._before.inherited.close()
             with suppress(OSError):
                 self._before.channel.send(READY)
 
     def request(self) -> None:
         """Begin, unless that is refused."""
-        reason = why_not(is_under_way=self._process is not None or self._before is not None)
+        is_under_way = self._process is not None or self._before is not None
+        reason = why_not(is_under_way=is_under_way)
         if reason is not None:
             log.warning("upgrade refused", reason=reason)
+            self._tell_state("" if is_under_way else reason)
         else:
             self._begin()
 
@@ -107,6 +125,7 @@ class SupervisedUpgrade:
             (self._folder / ALONE).touch()
             self._tell()
             log.info("router taken over")
+            self._tell_state()
             if stands_in():
                 self._begin()
 
@@ -127,6 +146,7 @@ class SupervisedUpgrade:
             return
         self.due = time.monotonic() + START_TIME
         log.info("upgrade started", pid=self._process.pid)
+        self._tell_state()
 
     def _succeed(self) -> None:
         assert self._process is not None
@@ -147,15 +167,49 @@ class SupervisedUpgrade:
         if self.successor is not None:
             self.successor = None
             self._order(moves=False)
+        self._tell_state(reason)
         if stands_in():  # the router has no other process: without one it keeps this name
             self._failures += 1
             self.due = time.monotonic() + self._backoff.pause(self._failures)
+
+    def _tell_state(self, failure: str = "") -> None:
+        is_under_way = self._process is not None or self._before is not None
+        _write_state(self._folder, UpgradeState(os.getpid(), is_under_way, stands_in(), failure))
 
     def _order(self, *, moves: bool) -> None:
         last = read_order(self._folder)
         until = time.monotonic() + (self._config.drain_timeout or MOVE_TIME)
         write_order(self._folder, Order(1 if last is None else last.number + 1, moves, None, until, moves))
         self._tell()
+
+
+def asked(folder: Path, only_asks: bool) -> UpgradeState:
+    """Have the supervisor begin, unless a request to a worker only asks for the state. Returns: the state.
+
+    Raises: RequestError: it is refused.
+    """
+    state = _read_state(folder)
+    if not only_asks:
+        if state.under_way or state.stands_in:
+            raise RequestError(CONFLICT, UNDER_WAY)
+        state = state._replace(under_way=True, failure="")
+        _write_state(folder, state)
+        os.kill(state.process, UPGRADE)
+    return state
+
+
+def _read_state(folder: Path) -> UpgradeState:
+    try:
+        return UpgradeState(*json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # there was no upgrade yet
+        return UpgradeState(os.getppid(), under_way=False, stands_in=stands_in(), failure="")
+
+
+def _write_state(folder: Path, state: UpgradeState) -> None:
+    with suppress(OSError):  # a full disk: then only the answers are wrong
+        temporary = folder / f".{STATE}.{os.getpid()}"
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(folder / STATE)
 
 
 def _heard(channel: socket.socket) -> bytes:

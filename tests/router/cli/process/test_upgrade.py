@@ -185,17 +185,24 @@ async def test_all_workers_are_upgraded_together(daemon: StartDaemon, tmp_path: 
     (tmp_path / "a.toml").write_text(CONFIG)
     site = Site(daemon("a.toml", "--workers", "2", TMPDIR=str(tmp_path / "run")))
     sender, receiver, transfer = await site.holding()
-    site.daemon.send(signal.SIGUSR2)
-    site.pid()
-    assert moving(site) == {"A.1", "A.2"}
-    assert {await site.id() for _ in range(10)} <= {"A.old.1", "A.old.2"}
-    site.daemon.send(signal.SIGUSR2)
-    site.daemon.said(r" WARNING upgrade refused reason=.*one is under way")
-    await settled(sender, receiver, transfer)
+    ended: list[tuple[int, str]] = []
+
+    async def upgrade() -> None:
+        ended.append(await run(site))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upgrade)
+        await trio.to_thread.run_sync(site.pid)
+        assert moving(site) == {"A.1", "A.2"}
+        assert {await site.id() for _ in range(10)} <= {"A.old.1", "A.old.2"}
+        assert await run(site) == (5, "not upgraded: one is under way\n")
+        await settled(sender, receiver, transfer)
     pid = site.pid()
     assert moving(site) == {"A.old.1", "A.old.2"}
     assert {await site.id() for _ in range(10)} <= {"A.1", "A.2"}
     site.daemon.said(" INFO router taken over$")
+    ((status, told),) = ended
+    assert (status, told.splitlines()[-1]) == (0, f"A is upgraded, process {pid}")
     await ends(site, pid, tmp_path)
     log = "\n".join(site.daemon.lines)
     assert "no sockets inherited" not in log
