@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,21 @@ class Site:
         await sender.attach(Role.SENDER, "held")
         await sender.send(0, b"hi")
         return sender, receiver, await receiver.expect(Transfer)
+
+
+@pytest.fixture(name="daemon")
+def upgraded(daemon: StartDaemon) -> Iterator[StartDaemon]:
+    """Start routers as the fixture of that name does, and end those processes, too, that take them over."""
+    started: list[Daemon] = []
+
+    def start(*arguments: str, **environment: str) -> Daemon:
+        started.append(daemon(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for pid in re.findall(r"successor ready pid=(\d+)", "\n".join(line for each in started for line in each.lines)):
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.fixture
