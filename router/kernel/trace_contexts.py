@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.encoded_values import _APPLICATION_PROPERTIES, _HEADER, _MESSAGE_ANNOTATIONS, uint32
-from amqpmesh.router.kernel.head_sections import _after_any
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.frame_fields import TransferFrame
@@ -83,7 +82,7 @@ def read_trace_context(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _octets_of(data: bytes, at: int, end: int) -> bytes:
-    return data[at + (2 if data[at] < 0xB0 else 5) : _after_any(data, at, end)]
+    return data[at + (2 if data[at] < 0xB0 else 5) : _item_end(data, at, end)]
 
 
 def _is_traced(contexts: TraceContexts, frame: TransferFrame, data: bytes, at: int, end: int) -> bool:
@@ -102,7 +101,7 @@ def _parent_at(data: bytes, at: int, end: int) -> int:
         value = _string_in(data, at, after, _TRACEPARENT)
         if value >= 0:
             text = value + (2 if data[value] < 0xB0 else 5)
-            return text if _after_any(data, value, after) - text >= _PARENT_SIZE else -1
+            return text if _item_end(data, value, after) - text >= _PARENT_SIZE else -1
         at = _next_map(data, after, end)
     return -1
 
@@ -149,23 +148,44 @@ def _string_in(data: bytes, at: int, end: int, name: bytes) -> int:
         keys = uint32(data, at + 8) >> 1
         at += 12
     keys = min(keys, _MOST_KEYS)
+    size = len(name)
     while keys > 0:
-        value = _after_any(data, at, end)
-        if value < 0 or value >= end:
-            return -1
-        after = _after_any(data, value, end)
+        value = _item_end(data, at, end)
+        after = _item_end(data, value, end) if value >= 0 else -1
         if after < 0:
             return -1
         # Strings and symbols, with a size of one octet or of four.
         if (
-            value - at - len(name) == (2 if data[at] < 0xB0 else 5)
+            (value - at - size == 2 or value - at - size == 5)
+            and data[value - size] == 0x74
             and _is_text(data[at])
-            and data[value - len(name) : value] == name
+            and data[value - size : value] == name
         ):
             return value if _is_text(data[value]) else -1
         at = after
         keys -= 1
     return -1
+
+
+def _item_end(data: bytes, at: int, end: int) -> int:
+    """Return the end of the value at `at`, by the upper half of its format code (§1.2); -1: it ends beyond `end`, or is
+    described.
+    """
+    if at >= end:
+        return -1
+    kind = data[at] >> 4
+    after = end + 1
+    if kind >= 10:
+        if kind & 1 == 0:
+            if end - at >= 2:
+                after = at + 2 + data[at + 1]
+        elif end - at >= 5:
+            after = at + 5 + uint32(data, at + 1)
+    elif kind > 4:
+        after = at + 1 + (1 << (kind - 5))
+    elif kind == 4:
+        after = at + 1
+    return after if after <= end else -1
 
 
 def _is_text(form: int) -> bool:

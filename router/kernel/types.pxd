@@ -332,7 +332,9 @@ cdef Py_ssize_t _parent_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
 cdef Py_ssize_t _next_map(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
 @cython.locals(form=long, after=Py_ssize_t)
 cdef Py_ssize_t _whole_section(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
-@cython.locals(keys=long, value=Py_ssize_t, after=Py_ssize_t)
+@cython.locals(kind=long, after=Py_ssize_t)
+cdef Py_ssize_t _item_end(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(keys=long, size=Py_ssize_t, value=Py_ssize_t, after=Py_ssize_t)
 cdef Py_ssize_t _string_in(bytes data, Py_ssize_t at, Py_ssize_t end, bytes name) except? -2
 cdef bint _is_text(long form) noexcept
 cdef long _hexadecimal(long octet) noexcept
