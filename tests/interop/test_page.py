@@ -251,6 +251,7 @@ def test_a_password_is_asked_for_by_the_browser_and_a_token_by_the_page(tmp_path
         page = opened(url_of(router, "page"), fault="401", http_credentials={"username": "ada", "password": "right"})
         page.get_by_role("link", name="Log in with name and password").click()
         page.get_by_text("as ada").wait_for()
+        page.close()
     finally:
         router.end()
 
