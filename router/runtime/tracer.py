@@ -19,7 +19,6 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.model.blocked import why_address
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.telemetry.traces import ID_OCTETS
-from amqpmesh.topology.workers import worker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +118,8 @@ class Tracer:
         worker = context.config.worker
         begun: dict[str, Value] = {"trace": trace.id.hex(), "router": context.id}
         if worker is not None:
+            from amqpmesh.topology.workers import worker_of  # here: a router of no mesh needs nothing of the topology
+
             begun["workers"] = [worker_of(worker.name, each) for each in range(1, worker.count + 1)]
         return begun
 

@@ -111,6 +111,13 @@ def test_that_program_runs(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
+def test_it_has_the_files_of_the_page(python: Path, tmp_path: Path) -> None:
+    said = run(python, "-c", "import amqpmesh.router.http as room; print(room.__path__[0])", cwd=tmp_path)
+    there = {each.name for each in Path(said.strip(), "page").iterdir()}
+    assert there == {each.name for each in (ROOT / "router" / "http" / "page").iterdir()}
+
+
+@pytest.mark.interop
 def test_its_kernel_is_compiled_where_there_is_a_compiler(python: Path, tmp_path: Path) -> None:
     if shutil.which("cc") is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         pytest.skip("NOT TESTED, missing: a C compiler, or Python's headers")
