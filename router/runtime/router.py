@@ -110,7 +110,7 @@ class Router(LinkFactory):
         #: The file that the command line has started it with; None, in a program.
         self.source: ConfigSource | None = None
         #: The sockets of the process before this one; None: there was none.
-        self.inherited: Inherited | None = None
+        self._inherited: Inherited | None = None
         self._network = Network(open_stream, look_up, backoff)
         # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
@@ -167,10 +167,9 @@ class Router(LinkFactory):
             edge.credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
         with ExitStack() as undoing:
-            bound = []
+            bound, shared = [], self.config.worker is not None
             for listener in self.config.listeners:
-                shared = self.config.worker is not None
-                bound.append(await Listener.bind(listener, shared=shared, inherited=self.inherited))
+                bound.append(await Listener.bind(listener, shared=shared, inherited=self._inherited))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.context.users_of = edge.users_of
@@ -484,6 +483,11 @@ def changes_of(router: Router) -> ConfigChanges:
     return router._changes
 
 
+def inherit(router: Router, sockets: Inherited | None) -> None:
+    """Have a router that is not started yet listen at the sockets of the process before this one."""
+    router._inherited = sockets
+
+
 def succession_of(router: Router) -> Succession:
     """Return the succession of a router that runs, for the process around it."""
     connect, start = router._start_connector, router._nursery.start_soon
@@ -491,9 +495,6 @@ def succession_of(router: Router) -> Succession:
 
 
 def ending_of(router: Router) -> Ending:
-    """Return the end of a router, for the process around it, which a request may end.
-
-    Raises: CommandError: the router was never started.
-    """
+    """Return the end of a router, for the process around it. Raises: CommandError: the router was never started."""
     router._started()
     return router._ending

@@ -37,7 +37,7 @@ from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
-from amqpmesh.router.runtime.router import Router, changes_of, ending_of, memory_of, succession_of
+from amqpmesh.router.runtime.router import Router, changes_of, ending_of, inherit, memory_of, succession_of
 from amqpmesh.router.runtime.shared_config import FOLLOW
 from amqpmesh.router.runtime.shared_drain import LEAVE, SharedDrain
 from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
@@ -178,7 +178,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
         router = Router(config)
         router.source = stage.source
         before = stage.before or stage.former
-        router.inherited = None if before is None else before.inherited
+        inherit(router, None if before is None else before.inherited)
         upgrade = Upgrade(router) if stage.source.shared is None else None
         if upgrade is not None:
             router.source = replace(stage.source, upgrade=upgrade.asked)
