@@ -22,8 +22,12 @@ STAGE := .ci/stage
 HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
-# Tests that use no kernel, and those of pages and of what is shipped, which are about other things.
-KERNELLESS := --ignore=tests/ci --ignore=tests/deploy --ignore=tests/docs --ignore=tests/typing --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
+# What `make uncompiled` leaves out: tests that use no kernel, and those that are about something else, such as pages, processes, logins
+# and configuration.
+KERNELLESS := $(foreach each,ci deploy docs typing policies benchmarks spec router/audit router/cli router/config router/http router/logs \
+	router/tokens,--ignore=tests/$(each)) --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
+MESSAGELESS := $(foreach each,brokers test_command_line.py test_exports.py test_management.py test_page.py test_policy.py test_policy_push.py \
+	test_rolling_restart.py test_security.py test_tokens.py test_upgrade.py test_websockets.py,--ignore=tests/interop/$(each))
 # Tests of the kernel and of its callers.
 REACHING := tests/router/kernel tests/router/delivery
 # The folders of tests on Spark, and of those with other clients: to collect all folders takes 14 s.
@@ -51,7 +55,7 @@ slow: begin .venv/test .venv/kernel tests/interop/node_modules
 
 uncompiled: begin .venv/test tests/interop/node_modules
 	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) --junit-xml=build/unit-uncompiled.xml
-	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m "interop and not slow" $(filter-out tests/typing,$(WITH_OTHERS)) --junit-xml=build/interop-uncompiled.xml
+	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m "interop and not slow" $(filter-out tests/typing,$(WITH_OTHERS)) $(MESSAGELESS) --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
 begin:
