@@ -56,7 +56,7 @@ typedef struct {
     unsigned to;                      /* an anonymous sender's addresses, which take turns; 0: the link has one */
     unsigned ttl, pause;              /* milliseconds; pause: between two flows of a slow receiver */
     unsigned modified;                /* times that a receiver fails with each message before it accepts it */
-    bool settled, listens, sasl, priorities, unordered, lossy, rejects, by_sender;
+    bool settled, listens, sasl, traced, priorities, unordered, lossy, rejects, by_sender;
     double rate;                      /* messages a second of all of the group; 0: as credit allows */
 } group;
 
@@ -372,6 +372,17 @@ static void put_properties(octets *o, const char *user, const char *to, const ch
     list_end(o, at);
 }
 
+/* Application-properties with the trace context of a span of its own trace, sampled (part 3, §3.2.5). */
+static void put_context(octets *o, uint64_t number)
+{
+    char context[72];
+    uint64_t trace = (number + 1) * 0x9E3779B97F4A7C15; /* spread: routers choose by the last octets */
+    put(o, "\0\x53\x74\xc1\x47\2\xa1\x0btraceparent\xa1\x37", 21);
+    snprintf(context, sizeof context, "00-%016llx%016llx-0123456789abcdef-01", (unsigned long long)(number + 1),
+             (unsigned long long)trace);
+    put(o, context, 55);
+}
+
 static void send_next(connection *c, link_end *l, uint64_t now)
 {
     octets *o = &c->out;
@@ -402,6 +413,7 @@ static void send_next(connection *c, link_end *l, uint64_t now)
         address_of(g, (uint32_t)(l->done % g->to), to);
         put_properties(o, g->user, to, NULL);
     } else if (g->user) put_properties(o, g->user, NULL, NULL);
+    if (g->traced) put_context(o, l->done);
     put(o, "\0\x53\x75\xa0", 4), put_byte(o, CONTENT);
     put(o, stamp, STAMP), put(o, content + STAMP, CONTENT - STAMP);
     frame_end(o, frame);
@@ -958,6 +970,7 @@ static const char *const USAGE =
     "  ttl=N             milliseconds        priorities=1    0 to 9 in turns\n"
     "  pause=N           milliseconds between two flows of a slow receiver\n"
     "  modified=N        times that a receiver fails with each message; rejected=1: it rejects each\n"
+    "  traced=1          each message has the trace context of a span that is sampled\n"
     "  unordered=1       messages may overtake; lossy=1: messages may be dropped\n"
     "  by=sender         replies by a sender for each requester; default: by an anonymous one\n";
 
@@ -989,6 +1002,7 @@ static void set(group *g, char *text)
     else if (!strcmp(text, "to")) g->to = number;
     else if (!strcmp(text, "ttl")) g->ttl = number;
     else if (!strcmp(text, "priorities")) g->priorities = number;
+    else if (!strcmp(text, "traced")) g->traced = number;
     else if (!strcmp(text, "pause")) g->pause = number;
     else if (!strcmp(text, "modified")) g->modified = number;
     else if (!strcmp(text, "rejected")) g->rejects = number;

@@ -77,6 +77,15 @@ ALL_LIMITED = _ALLOWED.format(
 )
 """A policy by which a tenant, its users, their links and its addresses have rates that nobody reaches."""
 
+TRACED = """
+[tracing]
+endpoint = "http://127.0.0.1:1"
+sample = {sample}
+rate = 1_000_000
+queue = 1_000_000
+"""
+"""Spans of a share of the messages, whose senders have sampled all. They wait for a collector that is not there."""
+
 CONTAINER = """
 [[connector]]
 name = "peer"
@@ -254,6 +263,11 @@ def _others() -> Iterator[Row]:
     yield Row("one pair, user-id checked", f"send A address=pair user={USER}", pair, policy=CHECKED, is_ours=True)
     for kept, policy in (("a tenant", LIMITED), ("tenant, user, link and address", ALL_LIMITED)):
         yield Row(f"one pair, rates of {kept}", "send A address=pair", pair, policy=policy, is_ours=True)
+    for name, sample in (("1 %", 0.01), ("none in the share", 0.0)):
+        yield Row(
+            f"one pair, traced, {name}", "send A address=pair traced=1", pair, settings=TRACED.format(sample=sample),
+            is_ours=True,
+        )  # fmt: skip
     yield Row("ttl", "send A address=pair ttl=60000", pair)
     yield Row("ten priorities, mixed", "send A address=pair priorities=1", f"{pair} unordered=1")
     yield Row(
