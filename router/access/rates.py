@@ -46,16 +46,17 @@ def limit_rates(context: Context, incoming: IncomingLink, rights: Rights | None)
 
 def give_turns(context: Context) -> None:
     """Have the links granted credit whose turn has come, and their sessions' windows opened that have paid."""
-    for meter in context.rates.turns(context.now):
-        incoming = meter.link.record
-        assert isinstance(incoming, IncomingLink)
-        _resume(context, incoming)
+    # First, since `turns` sets the time of the next look at the others, too.
     debtors = context.rates.debtors.take(context.now)
     for meter in debtors:
         incoming = meter.link.record
         assert isinstance(incoming, IncomingLink)
         meter.settle(incoming.credit_sink.granted, context.now)
     context.rates.paid(debtors, context.now)
+    for meter in context.rates.turns(context.now):
+        incoming = meter.link.record
+        assert isinstance(incoming, IncomingLink)
+        _resume(context, incoming)
     for meter in context.rates.holders():
         incoming = meter.link.record
         assert isinstance(incoming, IncomingLink)
