@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import RateMeter
 
 INTERVAL: Final = 0.02
-"""Seconds between two looks at a link at least."""
+"""Seconds between two looks at a link, or at a line of links, at least. Credit for a rate of thousands in a second
+comes in pieces as large as the rate allows in this time: each piece costs a turn of the router.
+"""
 
 AT_ONCE: Final = 500
-"""Links that are looked at in one turn; of more, the others are looked at the next time."""
+"""Links that are looked at in one turn; of more, and in a longer line, the others are looked at the next time."""
 
 PAUSE: Final = 0.001
-"""Seconds after which further links are looked at: others are served meanwhile."""
+"""Seconds after which further links, and the lines of further tenants, are looked at: others are served meanwhile."""
 
 
 class Debtors:

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from amqpmesh.router.credit.debtors import Debtors
+from amqpmesh.router.credit.debtors import AT_ONCE, INTERVAL, PAUSE, Debtors
 from amqpmesh.router.credit.shared_rates import SharedRates, set_rate
 from amqpmesh.router.credit.unused_buckets import Room, Unused
 from amqpmesh.router.kernel import TokenBucket
@@ -25,19 +25,9 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.kernel import RateMeter
 
-INTERVAL: Final = 0.02
-"""Seconds between two looks at a line at least. Credit for a rate of thousands in a second comes in pieces as large as
-the rate allows in this time: each piece costs a turn of the router."""
-
 EACH: Final = 20e-6
 """Seconds by which the interval is longer for each link that is looked at, times the number of tenants: looks take a
 small part of the time."""
-
-AT_ONCE: Final = 500
-"""Links that are looked at in one turn; in a longer line the others are looked at the next time."""
-
-PAUSE: Final = 0.001
-"""Seconds after which the lines of further tenants are looked at: others are served meanwhile."""
 
 HOLDERS: Final = 50
 """Links of a bucket whose unused credit is looked at in one turn."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from amqpmesh.router import kernel as bound
 from amqpmesh.router.credit import rate_line
-from amqpmesh.router.credit.rate_line import AT_ONCE, EACH, INTERVAL, Rate, RateLines, RateOwner, TenantLines
+from amqpmesh.router.credit.debtors import AT_ONCE, INTERVAL
+from amqpmesh.router.credit.rate_line import EACH, Rate, RateLines, RateOwner, TenantLines
 from amqpmesh.router.kernel import RateMeter
 from amqpmesh.router.model.links import IncomingLink
 from tests.support.worlds.kernel_router import Router
