@@ -109,8 +109,7 @@ class Departure:
             self._known = set(self._waiting)
             context.log.info("moving clients", connections=len(self._waiting), pace=pace)
         # The pace is that of the router: each worker moves the same share, and its part of the least number.
-        workers = 1 if context.config.worker is None else context.config.worker.count
-        self._rate = max(LEAST / workers, pace * self.left)
+        self._rate = max(LEAST / context.config.workers, pace * self.left)
         self._began, self._started = context.now, 0
         self._places = cycle(places or (None,))
         self._tell()
