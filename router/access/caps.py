@@ -186,11 +186,10 @@ def _too_many(context: Context, member: Member, name: str, kind: Kind) -> Full |
         allowance = usage.allowance
         rate: float | None = getattr(allowance, name)
         if rate is not None:
-            part = rate / context.config.workers
-            burst = part * (BURST if allowance.burst is None else allowance.burst)
+            burst = rate * (BURST if allowance.burst is None else allowance.burst)
             owner = _rate_owner(name, usage.owner)
             usages[owner] = usage
-            rates.append(Rate(owner, part, burst, False, tenant=owner.tenant))
+            rates.append(Rate(owner, rate, burst, False, tenant=owner.tenant, workers=context.config.workers))
     lacking = context.rates.spend(rates, context.now) if rates else None
     return None if lacking is None else Full(usages[lacking.owner], kind, name)
 

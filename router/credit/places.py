@@ -1,9 +1,17 @@
-"""The places of a count that the workers of a router share."""
+"""The places of a count, and the tokens of a rate, that the workers of a router share."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqpmesh.router.credit.rate_line import Rate
+
+TOKEN: Final = 1 - 1e-6
+"""The least that counts as one token: sums of fractions are a little wrong."""
 
 
 class Shared(Enum):
@@ -45,3 +53,14 @@ class Places(Protocol):
 
     def give_back(self, number: int) -> None:
         """Give back some of the places that this worker has taken, those beyond the limit first."""
+
+
+class Tokens(Protocol):
+    """The tokens of rates that the workers of a router share, and that nothing waits for."""
+
+    def take(self, rates: Sequence[Rate]) -> list[float] | None:
+        """Take one token of each of some rates, or none at all.
+
+        Returns: what each had before: if it was a `TOKEN` of each, one of each is taken now. None: the workers cannot
+            share them now.
+        """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqpmesh.router.credit.debtors import AT_ONCE, INTERVAL, PAUSE, Debtors
+from amqpmesh.router.credit.places import TOKEN
 from amqpmesh.router.credit.shared_rates import SharedRates, set_rate
 from amqpmesh.router.credit.unused_buckets import Room, Unused
 from amqpmesh.router.kernel import TokenBucket
@@ -23,6 +24,7 @@ from amqpmesh.router.kernel import TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from amqpmesh.router.credit.places import Tokens
     from amqpmesh.router.kernel import RateMeter
 
 EACH: Final = 20e-6
@@ -48,9 +50,6 @@ OWNERS: Final = 2**16
 
 LITTLE: Final = 0.001
 """The part of a rate that counts as nothing."""
-
-ERROR: Final = 1e-6
-"""The part of a token that sums of fractions may be wrong by."""
 
 
 def is_idle(bucket: TokenBucket, now: float) -> bool:
@@ -115,6 +114,7 @@ class RateLines:
         self._used_up: dict[TokenBucket, None] = {}
         #: The parts of this worker, if the router has several.
         self.shared = SharedRates()
+        self.tokens: Tokens | None = None
 
     def __len__(self) -> int:
         """Return how many links wait."""
@@ -233,11 +233,18 @@ class RateLines:
         self._forget_full({self._rooms[bucket]: None for bucket in (*before, *meter.buckets)}, now)
 
     def spend(self, rates: Sequence[Rate], now: float) -> Rate | None:
-        """Take one token of each of some rates, which limit no link. Returns: a rate that has none: all keep theirs."""
-        buckets = [self._bucket(each, now) for each in rates]
-        for bucket in buckets:
+        """Take one token of each of some rates, which limit no link. Returns: a rate that has none: all keep theirs.
+
+        Nothing waits for them. So workers take them from the same buckets if they can, else from equal parts.
+        """
+        tokens = None if self.tokens is None else self.tokens.take(rates)
+        parts = rates if tokens is None else [each._replace(workers=1) for each in rates]
+        buckets = [self._bucket(each, now, is_claimed=False) for each in parts]
+        for at, bucket in enumerate(buckets):
             bucket.fill(now)
-        lacking = next((rate for rate, each in zip(rates, buckets, strict=True) if each.tokens < 1 - ERROR), None)
+            if tokens is not None:
+                bucket.tokens = tokens[at]
+        lacking = next((rate for rate, each in zip(rates, buckets, strict=True) if each.tokens < TOKEN), None)
         for bucket in buckets:
             if lacking is None:
                 bucket.tokens -= 1
@@ -246,14 +253,19 @@ class RateLines:
         self._forget_full({self._rooms[bucket]: None for bucket in buckets}, now)
         return lacking
 
-    def _bucket(self, rate: Rate, now: float) -> TokenBucket:
+    def _bucket(self, rate: Rate, now: float, *, is_claimed: bool = True) -> TokenBucket:
+        """Return the bucket of a rate. Args: is_claimed: if workers share it, each has what its links ask for."""
         bucket = self._buckets.get(rate.owner)
         part = rate.rate / rate.workers
         burst = max(1.0, rate.burst / rate.workers)
         if bucket is None:
             bucket = self._buckets[rate.owner] = TokenBucket(rate.owner, part, burst, rate.of_octets, now)
             self._rooms[bucket] = (self._unused_names if rate.by_name else self._unused).of(rate.tenant)
-        if rate.workers > 1 and self.shared.limit(bucket, rate.owner, rate.rate, rate.burst, rate.workers, now):
+        if (
+            is_claimed
+            and rate.workers > 1
+            and self.shared.limit(bucket, rate.owner, rate.rate, rate.burst, rate.workers, now)
+        ):
             return bucket
         if (bucket.rate, bucket.burst) != (part, burst):
             set_rate(bucket, part, burst, now)

@@ -191,6 +191,7 @@ class Admission:
 
         shared = SharedCounts(worker)
         self.core.context.usages.share = self.core.context.rates.shared.share = shared.places
+        self.core.context.rates.tokens = shared.tokens
         return shared
 
     def _exchange(self, worker: WorkerConfig, poller: Poller) -> HandOvers | None:

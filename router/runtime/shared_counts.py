@@ -3,21 +3,20 @@
 A count with the limit N has N places, which are octets of a file. A worker that counts one more locks a free octet; the
 system sees to it that no other worker has it, and frees all octets of a worker that ends, however it ends. So the
 workers need no messages for it and no worker is asked first, and their sum never passes the limit. Nothing is written:
-the files stay empty.
-
-The locks are those of an open file description (fcntl(2), F_OFD_SETLK).
+these files stay empty.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from bisect import insort
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.file_locks import IS_HELD, holder, set_lock
+from amqpmesh.router.runtime.shared_tokens import SharedTokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,10 +39,6 @@ MOST: Final = REGION // 2
 
 _REGIONS: Final = 2**63 // REGION
 
-_LOCK: Final = struct.Struct("hhqqi")  # struct flock: type, whence, start, octets, process
-
-_IS_HELD: Final = (BlockingIOError, PermissionError)
-
 
 class SharedCounts:
     """The shared counts of one worker."""
@@ -53,6 +48,8 @@ class SharedCounts:
         #: The part of the places in which this worker looks first: so its places lie side by side.
         self._part = (worker.number - 1) / worker.count
         self._files: dict[int, int] = {}
+        #: The rates of what cannot wait.
+        self.tokens = SharedTokens(worker.folder / "tokens")
 
     def places(self, owner: tuple[object, ...], kind: Kind | Shared) -> SharedPlaces | None:
         """Return the places of an owner's count; None: the system refuses the file: this worker counts by itself."""
@@ -67,6 +64,7 @@ class SharedCounts:
 
     def close(self) -> None:
         """Free all places."""
+        self.tokens.close()
         while self._files:
             os.close(self._files.popitem()[1])
 
@@ -114,7 +112,7 @@ class SharedPlaces:
         while number and at + number <= REGION:
             try:
                 self._set(fcntl.F_WRLCK, at, number)
-            except _IS_HELD:
+            except IS_HELD:
                 holder = self._holder(at, at + number)
                 at = at if holder is None else holder[1]
                 continue
@@ -170,7 +168,7 @@ class SharedPlaces:
                 continue
             try:
                 self._set(fcntl.F_WRLCK, at)
-            except _IS_HELD:
+            except IS_HELD:
                 holder = self._holder(at, at + 1)
                 at = at if holder is None else holder[1]  # None: it has just been freed
                 continue
@@ -199,7 +197,7 @@ class SharedPlaces:
                 continue
             try:
                 self._set(fcntl.F_WRLCK, at, behind - at)
-            except _IS_HELD:
+            except IS_HELD:
                 continue  # another worker was faster
             except OSError as error:
                 log.warning("shared count unavailable", reason=error.strerror or str(error))
@@ -236,9 +234,8 @@ class SharedPlaces:
 
     def _holder(self, start: int, end: int) -> tuple[int, int] | None:
         """Return a range that another worker has, of those that overlap a range; None: there is none."""
-        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._base + start, end - start, 0)
-        kind, _, first, octets, _ = _LOCK.unpack(fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked))
-        return None if kind == fcntl.F_UNLCK else (first - self._base, first - self._base + octets)
+        found = holder(self._file, self._base + start, end - start)
+        return None if found is None else (found[0] - self._base, found[0] - self._base + found[1])
 
     def _set(self, kind: int, place: int, octets: int = 1) -> None:
-        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, self._base + place, octets, 0))
+        set_lock(self._file, kind, self._base + place, octets)
