@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import sys
+from collections.abc import Iterator
 from weakref import ref
 
 import pytest
@@ -21,6 +22,14 @@ from amqpmesh.router.runtime.router import Router, memory_of
 from tests.support.peers.scripted_stream import connect, credit
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_as_before() -> Iterator[None]:
+    """Freeze the objects of all tests again (see `tests/conftest.py`): a search for garbage here unfreezes them."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 class Knot:

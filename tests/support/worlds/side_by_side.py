@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
@@ -278,17 +281,30 @@ _SAMPLED: Final = frozenset({"latency", "latency_seconds"})
 _DECISIONS: Final = frozenset({"relayed", "decided", "decisions"})
 #: And on when those who divide credit are told of what was relayed, which is as soon as it matters to them.
 _DEMAND: Final = frozenset({"demand", "granted", "credit", "reason", "zero_credit_in", "zero_credit_out"})
+_IGNORED: Final = _OCTETS | _DECISIONS | _SAMPLED
+_ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
     """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
-    told = _without(asdict(snapshot(core)), _OCTETS | _DECISIONS | _SAMPLED)
-    return told if at_once else _without(told, _DEMAND)
+    told: dict[str, Any] = _told(snapshot(core), _IGNORED if at_once else _IGNORED | _DEMAND)
+    return told
 
 
-def _without(value: Any, keys: frozenset[str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without(each, keys) for key, each in value.items() if key not in keys}
-    if isinstance(value, list | tuple):
-        return [_without(each, keys) for each in value]
-    return value
+def _told(value: Any, ignored: frozenset[str]) -> Any:
+    """Return a copy made of dictionaries and lists. Histories take statistics after each step: it has to be cheap."""
+    kind = type(value)
+    if kind in _ATOMS or issubclass(kind, Enum):
+        return value
+    if issubclass(kind, dict):
+        return {key: _told(each, ignored) for key, each in value.items() if key not in ignored}
+    if issubclass(kind, list | tuple):
+        return [_told(each, ignored) for each in value]
+    if is_dataclass(kind):
+        return {name: _told(getattr(value, name), ignored) for name in _names(kind) if name not in ignored}
+    return deepcopy(value)
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
