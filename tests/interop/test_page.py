@@ -133,13 +133,13 @@ def test_a_cost_is_changed_by_its_button(served: Served, opened: Open) -> None:
     try:
         page = opened(url_of(served, "page"), fault="403")
         page.get_by_role("button", name="B", exact=True).click()
-        own = page.locator("dl div", has_text="Of this router")
-        own.get_by_label("Cost to B").fill("42")
+        own = page.locator("dl div", has_text="A to B")
+        own.get_by_label("Cost from A to B").fill("42")
         own.get_by_role("button", name="Set the cost").click()
         page.locator("section[aria-label='Links'] tbody", has_text="42").wait_for()
         assert [each.cost for each in statistics(served).neighbours] == [42]
-        there = page.locator("dl div", has_text="Of that router")
-        there.get_by_label("Cost to A").fill("43")
+        there = page.locator("dl div", has_text="B to A")
+        there.get_by_label("Cost from B to A").fill("43")
         there.get_by_role("button", name="Set the cost").click()
         page.get_by_role("status").filter(
             has_text="refuses"
@@ -206,6 +206,42 @@ def test_names_that_peers_choose_stay_text(served: Served, opened: Open) -> None
     assert (
         page.evaluate("(() => { try { document.body.innerHTML = '<p>'; } catch { return 'refused'; } })()") == "refused"
     )
+
+
+def test_a_long_name_is_whole_in_the_attributes_alone(served: Served, opened: Open) -> None:
+    long = f"begin/{'x' * 1500}/end"
+    served.receive(long)
+    page = opened(url_of(served, "page"))
+    page.get_by_role("link", name="Addresses").click()
+    page.get_by_label("Filter").fill("begin/")
+    page.get_by_role("button", name="begin/").click()
+    assert len(page.get_by_role("button", name="begin/").inner_text()) == 160
+    panel = page.get_by_label("Attributes")
+    panel.wait_for()
+    told = dict(zip(panel.locator("dt").all_inner_texts(), panel.locator("dd").all_inner_texts(), strict=True))
+    assert told["name"] == long
+    assert [each.split(":")[0] for each in told["latency"].split(", ")] == [
+        "0.001",
+        "0.005",
+        "0.025",
+        "0.1",
+        "0.5",
+        "1",
+        "10",
+        "inf",
+    ]
+
+
+def test_the_views_at_the_top_hide_nothing_that_gets_the_focus(served: Served, opened: Open) -> None:
+    page = opened(url_of(served, "page"), viewport={"width": 360, "height": 640})
+    page.get_by_role("button", name="A", exact=True).click()
+    heading, views = page.get_by_role("heading", name="Router A"), page.get_by_role("navigation", name="Views")
+    heading.wait_for()
+    box, above = heading.bounding_box(), views.bounding_box()
+    assert box is not None
+    assert above is not None
+    assert box["y"] >= above["y"] + above["height"]
+    assert above["height"] < 50, "all views are in one line"
 
 
 def test_all_is_reached_by_the_keyboard(served: Served, opened: Open) -> None:
@@ -297,8 +333,8 @@ def test_a_router_that_believes_this_one_is_changed_from_here(
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("link", name="Log in with name and password").click()
     page.get_by_role("button", name="B", exact=True).click()
-    there = page.locator("dl div", has_text="Of that router")
-    there.get_by_label("Cost to A").fill("43")
+    there = page.locator("dl div", has_text="B to A")
+    there.get_by_label("Cost from B to A").fill("43")
     there.get_by_role("button", name="Set the cost").click()
     page.locator("section[aria-label='Links'] tbody", has_text="43").wait_for()
     page.get_by_role("button", name="Drain the router").click()

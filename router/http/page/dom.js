@@ -29,6 +29,14 @@ export function shown(text) {
   return String(text).replace(CONTROLS, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
+const BRIEF = 160; // characters of a name in a table
+
+/** Return a name as it can be shown in a table: of a long one its beginning and its end. */
+export function brief(text) {
+  const name = shown(text);
+  return name.length <= BRIEF ? name : `${name.slice(0, BRIEF - 41)}…${name.slice(-40)}`;
+}
+
 /** Return an element with a name in it, which changes the direction of no text around it. */
 export function named(text, properties = {}) {
   return element("bdi", { ...properties, text: shown(text) });

@@ -1,7 +1,7 @@
 // The drawing of a mesh. What it shows is in the tables below it, too: for those it is hidden from.
 
 import { drawn, mark, say, shown } from "./dom.js";
-import { fitted } from "./layout.js";
+import { fitted, tallest } from "./layout.js";
 
 const NAMED = 60; // routers that have their names in the drawing; of more, only those that matter
 const PRICED = 60; // links that have their costs in the drawing
@@ -27,7 +27,7 @@ export class Drawing {
    */
   draw(routers, links, places, chosen) {
     const width = Math.max(280, this.element.parentElement?.clientWidth ?? 800);
-    const height = Math.round(Math.min(Math.max(300, width * 0.5), innerHeight * 0.62));
+    const height = Math.round(Math.min(Math.max(300, width * 0.5), innerHeight * 0.62, Math.max(180, tallest(places) + 100)));
     if (width !== this.#size.width || height !== this.#size.height) {
       this.#size = { width, height };
       mark(this.element, "viewBox", `0 0 ${width} ${height}`);
@@ -72,18 +72,29 @@ export class Drawing {
       mark(line.group, "data-chosen", link.from === chosen || link.to === chosen || null);
       mark(line.line, "stroke-width", (1.2 + 4.5 * link.weight).toFixed(1));
       const labelled = links.length <= PRICED || link.state !== "" || link.from === chosen || link.to === chosen;
-      mark(line.text, "x", Math.round((from.x + to.x) / 2));
-      mark(line.text, "y", Math.round((from.y + to.y) / 2) + 4);
-      say(line.text, labelled ? (this.#size.width < NARROW ? link.short : link.label) : "");
+      this.#label(line, labelled ? (this.#size.width < NARROW ? link.short : link.label) : "", (from.x + to.x) / 2, (from.y + to.y) / 2);
     }
     drop(this.#lines, kept, (each) => each.group);
+  }
+
+  /** Write on a link, at its middle; the line is not to be seen between the letters. */
+  #label(line, label, x, y) {
+    if (line.text.textContent !== label) {
+      line.text.textContent = label;
+      line.width = label === "" ? 0 : line.text.getComputedTextLength() + 8;
+    }
+    mark(line.text, "x", Math.round(x));
+    mark(line.text, "y", Math.round(y) + 4);
+    mark(line.back, "x", Math.round(x - line.width / 2));
+    mark(line.back, "y", Math.round(y) - 7);
+    mark(line.back, "width", Math.round(line.width));
   }
 
   #line(key) {
     let found = this.#lines.get(key);
     if (found === undefined) {
-      const line = drawn("line"), text = drawn("text");
-      found = { line, text, group: drawn("g", {}, line, text) };
+      const line = drawn("line"), back = drawn("rect", { width: 0, height: 14 }), text = drawn("text");
+      found = { line, back, text, width: 0, group: drawn("g", {}, line, back, text) };
       this.#lines.set(key, found);
       this.#under.append(found.group);
     }

@@ -124,6 +124,14 @@ function lay(places) {
   }
 }
 
+const MOST = 180; // pixels of a unit at most: few routers fill no frame
+
+/** Return the pixels that places can have from the highest to the lowest, without margins. */
+export function tallest(places) {
+  const all = [...places.values()].map((each) => each.y);
+  return MOST * Math.max(0, Math.max(...all) - Math.min(...all));
+}
+
 /** Return places within a frame. Arguments: margin: around all of them. Returns: by router, whole pixels. */
 export function fitted(places, width, height, margin) {
   const all = [...places.values()];
@@ -132,9 +140,9 @@ export function fitted(places, width, height, margin) {
   const [left, right, top, bottom] = [low((each) => each.x), high((each) => each.x), low((each) => each.y), high((each) => each.y)];
   const free = [width - 2 * margin, height - 2 * margin];
   const wide = right - left || 1e-9, tall = bottom - top || 1e-9;
-  const scale = Math.min(free[0] / wide, free[1] / tall, 180);
+  const scale = Math.min(free[0] / wide, free[1] / tall, MOST);
   // A mesh that is long and narrow may be stretched a little: labels get more room.
-  const down = Math.min(scale * 1.35, free[1] / tall, 180), along = Math.min(scale * 1.35, free[0] / wide, 180);
+  const down = Math.min(scale * 1.35, free[1] / tall, MOST), along = Math.min(scale * 1.35, free[0] / wide, MOST);
   const centre = { x: (left + right) / 2, y: (top + bottom) / 2 };
   const placed = ({ x, y }) => ({ x: Math.round(width / 2 + (x - centre.x) * along), y: Math.round(height / 2 + (y - centre.y) * down) });
   return new Map([...places].map(([id, place]) => [id, placed(place)]));

@@ -1,7 +1,7 @@
 // A list of the router's entities: a page of rows from the server, sorted and filtered there, and read again in place.
 
 import { read } from "./api.js";
-import { announce, element, mark, named, say, shown } from "./dom.js";
+import { announce, brief, element, mark, named, say, shown } from "./dom.js";
 import { Rates, whole } from "./format.js";
 
 const ROWS = 50;
@@ -141,7 +141,7 @@ export class List {
       const { columns, details } = this.#settings;
       found = { row: null, cells: [], element: element("tr") };
       columns.forEach((column, at) => {
-        const cell = element(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: column.number ? "number" : null });
+        const cell = element(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: column.number ? "number" : column.name ? "name" : null });
         if (at === 0 && details !== undefined) {
           cell.append(element("button", { type: "button", class: "link", on: { click: () => details(found.row) } }));
         }
@@ -182,7 +182,7 @@ export class List {
 
 function fill(cell, column, row, rates) {
   const value = column.value(row, rates);
-  const text = value === null || value === undefined ? "" : shown(value);
+  const text = value === null || value === undefined ? "" : column.name ? brief(value) : shown(value);
   const place = cell.querySelector("button") ?? cell;
   if (column.name) {
     if (place.firstElementChild === null) place.append(named(text));

@@ -138,9 +138,16 @@ class Lists {
 
 function text(value) {
   if (typeof value === "number") return Number.isInteger(value) ? whole(value) : value.toFixed(3);
-  if (typeof value !== "object") return String(value);
-  const pairs = Array.isArray(value) ? value : Object.entries(value).map(([name, each]) => `${name}: ${text(each)}`);
+  if (typeof value !== "object") return String(value) || "–";
+  const pairs = Array.isArray(value) ? value : entries(value).map(([name, each]) => `${name}: ${text(each)}`);
   return pairs.join(", ") || "–";
+}
+
+/** Return the entries of a map, those of a histogram by their bounds: objects have whole numbers first. */
+function entries(map) {
+  const bound = ([name]) => (name === "inf" ? Infinity : Number(name));
+  const found = Object.entries(map);
+  return found.every((each) => !Number.isNaN(bound(each))) ? found.sort((a, b) => bound(a) - bound(b) || 0) : found;
 }
 
 /** Return the view of addresses. */

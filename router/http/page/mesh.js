@@ -137,7 +137,7 @@ class Mesh {
     for (const each of links) if (each.state !== "cut") for (const id of [each.from, each.to]) degree.set(id, (degree.get(id) ?? 0) + 1);
     this.routers.show(routers, (each) => each.id, (each) => [
       { text: each.id, press: () => this.#choose(each.id), name: true },
-      { text: each.id === this.own ? "this router" : each.distance === null ? "out of reach" : whole(each.distance), number: true },
+      { text: each.distance === null ? "" : whole(each.distance), number: true },
       { text: whole(degree.get(each.id) ?? 0), number: true },
       { text: WORDS[this.#state(each)], alert: !["", "own"].includes(this.#state(each)) },
     ]);
@@ -207,9 +207,9 @@ class Mesh {
       ["Distance", router.id === this.own ? "this router" : router.distance === null ? "out of reach" : whole(router.distance)],
     ];
     const list = facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value })));
-    for (const each of neighbour?.connections ?? []) list.push(this.#connection(each, "Of this router", null));
+    for (const each of neighbour?.connections ?? []) list.push(this.#connection(each, this.own, null));
     if (typeof this.#there === "string") list.push(element("div", {}, element("dt", { text: "Its own connections" }), element("dd", { text: this.#there })));
-    else for (const each of this.#there) list.push(this.#connection(each, "Of that router", router.id));
+    else for (const each of this.#there) list.push(this.#connection(each, router.id, router.id));
     this.panel.replaceChildren(
       element("h2", {}, "Router ", named(router.id)),
       element("div", { class: "buttons" }, ...this.#buttons(router), element("button", { type: "button", text: "Close", on: { click: () => this.#close() } })),
@@ -218,8 +218,8 @@ class Mesh {
     this.panel.onkeydown = (event) => event.key === "Escape" && this.#close();
   }
 
-  /** Return a connection with its cost. Arguments: at: the router that has it; null: this one. */
-  #connection(each, whose, at) {
+  /** Return a connection with its cost. Arguments: from: the router that has it. at: the same; null: this one. */
+  #connection(each, from, at) {
     const since = at === null ? ` for ${span(this.now - each.since)}` : "";
     const told = each.reason === null ? `up${since}, cost ${each.cost} there, ${each.remote_cost ?? "none"} back` : `not used: ${each.reason}`;
     const parts = [element("span", { text: told })];
@@ -234,9 +234,9 @@ class Mesh {
         await this.#do(at === null ? own : other, "The cost is changed");
         if (at !== null) await this.#ask(at);
       };
-      parts.push(element("form", { class: "cost", on: { submit } }, element("label", { for: id, text: `Cost to ${shown(each.router)}` }), field, element("button", { type: "submit", text: "Set the cost" })));
+      parts.push(element("form", { class: "cost", on: { submit } }, element("label", { for: id, text: `Cost from ${shown(from)} to ${shown(each.router)}` }), field, element("button", { type: "submit", text: "Set the cost" })));
     }
-    return element("div", {}, element("dt", {}, `${whose}: to `, named(each.router)), element("dd", {}, ...parts));
+    return element("div", {}, element("dt", {}, named(from), " to ", named(each.router)), element("dd", {}, ...parts));
   }
 
   #buttons(router) {

@@ -1,6 +1,6 @@
 // A table of rows that are all known, of which it shows some at a time.
 
-import { element, mark, named, say, shown } from "./dom.js";
+import { brief, element, mark, named, say, shown } from "./dom.js";
 import { whole } from "./format.js";
 
 const ROWS = 50;
@@ -49,7 +49,7 @@ export class Paged {
   #row(key, cells) {
     let row = this.#rows.get(key);
     if (row === undefined) {
-      row = element("tr", {}, ...cells.map((cell, at) => element(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: cell.number ? "number" : null })));
+      row = element("tr", {}, ...cells.map((cell, at) => element(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: cell.number ? "number" : cell.name ? "name" : null })));
       this.#rows.set(key, row);
     }
     cells.forEach((cell, at) => {
@@ -57,7 +57,7 @@ export class Paged {
       if (cell.press && place.firstElementChild === null) place.append(element("button", { type: "button", class: "link", on: { click: cell.press } }));
       const inner = cell.press ? place.firstElementChild : place;
       if (cell.name && inner.firstElementChild === null) inner.append(named(""));
-      say(cell.name ? inner.firstElementChild : inner, shown(cell.text));
+      say(cell.name ? inner.firstElementChild : inner, cell.name ? brief(cell.text) : shown(cell.text));
       mark(place, "data-alert", Boolean(cell.alert) && cell.text !== "" ? true : null);
     });
     return row;
