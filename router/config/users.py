@@ -23,8 +23,9 @@ import json
 import os
 import secrets
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from typing import Self
@@ -78,6 +79,14 @@ class Users:
         counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
         #: The iteration counts of the verifiers, each once, for `Authenticator`.
         self.iterations = tuple(sorted(counts)) or (SCRAM_ITERATIONS,)
+
+    @classmethod
+    def together(cls, parts: Sequence[Self]) -> Self:
+        """Return the users of several files, each of which is in one of them."""
+        if len(parts) == 1:
+            return parts[0]
+        verifiers, groups = ChainMap(*(each._verifiers for each in parts)), ChainMap(*(each._groups for each in parts))
+        return cls(verifiers, frozenset().union(*(each.disabled for each in parts)), groups)
 
     @classmethod
     def load(cls, *files: Path) -> Self:
@@ -186,11 +195,15 @@ class Users:
         return name
 
     def save(self, file: Path) -> None:
-        """Write the file atomically, readable by its owner only."""
+        """Write the file atomically, readable by its owner only; an existing file keeps its owner, if that can be."""
         target = Path(os.path.realpath(file))  # a link stays a link
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp: mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                # root adds a user: the service, which has another user, is to read the file as before.
+                with suppress(FileNotFoundError, PermissionError):
+                    before = target.stat()
+                    os.fchown(stream.fileno(), before.st_uid, before.st_gid)
                 stream.write("".join(_lines(self._verifiers, self.disabled, self._groups)))
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -232,17 +245,21 @@ def group_user(file: Path, user: str, groups: Iterable[str]) -> None:
         Users.load(file).group(user, groups).save(file)
 
 
-def change_user(files: Sequence[Path], user: str, change: Callable[[Users], Users], *, is_new: bool, most: int) -> None:
+def change_user(
+    files: Sequence[Path], user: str, change: Callable[[Users], Users], *, is_new: bool, most: int
+) -> Users:
     """Change a user in that of several files that has it; a new one comes into the first.
 
     Args: change: returns the file's users after the change. most: users of a file, up to which it gets further ones.
+    Returns: the users of all files after it.
     Raises: ConfigError: one of them is not a file of users. CommandError: `change` raises it. NoSuchUserError,
         ThereAlreadyError, TooManyUsersError. OSError: writing failed.
     """
     with ExitStack() as locks:
         for folder in sorted({file.absolute().parent for file in files}):
             locks.enter_context(_folder_lock(folder))
-        name, found = prepared(user, "user name"), {file: Users.load(file) for file in files}
+        name = prepared(user, "user name")
+        found = {file: Users.load(file) for file in files}
         there = next((file for file, users in found.items() if name in users), None)
         if is_new and there is not None:
             raise ThereAlreadyError(f"there is a user {name} already")
@@ -251,7 +268,9 @@ def change_user(files: Sequence[Path], user: str, change: Callable[[Users], User
         if not is_new and there is None:
             raise NoSuchUserError(f"there is no user {name}")
         file = there or files[0]
-        change(found[file]).save(file)
+        found[file] = change(found[file])
+        found[file].save(file)
+        return Users.together(tuple(found.values()))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -229,27 +229,36 @@ class ConfigChanges:
         return self._edge.users_of(listener)
 
     async def change_users(
-        self, files: Iterable[Path], change: Callable[[], object], *, by: Mapping[str, object]
+        self, files: Sequence[Path], change: Callable[[], Users | None], *, by: Mapping[str, object]
     ) -> None:
         """Change a file of users, and put the users of its listeners in force; other files are not read again.
 
-        Args: files: the one that `change` writes is one of them. change: runs in a thread. by: for the audit log.
+        Args: files: the one that `change` writes is one of them. change: runs in a thread; returns the users of the
+            files, unless they are to be read. by: for the audit log.
         Raises: what `change` raises; ConfigError: a file is not valid. CommandError: the router is about to end.
         """
         among = frozenset(files)
 
-        def work(before: Mapping[ListenerConfig, Credentials]) -> dict[ListenerConfig, Credentials]:
-            change()
-            return {each: replace(held, users=Users.load(*each.users_files)) for each, held in before.items()}
+        def work(
+            before: Mapping[ListenerConfig, Credentials],
+        ) -> tuple[dict[ListenerConfig, Credentials], list[UserChange]]:
+            changed = change()
+            # A file of 10,000 users takes a second to read: it is read once, for all of its listeners.
+            users = {} if changed is None else {tuple(files): changed}
+            read = {}
+            for each, held in before.items():
+                if each.users_files not in users:
+                    users[each.users_files] = Users.load(*each.users_files)
+                read[each] = replace(held, users=users[each.users_files])
+            return read, [told for each in before for told in user_changes(each.name, before[each], read[each])]
 
         async with self._lock:
             self._demand_running({})
             held = self._edge.credentials
             before = {each: held[each] for each in held if among.intersection(each.users_files)}
             with trio.CancelScope(shield=True):  # the file and what is in force are to agree
-                read = await aside(work, before)
+                read, found = await aside(work, before)
             held.update(read)
-            found = [told for each in before for told in user_changes(each.name, before[each], read[each])]
             for each in found:
                 log.info(each.event, user=each.user, count=each.others, listener=each.listener)
             self._observers.users_changed(found, by)

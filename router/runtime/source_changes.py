@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.differences import Difference
     from amqpmesh.router.config.edits import Edit
     from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.config.users import Users
     from amqpmesh.router.management.edit_requests import CostEdit
     from amqpmesh.router.runtime.applying import ConfigChanges
     from amqpmesh.router.runtime.reload import ConfigSource
@@ -122,7 +123,7 @@ async def change_users(
     changes: ConfigChanges,
     source: ConfigSource | None,
     files: Sequence[Path],
-    change: Callable[[], object],
+    change: Callable[[], Users],
     *,
     by: Mapping[str, object],
 ) -> None:
@@ -153,7 +154,7 @@ async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState
         await changes.apply(shared.part_of(state.wanted))
         changes.followed = state.applied
     if state.users != changes.followed_users:
-        files = (file for each in changes.config.listeners for file in each.users_files)
+        files = [file for each in changes.config.listeners for file in each.users_files]
         await changes.change_users(files, lambda: None, by=BY_MANAGEMENT)
         changes.followed_users = state.users
     await changes.edit(lambda _: shared.part_of(state.running), by=BY_MANAGEMENT)

@@ -44,8 +44,8 @@ async def answer_user(
         if wanted.is_change:
             files, most = listeners[0].users_files, changes.config.runtime_users
 
-            def write() -> None:
-                change_user(files, wanted.name, wanted_users, is_new=wanted.operation == CREATE, most=most)
+            def write() -> Users:
+                return change_user(files, wanted.name, wanted_users, is_new=wanted.operation == CREATE, most=most)
 
             def wanted_users(users: Users) -> Users:
                 return _changed(users, wanted)

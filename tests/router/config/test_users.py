@@ -141,6 +141,16 @@ def test_the_file_is_for_its_owner_only_even_where_the_umask_is_wide(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["users.toml"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can write a file of another user's")
+def test_the_file_keeps_its_owner_if_root_changes_it(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    add_user(file, "alice", "secret", 4096)
+    os.chown(file, 65532, 65533)
+    add_user(file, "bob", "secret", 4096)
+    told = file.stat()
+    assert (told.st_uid, told.st_gid, stat.S_IMODE(told.st_mode)) == (65532, 65533, 0o600)
+
+
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real.toml", tmp_path / "users.toml"
     link.symlink_to(real)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from amqpmesh.router.config.observability import AuditConfig
 from amqpmesh.router.config.users import Users, add_user
 from amqpmesh.router.management.service import ADDRESS, RequestError
 from amqpmesh.router.management.user_requests import MOST_GROUPS, UserRequest, listeners_of, user_request
+from amqpmesh.router.runtime import applying
 from tests.router.management.test_config_edits import LOOPBACK, ask
 from tests.support.peers.library_client import Roads
 
@@ -139,15 +141,45 @@ async def test_a_listener_is_named_if_several_have_users_of_their_own(tmp_path: 
         assert (await ask(requester, "DELETE", type="user", name="ada", listener="both"))[0] == 204
 
 
+async def test_a_change_reads_a_file_once_and_compares_its_users_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read, compared = tmp_path / "users.toml", list[Path](), list[threading.Thread]()
+    load, user_changes = Users.load, applying.user_changes
+
+    def loaded(*files: Path) -> Users:
+        read.extend(files)
+        return load(*files)
+
+    def told(*given: Any) -> Any:
+        compared.append(threading.current_thread())
+        return user_changes(*given)
+
+    async with managed(door(file), door(file, "side"), door(tmp_path / "other.toml", "other")) as (router, requester):
+        monkeypatch.setattr(Users, "load", loaded)
+        monkeypatch.setattr(applying, "user_changes", told)
+        assert (await ask(requester, "CREATE", {**NEW, "listener": "side"}, type="user", name="ada"))[0] == 201
+        for each in router.listeners[1:3]:
+            async with connect(each.url, user="ada", **NEW):
+                pass
+    assert read == [file]
+    assert len(compared) == 2
+    assert threading.main_thread() not in compared
+
+
 async def test_a_user_of_several_files_is_changed_where_it_is(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     add_user(first, "eve", "secret", 4096)
     add_user(second, "bob", "secret", 4096)
     listener = ListenerConfig(url=LOOPBACK, name="door", sasl=("SCRAM-SHA-256",), users=(first, second))
-    async with managed(listener) as (_, requester):
+    async with managed(listener) as (router, requester):
         assert (await ask(requester, "CREATE", NEW, type="user", name="bob"))[0] == 409
         assert (await ask(requester, "UPDATE", {"groups": "g"}, type="user", name="bob"))[0] == 200
         assert (await ask(requester, "CREATE", NEW, type="user", name="ada"))[0] == 201
+        for name, password in (("eve", "secret"), ("bob", "secret"), ("ada", NEW["password"])):
+            async with connect(router.listeners[1].url, user=name, password=password):
+                pass
+        assert (await ask(requester, "READ", type="user", name="bob"))[1]["groups"] == ["g"]
     assert (list(Users.load(first)), Users.load(second).groups_of("bob")) == (["ada", "eve"], ("g",))
 
 
