@@ -154,7 +154,10 @@ class _Call:
 
 
 class Share:
-    """A part of a core's time for the thread, whatever its clients do: it must leave the rest to the router."""
+    """A part of a core's time for the thread, whatever its clients do: it must leave the rest to the router.
+
+    If the part is used up, networks take turns: a flood from one of them delays the others by one step each.
+    """
 
     def __init__(self, part: float, used: Callable[[], float] = time.thread_time) -> None:
         """Args: part: of each second. used: returns the seconds of processor time so far."""
@@ -163,13 +166,49 @@ class Share:
         self._seen = used()
         self._at = trio.current_time()
         self._left = BURST
+        #: Those that wait, by their networks; both in the order of their turns.
+        self._waiting: dict[str, dict[trio.Event, None]] = {}
+        self._is_serving = False
 
-    async def turn(self) -> None:
-        """Wait until the thread has used no more than its part."""
-        while True:
-            used, now = self._used(), trio.current_time()
-            self._left = min(BURST, self._left + (now - self._at) * self._part) - (used - self._seen)
-            self._seen, self._at = used, now
-            if self._left >= 0:
-                return
-            await trio.sleep(max(LEAST_REST, -self._left / self._part))
+    async def turn(self, network: str = "") -> None:
+        """Wait until the thread has used no more than its part. Args: network: of the client."""
+        if not self._is_serving and self._rest() <= 0:
+            return
+        own = trio.Event()
+        self._waiting.setdefault(network, {})[own] = None
+        if not self._is_serving:
+            self._is_serving = True
+            trio.lowlevel.spawn_system_task(self._serve)
+        try:
+            await own.wait()
+        finally:
+            others = self._waiting.get(network, {})
+            others.pop(own, None)
+            if not others:
+                self._waiting.pop(network, None)
+
+    def _rest(self) -> float:
+        """Return the seconds until the thread may go on."""
+        used, now = self._used(), trio.current_time()
+        self._left = min(BURST, self._left + (now - self._at) * self._part) - (used - self._seen)
+        self._seen, self._at = used, now
+        return 0.0 if self._left >= 0 else max(LEAST_REST, -self._left / self._part)
+
+    async def _serve(self) -> None:
+        """Let those go on that wait, one after the other, until none is left."""
+        while self._waiting:
+            rest = self._rest()
+            if rest > 0:
+                await trio.sleep(rest)
+                continue
+            network, waiting = next(iter(self._waiting.items()))
+            del self._waiting[network]
+            first = next(iter(waiting))
+            del waiting[first]
+            if waiting:
+                self._waiting[network] = waiting  # behind the others
+            first.set()
+            # Its step counts before the next one: it is made in the next round of the loop.
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+        self._is_serving = False

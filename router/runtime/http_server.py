@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.policies.guesses import network_of
 from amqpmesh.router.config.http import HttpConfig
 from amqpmesh.router.http.checks import Site
 from amqpmesh.router.http.entities import Place, is_entities
@@ -369,7 +370,13 @@ class _Site:
                     client = Client(host, identity, secured=True)
                 rest, work = partial(self._open.rest, scope), partial(self._open.work, scope)
                 behind = await serve(
-                    stream, client, self._limits, self._respond, rest=rest, work=work, turn=self._share.turn
+                    stream,
+                    client,
+                    self._limits,
+                    self._respond,
+                    rest=rest,
+                    work=work,
+                    turn=partial(self._share.turn, network_of(host)),
                 )
                 if behind is not None:
                     goes_on = True
@@ -384,13 +391,13 @@ class _Site:
                     await trio.aclose_forcefully(stream)
 
     async def _secure(self, stream: trio.abc.Stream, host: str) -> tuple[SecuredStream, Identity] | None:
-        await self._share.turn()
+        await self._share.turn(network_of(host))
         credentials = self._server.credentials_of(self._config)
         assert credentials.context is not None, "the configuration demands a certificate for https"
         return await secure(stream, credentials.context, host, self._server, name=credentials.user_name)
 
     async def _respond(self, client: Client, request: Request) -> Answer | Switch:
-        await self._share.turn()
+        await self._share.turn(network_of(client.host))
         if request.path == AMQP and self._config.amqp:
             return await self._server.open_amqp(self._site, self._listener, request)
         return await self._server.respond(self._site, self._config, client, request)

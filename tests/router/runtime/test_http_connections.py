@@ -261,3 +261,35 @@ async def test_the_thread_takes_no_more_than_its_part(autojump_clock: MockClock)
         await share.turn()
         used += 0.05
     assert trio.current_time() - began >= 8.0
+
+
+async def test_a_flood_from_one_network_delays_another_by_one_step(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    used, step = 0.0, 0.05
+    share = Share(0.1, lambda: used)
+
+    async def flood() -> None:
+        nonlocal used
+        while True:
+            await share.turn("flood")
+            used += step
+
+    for _ in range(50):
+        nursery.start_soon(flood)
+    await trio.sleep(60.0)
+    for _ in range(5):
+        began = trio.current_time()
+        await share.turn("other")
+        used += step
+        assert trio.current_time() - began <= 2 * step / 0.1 + 0.1
+    impatient = 0
+    for _ in range(5):  # those that give up leave no gap, and no trace
+        with trio.move_on_after(0.01):
+            await share.turn("impatient")
+            impatient += 1
+    began = trio.current_time()
+    await share.turn("other")
+    assert trio.current_time() - began <= 2 * step / 0.1 + 0.1
+    assert impatient < 5
+    nursery.cancel_scope.cancel()
