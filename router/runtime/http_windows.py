@@ -30,6 +30,9 @@ T = TypeVar("T")
 ORDER_PART: Final = 0.004
 """The part of a core's time for snapshots and orders."""
 
+GONE_PART: Final = 0.01
+"""The same, once most of the rows of a window are gone: nobody wants to look at an empty list."""
+
 ROWS_PART: Final = 0.004
 """The part of a core's time for the rows of windows."""
 
@@ -123,9 +126,9 @@ class Windows:
             self._keep()
             return taken
 
-    def _hold(self, taken: Snapshot) -> None:
-        """Have the snapshot hold for as long as the work on it is worth."""
-        self._until = taken.at + min(GREATEST_AGE, max(LEAST_AGE, self._work.seconds / ORDER_PART))
+    def _hold(self, taken: Snapshot, part: float = ORDER_PART) -> None:
+        """Have the snapshot hold for as long as the work on it is worth. Args: part: of a core."""
+        self._until = taken.at + min(GREATEST_AGE, max(LEAST_AGE, self._work.seconds / part))
 
     async def answer(self, kind: EntityType, window: Window, view: View, tenant: str, taken: Snapshot) -> Answer:
         """Return a window.
@@ -140,7 +143,10 @@ class Windows:
                 rates = self._rates[of] = Rates()
             order = await self._order(_Order(of, *window[2:5]), kind, window, entities, rates, taken)
             rate = rates.of
-        shown, at = await self._now(kind, order[window.offset : window.offset + window.most], tenant, taken)
+        wanted = order[window.offset : window.offset + window.most]
+        shown, at = await self._now(kind, wanted, tenant, taken)
+        if 2 * len(shown) < len(wanted) and taken is self._snapshot:
+            self._hold(taken, GONE_PART)
         found = await self._on_rows(rows(kind, shown, window, rate))
         head = (
             f'{{"total":{len(entities)},"matching":{len(order)},"offset":{window.offset},'

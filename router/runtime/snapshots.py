@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import trio
 
-from amqpmesh.router.io.environment import environment, stopwatch_seconds
+from amqpmesh.router.io.environment import environment, stopwatch_seconds, work_seconds
 from amqpmesh.router.management.runtime_marks import with_settings
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.management.views import Numbers, TenantViews
@@ -73,7 +73,7 @@ class Snapshot(NamedTuple):
 
 
 class Work:
-    """The time that steps take, without the pauses in between."""
+    """The processor time that steps take, without the pauses in between."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -81,14 +81,14 @@ class Work:
     def timed(self, steps: Steps[T]) -> Steps[T]:
         """Do the same steps, and add their time."""
         while True:
-            began = stopwatch_seconds()
+            began = work_seconds()
             try:
                 next(steps)
             except StopIteration as end:
-                self.seconds += stopwatch_seconds() - began
+                self.seconds += work_seconds() - began
                 result: T = end.value
                 return result
-            self.seconds += stopwatch_seconds() - began
+            self.seconds += work_seconds() - began
             yield
 
 

@@ -157,7 +157,9 @@ export class List {
     const last = this.#offset + told.results.length;
     const of = told.matching === told.total ? whole(told.total) : `${whole(told.matching)} that match, of ${whole(told.total)}`;
     const order = told.age > 5 ? `; order of ${Math.round(told.age)} s ago` : "";
-    say(this.#count, told.matching === 0 ? `None${told.total === 0 ? "" : ` of ${whole(told.total)}`}` : `${whole(this.#offset + 1)} to ${whole(last)} of ${of}${order}`);
+    const gone = told.results.length === 0 && told.matching > 0;
+    if (gone) say(this.#count, `These are gone; ${Math.round(told.age)} s ago there were ${of}`);
+    else say(this.#count, told.matching === 0 ? `None${told.total === 0 ? "" : ` of ${whole(told.total)}`}` : `${whole(this.#offset + 1)} to ${whole(last)} of ${of}${order}`);
     const turn = (offset) => () => {
       this.#offset = offset;
       this.#again().then(() => announce(this.#count.textContent));

@@ -154,6 +154,29 @@ async def test_rows_are_fresh_while_the_order_is_old(monkeypatch: pytest.MonkeyP
         assert link.number not in [each["number"] for each in told["results"]]
 
 
+async def test_an_order_is_made_again_once_most_of_its_rows_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LEAST_AGE", 0.0), ("ORDER_PART", 1e-9), ("GONE_PART", 1e9)):
+        monkeypatch.setattr(http_windows, name, value)
+    async with (
+        Router(id="A", drain=0.1, listeners=[HTTP, AMQP]) as router,
+        connect(router.listeners[1].url) as peer,
+        peer.receiver("a"),
+    ):
+        client = HttpClient.of(router)
+
+        async def told() -> tuple[int, list[str]]:
+            found = (await client.get("/api/address?count=10&attributes=name")).json
+            return found["matching"], [each["name"] for each in found["results"]]
+
+        async with peer.receiver("b"):
+            async with peer.receiver("c"):
+                assert await told() == (3, ["a", "b", "c"])
+            assert await told() == (3, ["a", "b"])
+            assert await told() == (3, ["a", "b"])
+        assert await told() == (3, ["a"])
+        assert await told() == (1, ["a"])
+
+
 async def test_windows_cost_a_bounded_part_of_a_core_however_often_they_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
