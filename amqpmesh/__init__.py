@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         ListenerStatistics,
         PolicyStatistics,
         TableStatistics,
+        UserStatistics,
     )
     from amqpmesh.router.statistics.mesh_statistics import (
         AdvertStatistics,
@@ -229,6 +230,7 @@ __all__ = [
     "UShort",
     "UserChange",
     "UserIdentity",
+    "UserStatistics",
     "Watch",
     "WebSocketConfig",
     "__version__",
@@ -338,6 +340,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "ListenerStatistics",
                 "PolicyStatistics",
                 "TableStatistics",
+                "UserStatistics",
             ),
             "amqpmesh.router.statistics.mesh_statistics": (
                 "AdvertStatistics",

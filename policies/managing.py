@@ -17,7 +17,10 @@ KINDS: Final = (
     *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
     *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "user"),
 )
-"""The names of all types of entities, without their prefix, and of users."""
+"""The names of all types of entities, without their prefix."""
+
+CONFIDENTIAL: Final = frozenset({"user"})
+"""The types that nobody may read for want of a policy: only those who may change them."""
 
 
 class Managed(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.exports import Use
-from amqpmesh.policies.managing import Manage
+from amqpmesh.policies.managing import CONFIDENTIAL, Manage
 from amqpmesh.policies.user_ids import ALL, UserIds
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.needs import EXPORT, is_of_dynamic_node, needed
@@ -172,11 +172,13 @@ def may_read(context: Context, record: ConnectionRecord, kind: str | None = None
 
     Args: kind: None: of all types.
     """
+    if kind in CONFIDENTIAL and may_change(context, record, kind):
+        return True
     try:
         rights = _rights(context, record)
     except RefusedError:
         return False
-    return rights is None or rights.manage(Manage.READ, kind) is not None
+    return kind not in CONFIDENTIAL if rights is None else rights.manage(Manage.READ, kind) is not None
 
 
 def may_change(context: Context, record: ConnectionRecord, kind: str | None = None) -> bool:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -43,10 +43,12 @@ def width() -> int:
 
 
 @asynccontextmanager
-async def state_of(connection: Connection, router: str | None, patience: PeerTimeout) -> AsyncIterator[Read]:
+async def state_of(
+    connection: Connection, router: str | None, patience: PeerTimeout, more: Sequence[str] = ()
+) -> AsyncIterator[Read]:
     """Connect, and give a function that reads the state of a router; its time limit is that of `patience`.
 
-    Args: router: anywhere in the mesh; None: the connected router.
+    Args: router: anywhere in the mesh; None: the connected router. more: as of `all_pages`.
     Raises: AmqpMeshError: there is no connection, no path, or no answer.
     """
     who = "the router" if router is None else router
@@ -70,7 +72,7 @@ async def state_of(connection: Connection, router: str | None, patience: PeerTim
             async def read() -> Entities:
                 wait()
                 try:
-                    return await all_pages(answered)
+                    return await all_pages(answered, more)
                 except OutcomeError as error:
                     raise RefusedError(f"{who} cannot be reached: the request was {error}") from None
                 finally:
@@ -93,24 +95,31 @@ async def look_for_path(connection: Connection, router: str) -> None:
         raise RefusedError(f"{router} cannot be reached: there is no path")
 
 
-async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
+async def all_pages(
+    request: Callable[[Message], Awaitable[Message]], more: Sequence[str] = ()
+) -> dict[str, list[Entity]]:
     """Read all pages. Entities that come or go meanwhile shift later ones: an entity that is sent twice counts once.
 
     A user without the right to read the type `router` gets none of that type.
 
+    Args: more: types, without prefix, that are told to those alone who name them.
     Raises: RefusedError: as `entities_of`, or the pages describe more than one router.
     """
-    found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
-    offset = 0
-    while True:
-        page = await request(query(offset=offset, count=PAGE))
-        before = sum(map(len, found.values()))
-        for kind, entities in entities_of(page).items():
-            found[kind].update((entity["identity"], entity) for entity in entities)
-        # The router decides the size of a page: the last page is the one without new entities.
-        if sum(map(len, found.values())) == before:
-            break
-        offset += len(page.body["results"])
+    found: dict[str, dict[str, Entity]] = {
+        each.kind: {} for each in TYPES.values() if not each.by_type or each.kind in more
+    }
+    for wanted in (None, *more):
+        offset = 0
+        while True:
+            page = await request(query(wanted, offset=offset, count=PAGE))
+            before = sum(map(len, found.values()))
+            for kind, entities in entities_of(page).items():
+                if kind in found:
+                    found[kind].update((entity["identity"], entity) for entity in entities)
+            # The router decides the size of a page: the last page is the one without new entities.
+            if sum(map(len, found.values())) == before:
+                break
+            offset += len(page.body["results"])
     if len(found["router"]) > 1:
         raise RefusedError("the router's answer describes more than one router")
     return {kind: list(entities.values()) for kind, entities in found.items()}

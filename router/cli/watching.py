@@ -31,16 +31,21 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def watch(
-    connection: Connection, given: argparse.Namespace, show: Show, interval: float | None, count: int | None = None
+    connection: Connection,
+    given: argparse.Namespace,
+    show: Show,
+    interval: float | None,
+    count: int | None = None,
+    more: Sequence[str] = (),
 ) -> int:
     """Show the state of a router.
 
     Args: given: has `router` and `timeout`. interval: seconds between two views; None: show it once. count: of views;
-        None: until SIGINT or SIGTERM, which then is no failure.
+        None: until SIGINT or SIGTERM, which then is no failure. more: types to ask for by name.
     Returns: the exit status. Raises: AmqpMeshError: there is no answer.
     """
     try:
-        trio.run(_watch, connection, given, show, interval, 1 if interval is None else count)
+        trio.run(_watch, connection, given, show, interval, 1 if interval is None else count, more)
     except StoppedError:
         if interval is None:
             raise
@@ -48,14 +53,19 @@ def watch(
 
 
 async def _watch(
-    connection: Connection, given: argparse.Namespace, show: Show, interval: float | None, count: int | None
+    connection: Connection,
+    given: argparse.Namespace,
+    show: Show,
+    interval: float | None,
+    count: int | None,
+    more: Sequence[str],
 ) -> None:
     patience = PeerTimeout(given.timeout)
     is_live = interval is not None and sys.stdout.isatty()
 
     async def work() -> None:
         shown = 0
-        async with state_of(connection, given.router, patience) as read:
+        async with state_of(connection, given.router, patience, more) as read:
             while True:
                 begun = trio.current_time()
                 lines = show(await read())

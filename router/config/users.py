@@ -117,6 +117,16 @@ class Users:
         """Tell whether there is such a user."""
         return user in self._verifiers
 
+    @property
+    def count(self) -> int:
+        """The number of users."""
+        return len(self._verifiers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The users' names, in the order of the files."""
+        return tuple(self._verifiers)
+
     def __iter__(self) -> Iterator[str]:
         """Return the users' names, sorted."""
         return iter(sorted(self._verifiers))
@@ -263,7 +273,7 @@ def change_user(
         there = next((file for file, users in found.items() if name in users), None)
         if is_new and there is not None:
             raise ThereAlreadyError(f"there is a user {name} already")
-        if is_new and sum(1 for _ in found[files[0]]) >= most:
+        if is_new and found[files[0]].count >= most:
             raise TooManyUsersError(f"the file has {most} users already: see runtime_users")
         if not is_new and there is None:
             raise NoSuchUserError(f"there is no user {name}")

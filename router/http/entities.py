@@ -50,7 +50,7 @@ class Place:
     def kinds(self, view: View) -> Sequence[EntityType]:
         """Return the types that the client asks for and may read. Raises: HttpError: it may not read the one."""
         if self.kind is None:
-            return [each for each in TYPES.values() if view.may_read(each.kind)]
+            return [each for each in TYPES.values() if view.may_read(each.kind) and not each.by_type]
         if not view.may_read(self.kind.kind):
             raise HttpError(FORBIDDEN, "not permitted")
         return [self.kind]

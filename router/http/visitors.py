@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from amqpmesh.policies.managing import KINDS, Manage
+from amqpmesh.policies.managing import CONFIDENTIAL, KINDS, Manage
 from amqpmesh.policies.rights import Rights
 
 
@@ -30,9 +30,12 @@ class Visitor:
         """Return a client. Args: rights: by the policy; None: there is none. may_write: its listener says so."""
         everything = frozenset(KINDS)
         if rights is None:
-            return cls(tenant, everything, everything if may_write else frozenset(), fields, may_write)
+            if may_write:
+                return cls(tenant, everything, everything, fields, may_write)
+            return cls(tenant, everything - CONFIDENTIAL, frozenset(), fields)
         reads = frozenset(kind for kind in KINDS if rights.manage(Manage.READ, kind) is not None)
         changes = frozenset(kind for kind in KINDS if rights.manage(Manage.WRITE, kind) is not None)
+        reads |= CONFIDENTIAL if may_write else changes & CONFIDENTIAL
         return cls(tenant, reads, everything if may_write else changes, fields, may_write)
 
     def may_read(self, kind: str) -> bool:

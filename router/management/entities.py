@@ -23,6 +23,7 @@ from amqpmesh.router.statistics.configured import (
     ListenerStatistics,
     PolicyStatistics,
     TableStatistics,
+    UserStatistics,
 )
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
@@ -85,10 +86,12 @@ class EntityType:
         called: Callable[[Any], str] | None = None,
         changeable: Sequence[str] = (),
         removable: bool = False,
+        by_type: bool = False,
     ) -> None:
         """Args: kind: its name without prefix, of `KINDS`. key: the rest of an identity, unique among entities of this
         type. called: returns an entity's name, if that is not the identity. changeable: attributes that UPDATE can
-        change. removable: DELETE can remove it.
+        change. removable: DELETE can remove it. by_type: a list of entities of all types leaves it out: it is
+            long, and seldom of interest.
         """
         assert kind in KINDS, "a policy could not name it"
         self.name = f"{PREFIX}{kind}"
@@ -98,6 +101,7 @@ class EntityType:
         self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
         self.changeable = changeable
         self.removable = removable
+        self.by_type = by_type
         #: The table of the configuration behind it, whose keys can be changed; None: there is none.
         self.table = CONFIGURED.get(kind)
         self._key = key
@@ -177,6 +181,10 @@ def _named(
     return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
 
 
+def _user(entity: UserStatistics) -> str:
+    return f"/{entity.name}" if entity.listener is None else f"@{quote(entity.listener, safe='')}/{entity.name}"
+
+
 def _public_name(entity: AddressStatistics | NodeStatistics) -> str:
     return without_secret(entity.name)
 
@@ -243,6 +251,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("address-pattern", TableStatistics, lambda s: s.address_patterns, _named, called=lambda e: e.name),
         *(_once(kind) for kind in ("elsewhere", "log", "telemetry", "metrics")),
+        EntityType("user", UserStatistics, lambda s: s.users, _user, called=lambda e: e.name, by_type=True),
         EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),
         EntityType("rate", RateStatistics, lambda s: s.rates, _limit, called=lambda e: e.limit),
         EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),

@@ -23,6 +23,29 @@ if TYPE_CHECKING:
 
 _SIMPLE: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
+USER: Final = "user"
+"""The type, without prefix, that has keys without being a table of the configuration."""
+
+
+def _of_user(kind: str, *, required: bool = False, default: str | None = None, update: bool = True) -> Value:
+    effect = Effect.AT_ONCE.value
+    return {
+        "type": kind,
+        "create": True,
+        "update": update,
+        "required": required,
+        "default": default,
+        "effect": effect,
+    }
+
+
+_OF_USERS: Final[Mapping[Value, Value]] = {
+    "password": _of_user("string", required=True),
+    "groups": _of_user("list", default="[]"),
+    "disabled": _of_user("boolean", default="false"),
+    "listener": _of_user("string"),
+}
+
 _OF_FILES: Final = (Path, PasswordConfig)
 
 
@@ -31,7 +54,7 @@ def schema(names: typing.Iterable[str], operations: typing.Callable[[str], Value
 
     An attribute has a `type`, and tells whether CREATE and UPDATE take it. `settings` has `keys`: those of the table of
     the configuration, each with its `type` (a list: one of these words), whether it is `required`, its `default` as
-    TOML, and its `effect`; keys that need a restart, or that name files, are not for requests.
+    TOML, and its `effect`; keys that need a restart, or that name files, are not for requests. Users have `keys`, too.
     Args: operations: returns the operations of a type.
     """
     return {"entityTypes": {name: _entity(TYPES[name], operations(name)) for name in names}}
@@ -45,7 +68,10 @@ def _entity(kind: EntityType, operations: Value) -> Value:
         attributes[name] = {"type": primitive.value, "create": is_new, "update": changes}
     if kind.table is not None:
         attributes["settings"]["keys"] = _keys(kind.table)
-    return {"attributes": attributes, "operations": operations}
+    told: dict[Any, Value] = {"attributes": attributes, "operations": operations}
+    if kind.kind == USER:
+        told["keys"] = dict(_OF_USERS)
+    return told
 
 
 def _keys(table: TableKind) -> dict[str, Value]:

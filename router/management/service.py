@@ -306,6 +306,8 @@ def _get_operations(request: Message) -> Value:
 def _operations_of(name: str) -> Value:
     if name not in TYPES:
         return dict(_ARGUMENTS)
+    if name == f"{PREFIX}user":
+        return {each: ["name", "identity", "listener"] for each in ("CREATE", "READ", "UPDATE", "DELETE")}
     known: dict[Any, Value] = {"READ": ["name", "identity"]}
     table = TYPES[name].table
     is_row = table is not None and table.key is not None
@@ -395,13 +397,13 @@ def _entity_type(name: str) -> EntityType:
 
 
 def _visible_types(request: Message, argument: str, view: View) -> Sequence[EntityType]:
-    """Return the requested type, or all types that the sender may read.
+    """Return the requested type, or all types that the sender may read, without long and confidential ones.
 
     Raises: RequestError(FORBIDDEN): it may not read the requested one.
     """
     name = text_of(request.application_properties, argument)
     if name is None:
-        return [each for each in TYPES.values() if view.may_read(each.kind)]
+        return [each for each in TYPES.values() if view.may_read(each.kind) and not each.by_type]
     kind = _entity_type(name)
     if not view.may_read(kind.kind):
         raise RequestError(FORBIDDEN, "not permitted")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from amqpmesh.router.amqp.codec.types import Array
 from amqpmesh.router.config.edits import MAX_NAME, MAX_TEXT
 from amqpmesh.router.config.urls import is_loopback
-from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.entities import PREFIX, TYPES
 from amqpmesh.router.management.service import (
     BAD_REQUEST,
     CONFLICT,
@@ -24,10 +25,9 @@ from amqpmesh.router.management.service import (
     RequestError,
     answer,
 )
+from amqpmesh.router.management.user_list import named, user_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
     from amqpmesh.router.config.users import Users
@@ -47,6 +47,9 @@ MOST_GROUPS: Final = 64
 
 IN_CLEAR: Final = "a password is taken in TLS or on loopback only, from a client of this router"
 """The reason to refuse a password that others could read."""
+
+MAX_IDENTITY: Final = 4 * MAX_NAME
+"""Characters of a listener, percent-encoded, and a name in an identity at most."""
 
 _REPEATED: Final = frozenset({"name", "identity", "type"})
 """Attributes of each entity, which tools repeat in the body."""
@@ -74,14 +77,14 @@ def user_request(request: Message) -> UserRequest | None:
     """Return what a request asks for; None: it is about no user. Raises: RequestError: it is malformed."""
     properties = request.application_properties
     operation, wanted, identity = (properties.get(each) for each in ("operation", "type", "identity"))
-    named = isinstance(identity, str) and wanted is None and identity.startswith(f"{KIND}/")
+    named = isinstance(identity, str) and wanted is None and identity.startswith((f"{KIND}/", f"{KIND}@"))
     if not (named or wanted in (KIND, f"{PREFIX}{KIND}")) or not isinstance(operation, str):
         return None
     if operation not in OPERATIONS:
         raise RequestError(NOT_ALLOWED, f"{operation}: a user takes {', '.join(OPERATIONS)}")
     given = _keys(request.body) if operation in (CREATE, UPDATE) else {}
-    listener = given.get("listener", properties.get("listener"))
-    name = _name(properties.get("name"), identity)
+    name, of_identity = _name(properties.get("name"), identity)
+    listener = given.get("listener", properties.get("listener", of_identity))
     if operation == CREATE and "password" not in given:
         raise RequestError(BAD_REQUEST, "CREATE of a user needs a `password`")
     if operation == UPDATE and not given.keys() - {"listener"}:
@@ -109,15 +112,18 @@ def _keys(body: object) -> dict[str, object]:
     return given
 
 
-def _name(name: object, identity: object) -> str:
+def _name(name: object, identity: object) -> tuple[str, str | None]:
+    """Return the name of a user, and the listener in its identity."""
+    listener = None
     if identity is not None:
-        kind, _, rest = _text(identity, "identity", len(KIND) + 1 + MAX_NAME).partition("/")
+        place, _, rest = _text(identity, "identity", len(KIND) + 2 + MAX_IDENTITY).partition("/")
+        kind, separator, quoted = place.partition("@")
         if kind != KIND or name not in (None, rest):
             raise RequestError(NOT_FOUND, "there is no such entity")
-        name = rest
+        name, listener = rest, unquote(quoted) if separator else None
     if name is None:
         raise RequestError(BAD_REQUEST, "a `name` is missing")
-    return _text(name, "name")
+    return _text(name, "name"), listener
 
 
 def _text(value: object, name: str, most: int = MAX_NAME) -> str:
@@ -146,7 +152,7 @@ def is_confidential(record: ConnectionRecord | None) -> bool:
 
 
 def listeners_of(config: RouterConfig, wanted: UserRequest) -> tuple[ListenerConfig, ...]:
-    """Return the listeners whose users a request is about: those of the same files.
+    """Return the listeners whose users a request is about: first the one that it means, then others of its files.
 
     Raises: RequestError: there is none, or several have users of their own.
     """
@@ -161,25 +167,20 @@ def listeners_of(config: RouterConfig, wanted: UserRequest) -> tuple[ListenerCon
     if len(places) > 1:
         names = ", ".join(each.name for each in having)
         raise RequestError(BAD_REQUEST, f"several listeners have users of their own: say `listener`, one of {names}")
-    files = frozenset(places.pop())
-    return tuple(each for each in config.listeners if files.intersection(each.users_files))
+    first, files = having[0], frozenset(places.pop())
+    others = (each for each in config.listeners if each is not first and files.intersection(each.users_files))
+    return (first, *others)
 
 
 def answered(
-    request: Message, wanted: UserRequest, listeners: Sequence[ListenerConfig], users: Users | None
+    request: Message, wanted: UserRequest, config: RouterConfig, listener: ListenerConfig, users: Users | None
 ) -> Message:
-    """Return the answer to a request that was done. Args: users: of the listeners' file, after it."""
+    """Return the answer to a request that was done. Args: users: of the listener, after it."""
     if wanted.operation == DELETE:
         return answer(request, NO_CONTENT, "No Content", {})
     assert users is not None
-    groups: list[Value] = list(users.groups_of(wanted.name))
-    body: dict[Value, Value] = {
-        "name": wanted.name,
-        "identity": f"{KIND}/{wanted.name}",
-        "type": f"{PREFIX}{KIND}",
-        "listeners": [each.name for each in listeners],
-        "groups": groups,
-        "disabled": wanted.name in users.disabled,
-    }
+    kind = TYPES[f"{PREFIX}{KIND}"]
+    told = kind.reader(kind.attributes)(user_statistics(*named(listener, config.listeners), users, wanted.name))
+    body: dict[Value, Value] = dict(zip(kind.attributes, told, strict=True))
     created = wanted.operation == CREATE
     return answer(request, CREATED if created else OK, "Created" if created else "OK", body)

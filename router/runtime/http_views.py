@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.policies.managing import KINDS
+from amqpmesh.policies.managing import CONFIDENTIAL, KINDS
 from amqpmesh.router.http.entities import object_in
 from amqpmesh.router.http.requests import (
     BAD_REQUEST,
@@ -158,7 +158,7 @@ class PageViews:
         recent, now = self._core.context.recent, self._core.context.wall_clock()
         found = [] if recent is None else recent.since(now, _count(request.query, "after"))
         # The configuration is for those who may read everything; others learn which of its keys has changed.
-        hidden = frozenset() if visitor.reads >= frozenset(KINDS) else VALUES
+        hidden = frozenset() if visitor.reads >= frozenset(KINDS) - CONFIDENTIAL else VALUES
         rows = [
             {"number": each.number, "at": each.at, "event": each.event, "fields": _shown(each, hidden)}
             for each in found[:CHANGES]

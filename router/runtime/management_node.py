@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from amqpmesh.policies.managing import Manage
+from amqpmesh.policies.managing import CONFIDENTIAL, Manage
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_address, may_change, may_read
 from amqpmesh.router.access.vouched import VouchedPeer, may_answer_unknown, vouched_peer
@@ -427,7 +427,7 @@ class ManagementNode(LinkFactory):
         """
         assert self._driver is not None
         context, record = self._driver.core.context, asking.connection
-        rights: tuple[views.Permits, ...] = ()
+        rights: tuple[views.Permits, ...] = (lambda kind: kind not in CONFIDENTIAL,)
         if asking.vouched is not None:
             rights = asking.vouched.may_read_kind, asking.vouched.may_change_kind
         elif record is not None:

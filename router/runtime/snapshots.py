@@ -10,6 +10,7 @@ import trio
 from amqpmesh.router.io.environment import environment, stopwatch_seconds, work_seconds
 from amqpmesh.router.management.runtime_marks import with_settings
 from amqpmesh.router.management.snapshot import take_snapshot
+from amqpmesh.router.management.user_list import listed_users
 from amqpmesh.router.management.views import Numbers, TenantViews
 from amqpmesh.router.runtime.connectors import explained
 
@@ -56,6 +57,7 @@ def survey(
         listeners=tuple(each.statistics(core.cost_of(each.config)) for each in listeners),
         connectors=opening,
         policies=policies,
+        users=listed_users(core.context.config.listeners, core.context.users_of),
         container_links=tuple(explained(each, opening) for each in told.container_links),
     )
     return (yield from with_settings(whole, core.context.config, marks, core.cost_of))

@@ -64,7 +64,7 @@ async def answer_user(
         raise RequestError(CONFLICT, f"the file of users cannot be written: {error.strerror or error}") from None
     if wanted.operation != DELETE and (users is None or wanted.name not in users):
         raise RequestError(NOT_FOUND, f"there is no user {wanted.name}")
-    return answered(request, wanted, listeners, users)
+    return answered(request, wanted, changes.config, listeners[0], users)
 
 
 def _changed(users: Users, wanted: UserRequest) -> Users:

@@ -144,6 +144,21 @@ class ContainerLinkStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserStatistics:
+    """A password user in the file of a listener. No password or verifier is told."""
+
+    name: str
+    listener: str | None
+    """The first of `listeners`, for requests; None: all listeners with files of users have the same ones."""
+    listeners: tuple[str, ...]
+    """The names of the listeners with the same files."""
+    groups: tuple[str, ...]
+    """The groups that the file names."""
+    disabled: bool
+    """The user cannot log in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatistics:
     """A table of the configuration: an `[[address]]`, which is named by its pattern, or one that is there once."""
 

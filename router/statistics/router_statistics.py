@@ -4,7 +4,7 @@ A counter starts when its object is created. `now`, and each name that ends in `
 router's clock: only differences have a meaning, as in `statistics.router.now - link.zero_credit_since`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from amqpmesh.policies.distribution import Distribution
@@ -15,6 +15,7 @@ from amqpmesh.router.statistics.configured import (
     ListenerStatistics,
     PolicyStatistics,
     TableStatistics,
+    UserStatistics,
 )
 from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
@@ -368,6 +369,8 @@ class Statistics:
     """The tables `[[address]]` of the configuration."""
     tables: tuple[TableStatistics, ...] = ()
     """The tables of the configuration that are there once and can be changed: `elsewhere`, `log`, and others."""
+    users: Sequence[UserStatistics] = ()
+    """The password users of listeners, made when they are looked at: there may be a hundred thousand."""
     mesh: MeshStatistics | None = None
     """None: the router is in no mesh."""
     neighbours: tuple[NeighbourStatistics, ...] = ()

@@ -75,7 +75,7 @@ def test_the_commands_of_the_page_on_changes_change_a_router(tmp_path: Path, mon
     served = Served(listeners=[own, door])
     try:
         monkeypatch.setenv("AMQPMESH_URL", served.url)
-        assert [main(shlex.split(line)[1:]) for line in of_users.text.splitlines()] == [0, 0, 0]
+        assert [main(shlex.split(line)[1:]) for line in of_users.text.splitlines()] == [0] * 4
         statuses = [main(shlex.split(line)[1:]) for line in of_tables.text.splitlines()]
         assert statuses == [0, 0, 0, 0, 5], "no connection has that number"
         assert (served.router.config.drain, served.router.listeners[0].config.connections) == (10.0, 500)

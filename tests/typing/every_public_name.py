@@ -121,6 +121,7 @@ from amqpmesh import (
     ULong,
     UserChange,
     UserIdentity,
+    UserStatistics,
     UShort,
     Watch,
     WebSocketConfig,
@@ -346,6 +347,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
     table: TableStatistics
     for table in (*statistics.address_patterns, *statistics.tables):
         yield f"{table.name} {table.runtime} {dict(table.settings)}"
+    user: UserStatistics
+    for user in statistics.users:
+        yield f"{user.name} {user.listener} {user.listeners} {user.groups} {user.disabled}"
     policy: PolicyStatistics
     for policy in statistics.policies:
         yield f"{policy.file} {policy.version} {policy.refused_reason or ''}"

@@ -11,6 +11,9 @@ from amqpmesh.router.cli.router_state import width
 from amqpmesh.router.config.edits import KINDS
 from amqpmesh.router.management.service import ADDRESS
 
+USERS: Final = "user"
+"""The type of entities that a router tells to those alone who ask for it."""
+
 _ONCE: Final = frozenset({"router", "mesh", "policy", *(each.kind for each in KINDS.values() if each.key is None)})
 """The types of which a router has one entity at most."""
 
@@ -36,6 +39,11 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="show the limits of tenants, users and hosts, too, with what they use; --json has them always",
     )
     command.add_argument(
+        "--users",
+        action="store_true",
+        help="show the password users of listeners, too; for those who may read or change them",
+    )
+    command.add_argument(
         "--watch",
         metavar="S",
         type=arguments.seconds,
@@ -58,7 +66,7 @@ def status(given: argparse.Namespace) -> int:
             return [dump({**_object(entities), "own_connection": own})]
         return list(lines(entities, width(), own, tenants=given.tenants))
 
-    return watching.watch(connection, given, shown, given.watch)
+    return watching.watch(connection, given, shown, given.watch, more=(USERS,) if given.users else ())
 
 
 def _object(entities: Entities) -> dict[str, Any]:

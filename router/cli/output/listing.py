@@ -33,7 +33,7 @@ def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = Fa
     if not tenants:
         listed["limit"] = listed["rate"] = []
     for kind, title, columns in _TABLES:
-        if listed[kind]:
+        if listed.get(kind):
             names = [name for name in columns if (entities["mesh"] or name not in _OF_MESHES) and name != "tenant"]
             if "tenant" in columns and has_tenants:
                 names.insert(1, "tenant")
@@ -324,6 +324,16 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "allowed/s": _rounded("allowed"),
             "left": _rounded("left"),
             "waiting": _plain("waiting"),
+        },
+    ),
+    (
+        "user",
+        "USERS",
+        {
+            "user": _plain("name"),
+            "listeners": lambda entity, _now, _containers: ", ".join(entity["listeners"]),
+            "state": lambda entity, _now, _containers: "disabled" if entity["disabled"] else "enabled",
+            "groups": lambda entity, _now, _containers: ", ".join(entity["groups"]) or None,
         },
     ),
     (

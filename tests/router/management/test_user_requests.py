@@ -55,6 +55,7 @@ async def test_a_user_comes_changes_and_goes_at_once(tmp_path: Path) -> None:
             "name": "ada",
             "identity": "user/ada",
             "type": "org.amqpmesh.user",
+            "listener": None,
             "listeners": ["door"],
             "groups": ["readers"],
             "disabled": False,

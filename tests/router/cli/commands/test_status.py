@@ -15,6 +15,7 @@ from amqpmesh.router.cli.process.interruptible import PeerTimeout
 from amqpmesh.router.cli.router_state import all_pages
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig, PolicyConfig
+from amqpmesh.router.config.users import add_user, group_user
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.configured import ConnectorState
 from tests.support.processes.router_thread import Command, Serve, Served
@@ -290,3 +291,20 @@ def test_a_router_that_has_more_than_an_answer_is_asked_again(
     assert len(heard) > 2, "each answer is waited for anew"
     addresses = [link["address"] for link in told["links"]]
     assert [f"q{index}" for index in range(5)] == sorted(each for each in addresses if each.startswith("q"))
+
+
+def test_the_command_shows_users_to_those_who_may_read_them(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users.toml"
+    add_user(file, "eve", "secret", 4096)
+    group_user(file, "eve", ["readers"])
+    door = ListenerConfig(url="amqp://127.0.0.1:0", name="door", sasl=("SCRAM-SHA-256",), users=file)
+    own = ListenerConfig(url="amqp://127.0.0.1:0", name="own", manage=True)
+    monkeypatch.setenv("AMQPMESH_URL", serve(listeners=[own, door]).url)
+    assert "USERS" not in command("status").out
+    shown = command("status", "--users").out.split("USERS\n")[1]
+    assert shown.split("\n")[1].split() == ["eve", "door", "enabled", "readers"]
+    (eve,) = json.loads(command("status", "--users", "--json").out)["users"]
+    assert eve["listeners"] == ["door"]
+    assert "users" not in json.loads(command("status", "--json").out)
