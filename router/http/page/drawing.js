@@ -6,6 +6,7 @@ import { fitted, tallest } from "./layout.js";
 const NAMED = 60; // routers that have their names in the drawing; of more, only those that matter
 const PRICED = 60; // links that have their costs in the drawing
 const LONGEST = 22; // characters of a name
+const LETTER = 3.8; // pixels of half a letter
 const NARROW = 640; // pixels, in which a link has room for its costs only
 
 export class Drawing {
@@ -33,7 +34,8 @@ export class Drawing {
       mark(this.element, "viewBox", `0 0 ${width} ${height}`);
       mark(this.element, "height", height);
     }
-    const radius = routers.length <= 12 ? 13 : routers.length <= 60 ? 8 : routers.length <= 250 ? 5.5 : 3.5;
+    const size = routers.length <= 12 ? 13 : routers.length <= 60 ? 8 : routers.length <= 250 ? 5.5 : 3.5;
+    const radius = width < NARROW && size < 13 ? 0.6 * size : size;
     const at = fitted(places, width, height, routers.length <= NAMED ? 46 : 20);
     const linked = new Set(links.filter((each) => each.from === chosen || each.to === chosen).flatMap((each) => [each.from, each.to]));
     this.#drawLinks(links, at, chosen);
@@ -48,10 +50,15 @@ export class Drawing {
       mark(node.group, "data-chosen", router.id === chosen || null);
       mark(node.circle, "r", router.state.includes("own") ? radius + 2 : radius);
       mark(node.text, "y", radius + 15);
-      const named = routers.length <= NAMED || router.state !== "" || router.id === chosen || linked.has(router.id);
+      const stands = router.state !== "" || router.id === chosen;
+      const named = routers.length <= NAMED || stands || linked.has(router.id);
       const name = shown(router.id);
       say(node.text, named ? (name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name) : "");
       say(node.title, router.title);
+      const half = LETTER * Math.min(name.length, LONGEST);
+      mark(node.text, "x", Math.round(Math.max(0, half - place.x) - Math.max(0, place.x + half - width)));
+      if (stands && !node.stands) this.#over.append(node.group); // nothing covers its name
+      node.stands = stands;
     }
     drop(this.#nodes, kept, (each) => each.group);
   }
@@ -105,7 +112,7 @@ export class Drawing {
     let found = this.#nodes.get(id);
     if (found === undefined) {
       const circle = drawn("circle"), text = drawn("text"), title = drawn("title");
-      found = { circle, text, title, group: drawn("g", { on: { click: () => this.choose(id) } }, title, circle, text) };
+      found = { circle, text, title, stands: false, group: drawn("g", { on: { click: () => this.choose(id) } }, title, circle, text) };
       this.#nodes.set(id, found);
       this.#over.append(found.group);
     }

@@ -47,8 +47,7 @@ class App {
     }
     const { router, workers, user, tenant } = this.client;
     useWorker(workers.length > 0 ? workers[0] : null);
-    document.title = `${router} – amqpmesh`;
-    document.getElementById("router").replaceChildren("Router ", named(router));
+    this.#name(workers[0] ?? router);
     const who = [user === null ? "not logged in" : "as ", user === null ? null : named(user)];
     document.getElementById("client").replaceChildren(...who.filter((each) => each !== null), ...(tenant === null ? [] : [" of ", named(tenant)]));
     this.#control(workers);
@@ -56,6 +55,11 @@ class App {
     const link = (each) => element("li", {}, element("a", { href: `#${each.name}`, text: each.title }));
     document.getElementById("views").replaceChildren(...this.views.map(link));
     this.#route(false);
+  }
+
+  #name(router) {
+    document.title = `${router} – amqpmesh`;
+    document.getElementById("router").replaceChildren("Router ", named(router));
   }
 
   #control(workers) {
@@ -71,6 +75,7 @@ class App {
       const options = workers.map((each) => element("option", { value: each, text: each }));
       const choose = (event) => {
         useWorker(event.target.value);
+        this.#name(event.target.value);
         this.#route(false);
       };
       parts.unshift(element("label", { text: "Worker " }, element("select", { on: { change: choose } }, ...options)));
