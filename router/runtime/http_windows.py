@@ -45,6 +45,11 @@ LEAST_AGE: Final = 1.0
 GREATEST_AGE: Final = 300.0
 """Seconds for which an order holds at most, whatever it costs, and after which it is forgotten."""
 
+MOST_ORDERING: Final = 2.0
+"""The work on orders that puts off the next snapshot, in that of a snapshot: one client that asks for ever other orders
+would put it off for all.
+"""
+
 ORDERS: Final = 16
 """Orders that are kept: of one type, for one tenant, by one text and one attribute."""
 
@@ -67,9 +72,45 @@ class Allowance:
         self._at = now
         return self._left > 0
 
+    def divide(self, part: float, burst: float) -> None:
+        """Allow another part from now on. Args: as of `Allowance`."""
+        _ = self.is_left
+        self._part, self._burst = part, burst
+
     def spend(self, seconds: float) -> None:
         """Note work that was done; it may be more than was allowed, and is missing later."""
         self._left -= seconds
+
+
+class Allowances:
+    """An allowance that tenants have equal parts of: one that asks without end spends its own part alone."""
+
+    def __init__(self, part: float, burst: float) -> None:
+        """Args: as of `Allowance`, of all together."""
+        self._part = part
+        self._burst = burst
+        self._tenants: dict[str, Allowance] = {}
+        self._asked: set[str] = set()
+
+    def of(self, tenant: str) -> Allowance:
+        """Return the part of a tenant."""
+        self._asked.add(tenant)
+        found = self._tenants.get(tenant)
+        if found is None:
+            count = len(self._tenants) + 1
+            found = self._tenants[tenant] = Allowance(self._part, self._burst / count)
+            self._divide()
+        return found
+
+    def keep(self) -> None:
+        """Forget the tenants that have not asked since the last time."""
+        self._tenants = {tenant: each for tenant, each in self._tenants.items() if tenant in self._asked}
+        self._asked = set()
+        self._divide()
+
+    def _divide(self) -> None:
+        for each in self._tenants.values():
+            each.divide(self._part / len(self._tenants), self._burst / len(self._tenants))
 
 
 class _List(NamedTuple):
@@ -97,9 +138,9 @@ class Windows:
         self._orders: dict[_Order, list[Any]] = {}
         #: The time until which the snapshot holds.
         self._until = 0.0
-        #: The work on the snapshot and its orders.
+        #: The work on the orders of the snapshot.
         self._work = Work()
-        self._rows = Allowance(ROWS_PART, BURST)
+        self._rows = Allowances(ROWS_PART, BURST)
         self._asked_at = 0.0
         self._is_kept = False
 
@@ -116,19 +157,20 @@ class Windows:
                 return before
             taken = await self._snapshots.take(LEAST_AGE)
             self._work = Work()
-            self._work.seconds = taken.work
+            self._rows.keep()
             if before is not None:
                 # What nobody has looked at since the last one.
                 self._rates = {key: each for key, each in self._rates.items() if each.at == before.at}
             self._orders = {}
             self._snapshot = taken
-            self._hold(taken)
+            self._hold(taken, ORDER_PART)
             self._keep()
             return taken
 
-    def _hold(self, taken: Snapshot, part: float = ORDER_PART) -> None:
+    def _hold(self, taken: Snapshot, part: float) -> None:
         """Have the snapshot hold for as long as the work on it is worth. Args: part: of a core."""
-        self._until = taken.at + min(GREATEST_AGE, max(LEAST_AGE, self._work.seconds / part))
+        seconds = taken.work + min(self._work.seconds, MOST_ORDERING * taken.work)
+        self._until = taken.at + min(GREATEST_AGE, max(LEAST_AGE, seconds / part))
 
     async def answer(self, kind: EntityType, window: Window, view: View, tenant: str, taken: Snapshot) -> Answer:
         """Return a window.
@@ -147,7 +189,7 @@ class Windows:
         shown, at = await self._now(kind, wanted, tenant, taken)
         if 2 * len(shown) < len(wanted) and taken is self._snapshot:
             self._hold(taken, GONE_PART)
-        found = await self._on_rows(rows(kind, shown, window, rate))
+        found = await self._on_rows(tenant, rows(kind, shown, window, rate))
         head = (
             f'{{"total":{len(entities)},"matching":{len(order)},"offset":{window.offset},'
             f'"age":{max(0.0, trio.current_time() - taken.at):.3f},"now":{at:.6f},"results":['
@@ -167,26 +209,26 @@ class Windows:
                 while len(self._orders) >= ORDERS:
                     del self._orders[next(iter(self._orders))]
                 self._orders[key] = found
-                self._hold(taken)
+                self._hold(taken, ORDER_PART)
         return found
 
     async def _now(
         self, kind: EntityType, shown: Sequence[Any], tenant: str, taken: Snapshot
     ) -> tuple[Sequence[Any], float]:
         """Return rows as they are now, or as in the snapshot if that has cost too much lately; and the time of that."""
-        if kind.kind not in CURRENT or not self._rows.is_left:
+        if kind.kind not in CURRENT or not self._rows.of(tenant).is_left:
             return shown, taken.at
         parts = taken.parts
         asked = [parts.unmasked(kind.kind, each) for each in shown] if tenant else shown
-        found = await self._on_rows(current(self._core, kind.kind, asked))
+        found = await self._on_rows(tenant, current(self._core, kind.kind, asked))
         return [parts.shown(kind.kind, each) for each in found] if tenant else found, trio.current_time()
 
-    async def _on_rows(self, steps: Steps[T]) -> T:
+    async def _on_rows(self, tenant: str, steps: Steps[T]) -> T:
         work = Work()
         try:
             return await self._snapshots.in_turns(work.timed(steps))
         finally:
-            self._rows.spend(work.seconds)
+            self._rows.of(tenant).spend(work.seconds)
 
     def _keep(self) -> None:
         """Forget the snapshot once nobody asks any more: it holds names of what is gone."""
