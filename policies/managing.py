@@ -15,7 +15,7 @@ class Manage(StrEnum):
 KINDS: Final = (
     *("router", "listener", "connector", "container-link", "policy", "connection", "link", "address", "node"),
     *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
-    *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "user"),
+    *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "tracing", "user"),
 )
 """The names of all types of entities, without their prefix."""
 

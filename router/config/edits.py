@@ -18,7 +18,7 @@ from amqpmesh.router.config.connector import ConnectorConfig, LinkConfig, Passwo
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import ListenerConfig
-from amqpmesh.router.config.observability import LogConfig, MetricsConfig, TelemetryConfig
+from amqpmesh.router.config.observability import LogConfig, MetricsConfig, TelemetryConfig, TracingConfig
 from amqpmesh.router.config.redirect import ElsewhereConfig
 from amqpmesh.router.config.tables import Table, changed, declared, read
 
@@ -86,6 +86,7 @@ KINDS: Final[Mapping[str, TableKind]] = {
         TableKind("log", "log", "log", LogConfig, None),
         TableKind("telemetry", "telemetry", "telemetry", TelemetryConfig, None),
         TableKind("metrics", "metrics", "metrics", MetricsConfig, None),
+        TableKind("tracing", "tracing", "tracing", TracingConfig, None),
     )
 }
 """By the type of entities."""
@@ -223,6 +224,12 @@ def _check_files(config: RouterConfig, before: Table | None, after: Table) -> No
         named.difference_update(*(_files(row) for kind in KINDS.values() for row in kind.rows(config).values()))
     for key, _ in sorted(named, key=str):
         raise DeniedKeyError(f"{key}: no other table names this file: name it in the configuration file, and apply")
+    if isinstance(before, TracingConfig) and isinstance(after, TracingConfig):
+        if after.endpoint not in (None, before.endpoint):
+            raise DeniedKeyError(
+                "endpoint: the spans of all tenants, and perhaps a token, would go there: change the file, and apply"
+            )
+        return
     if not isinstance(after, ConnectorConfig) or after.password is None:
         return
     if not isinstance(before, ConnectorConfig) or before.password != after.password:

@@ -47,8 +47,7 @@ class AuditConfig(Table):
 class MetricsConfig(Table):
     """The metrics that listeners for HTTP show."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "series that are shown have begun with it"
+    EFFECT = Effect.AT_ONCE
 
     #: The most series of one answer, about.
     series: int = setting(default=2_000, low=500, high=1_000_000)
@@ -83,8 +82,7 @@ def _patterns_refusal(patterns: tuple[str, ...]) -> str | None:
 class TracingConfig(Table):
     """The traces that `amqpmesh trace` asks for, and the spans of OpenTelemetry."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "traces that are kept have begun with it"
+    EFFECT = Effect.AT_ONCE
 
     #: The most traces that are kept, of all tenants together.
     traces: int = setting(default=32, low=4, high=1_000)
@@ -127,24 +125,23 @@ class TracingConfig(Table):
 class TelemetryConfig(Table):
     """The recording: its folder, the part of the deliveries that it holds, and its size."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "the recording has begun with it"
+    EFFECT = Effect.AT_ONCE
 
     directory: Path = setting()
-    sample: float = setting(default=1.0, low=0.0, high=1.0, effect=Effect.AT_ONCE)
+    sample: float = setting(default=1.0, low=0.0, high=1.0)
     #: A segment is closed at this size, in octets, or after this time, in seconds.
-    segment_size: int = setting(default=64 * 2**20, low=2**16, high=2**32, effect=Effect.AT_ONCE)
-    segment_time: float = setting(default=60.0, low=0.1, high=86_400.0, effect=Effect.AT_ONCE)
+    segment_size: int = setting(default=64 * 2**20, low=2**16, high=2**32)
+    segment_time: float = setting(default=60.0, low=0.1, high=86_400.0)
     #: The oldest closed segments are removed if all of them are larger than this, or one is older; 0: never.
-    retain_size: int = setting(default=4 * 2**30, low=0, effect=Effect.AT_ONCE)
-    retain_time: float = setting(default=7 * 86_400.0, low=0.0, effect=Effect.AT_ONCE)
+    retain_size: int = setting(default=4 * 2**30, low=0)
+    retain_time: float = setting(default=7 * 86_400.0, low=0.0)
     #: The most octets that wait to be written.
     memory: int = setting(default=8 * 2**20, low=2**16, high=2**32)
     #: Seconds between two hand-overs of records to the writer, and between two records of link counters.
-    flush: float = setting(default=1.0, low=0.01, high=3600.0, effect=Effect.AT_ONCE)
-    counts: float = setting(default=10.0, low=0.1, high=3600.0, effect=Effect.AT_ONCE)
+    flush: float = setting(default=1.0, low=0.01, high=3600.0)
+    counts: float = setting(default=10.0, low=0.1, high=3600.0)
     #: Seconds without credit after which an event is recorded.
-    credit_wait: float = setting(default=0.1, low=0.0, high=3600.0, effect=Effect.AT_ONCE)
+    credit_wait: float = setting(default=0.1, low=0.0, high=3600.0)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -56,13 +56,17 @@ class Selection(NamedTuple):
 class Metrics:
     """The metrics of one router."""
 
-    def __init__(self, core: Core, listeners: Callable[[], Sequence[ListenerStatistics]], most: int) -> None:
-        """Args: listeners: returns the state of the router's listeners. most: series in a document, about."""
+    def __init__(
+        self, core: Core, listeners: Callable[[], Sequence[ListenerStatistics]], most: Callable[[], int]
+    ) -> None:
+        """Args: listeners: returns the state of the router's listeners. most: returns how many series a document has,
+        about.
+        """
         self._core = core
         self._listeners = listeners
+        self._wanted = most
+        self._most = self._share()
         worker = core.context.config.worker
-        self._most = most = most if worker is None else most // worker.count
-        self._tenth = most / 10
         self._octets = _NeighbourOctets()
         #: The worker of the router, if it has several.
         self._fixed = fixed = () if worker is None else (("worker", str(worker.number)),)
@@ -73,10 +77,18 @@ class Metrics:
         self._latencies = Table(families.LATENCY, ("tenant",), self._part(OF_TENANTS), fixed)
         self._neighbours = Table(families.NEIGHBOUR, ("neighbour",), self._part(NEIGHBOURS), fixed)
         self._of_listeners = Table(families.LISTENER, ("listener",), self._part(LISTENERS), fixed)
+        #: All tables, with the tenths of the series that each has.
+        self._tables = (
+            (self._addresses, ADDRESSES),
+            *((table, OF_TENANTS) for table in (self._rest, self._tenants, self._latencies)),
+            (self._neighbours, NEIGHBOURS),
+            (self._of_listeners, LISTENERS),
+        )
         self._router: Subject | None = None
 
     def refresh(self) -> Steps[None]:
         """Read all counts, in steps."""
+        self._fit()
         found = yield from measure(self._core, self._listeners())
         shares = self._core.context.policy is not None and len(self._core.context.policy.tenants) > 1
         yield from self._addresses.update(found.addresses, shares=shares)
@@ -137,8 +149,21 @@ class Metrics:
         """Return the row of a tenant, whether the table has room for it or not."""
         return [table.row(each) for each in table.subjects() if each.tenant == tenant]
 
+    def _share(self) -> int:
+        """Return how many of the router's series this worker has."""
+        worker = self._core.context.config.worker
+        return self._wanted() if worker is None else self._wanted() // worker.count
+
+    def _fit(self) -> None:
+        """Have as many series as the configuration says now."""
+        most = self._share()
+        if most != self._most:
+            self._most = most
+            for table, tenths in self._tables:
+                table.resize(self._part(tenths))
+
     def _part(self, tenths: float) -> int:
-        return int(self._tenth * tenths)
+        return int(self._most / 10 * tenths)
 
 
 def _joined(sections: Iterable[tuple[tuple[Family, ...], Sequence[Row]]], *, is_open: bool) -> Steps[bytes]:

@@ -65,11 +65,15 @@ class Table:
         self._fixed = fixed
         self._counters = counters(families)
         self._series = series(families)
-        self._most = max(0, room // self._series - 1)
+        self.resize(room)
         #: The subjects without a row, by key; and the sums of what such have counted, and of their gauges, by tenant.
         self._seen: dict[Hashable, Subject] = {}
         self._counted: dict[str, list[float]] = {}
         self._gauges: dict[str, list[float]] = {}
+
+    def resize(self, room: int) -> None:
+        """Have room for other many series. If it has shrunk, rows stay while their subjects are used."""
+        self._most = max(0, room // self._series - 1)
 
     def update(self, subjects: Iterable[Subject], *, shares: bool = False) -> Iterator[None]:
         """Take the values of all subjects now, in steps.

@@ -131,6 +131,19 @@ def _change_nodes(context: Context, config: RouterConfig) -> Steps[None]:
             yield
 
 
+def look_again(core: Core) -> None:
+    """Decide again how the messages of all nodes pass, in small steps: spans or a recording have come or gone."""
+    core.context.chores.put_off(_look_again(core.context))
+
+
+def _look_again(context: Context) -> Steps[None]:
+    for number, node in enumerate(list(nodes(context)), 1):
+        if node.fast_route is not None:
+            context.touch(node)
+        if number % NODES_A_STEP == 0:
+            yield
+
+
 def _change_node(context: Context, node: Node) -> None:
     if isinstance(node, DynamicNode) or not node.name:  # no pattern concerns dynamic nodes and transit
         return

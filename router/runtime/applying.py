@@ -18,7 +18,7 @@ from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.management.changed_config import put_in_force, running_config
+from amqpmesh.router.management.changed_config import look_again, put_in_force, running_config
 from amqpmesh.router.management.runtime_marks import Marks, marks_between
 from amqpmesh.router.runtime.listeners import Listener, listening_at
 from amqpmesh.router.runtime.noted_changes import note_change
@@ -98,6 +98,7 @@ class ConfigChanges:
         self._key_readers = key_readers
         self._changed = changed
         self._lock = trio.Lock()
+        observers.decide_anew = self._decide_anew
         #: The configuration that the router was given last: at its start, or by `apply`.
         self._given = core.context.config
         self.marks = Marks()
@@ -379,10 +380,14 @@ class ConfigChanges:
         self._put_credentials(read)
         edge.sort(target)
         put_in_force(core, target, trio.current_time(), keep_costs=keep_costs)
-        self._observers.change(running, target)
+        self._observers.change(running, target, read.sender)
         self._driver.passwords.renew(target)
         self._changed(target)
         end_logins(core.context)
+        self._driver.settle()
+
+    def _decide_anew(self) -> None:
+        self._core.change(partial(look_again, self._core), trio.current_time())
         self._driver.settle()
 
     def _put_credentials(self, read: Reloaded) -> None:

@@ -36,7 +36,11 @@ class MetricsPages:
     """The metrics of a router as pages; used in its loop."""
 
     def __init__(
-        self, core: Core, snapshots: Snapshots, listeners: Callable[[], Sequence[ListenerStatistics]], most: int
+        self,
+        core: Core,
+        snapshots: Snapshots,
+        listeners: Callable[[], Sequence[ListenerStatistics]],
+        most: Callable[[], int],
     ) -> None:
         """Args: listeners, most: as of `Metrics`."""
         self._metrics = Metrics(core, listeners, most)

@@ -107,7 +107,7 @@ class HttpServer:
         self._logins = HttpLogins(core, driver.passwords)
         self._entities = EntityPages(core, driver, snapshots)
         self._views = PageViews(core, snapshots, management)
-        self._metrics = MetricsPages(core, snapshots, listeners, core.context.config.metrics.series)
+        self._metrics = MetricsPages(core, snapshots, listeners, lambda: core.context.config.metrics.series)
         self._calls = RouterCalls(start, self._why_not_ready)
         self._scope = trio.CancelScope()
         self._is_over = trio.Event()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
+from amqpmesh.router.io.threads import aside
+from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.noted_changes import note_change
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.audit_writer import AuditWriter
     from amqpmesh.router.runtime.reload import UserChange
-    from amqpmesh.router.runtime.span_exporter import SpanExporter
+    from amqpmesh.router.runtime.span_exporter import SpanExporter, SpanSender
     from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
+
+log = event_log.EventLog("amqpmesh.telemetry")
 
 
 class Observers:
@@ -26,16 +33,29 @@ class Observers:
         self.audit: AuditWriter | None = None
         self.spans: SpanExporter | None = None
         self._core: Core | None = None
+        #: Has the core decide again how messages pass, after spans or a recording have come or gone.
+        self.decide_anew: Callable[[], object] = lambda: None
+        #: The recording that the configuration asks for; `_following`: until there is no other one.
+        self._recorded = config.telemetry
+        self._following = trio.Lock()
+        self._is_over = False
 
     def begin(self, core: Core, wall_clock: Callable[[], float]) -> None:
         """Write from now on. Args: wall_clock: seconds since 1970. Raises: ConfigError: the audit log cannot be
         written, or OpenTelemetry is missing.
         """
         self._core = core
-        if self._config.tracing.endpoint is not None:
-            from amqpmesh.router.runtime.span_exporter import SpanExporter  # here: OpenTelemetry is an extra
+        self._wall_clock = wall_clock
+        tracing = self._config.tracing
+        if tracing.endpoint is not None:
+            from amqpmesh.router.runtime.span_exporter import (  # here: OpenTelemetry is an extra
+                SpanExporter,
+                new_sender,
+            )
 
-            self.spans = SpanExporter(core)
+            sender = new_sender(None, tracing)
+            assert sender is not None, "there is an endpoint"
+            self.spans = SpanExporter(core, tracing, sender)
         if self._config.audit is not None:
             from amqpmesh.router.runtime.audit_writer import AuditWriter  # here: most routers have none
 
@@ -53,6 +73,7 @@ class Observers:
 
     def start(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """Start the tasks of the observers. Args: start: starts one."""
+        self._start = start
         if self.telemetry is not None:
             start(self.telemetry.run)
         if self.audit is not None:
@@ -60,10 +81,67 @@ class Observers:
         if self.spans is not None:
             start(self.spans.run)
 
-    def change(self, before: RouterConfig, after: RouterConfig) -> None:
-        """Follow a changed configuration, as far as it needs no restart."""
-        if self.telemetry is not None and after.telemetry is not None and before.telemetry != after.telemetry:
-            self.telemetry.change(after.telemetry)
+    def change(self, before: RouterConfig, after: RouterConfig, sender: SpanSender | None) -> None:
+        """Follow a changed configuration. Args: sender: of spans, to a collector that is new."""
+        if before.tracing != after.tracing:
+            self._change_tracing(after, sender)
+        if before.telemetry != after.telemetry:
+            self._recorded = wanted = after.telemetry
+            writer = None if self._following.locked() else self.telemetry
+            if writer is not None and wanted is not None and writer.can_become(wanted):
+                writer.change(wanted)
+            else:
+                self._start(self._follow)
+
+    def _change_tracing(self, after: RouterConfig, sender: SpanSender | None) -> None:
+        assert self._core is not None, "the router runs"
+        self._core.context.traces.change(after.tracing)
+        if self.spans is not None:
+            self.spans.change(after.tracing, sender)
+        elif sender is not None:
+            from amqpmesh.router.runtime.span_exporter import SpanExporter  # here: OpenTelemetry is an extra
+
+            self.spans = SpanExporter(self._core, after.tracing, sender)
+            self.spans.begin()
+            self._start(self.spans.run)
+        else:
+            return
+        self.decide_anew()
+
+    async def _follow(self) -> None:
+        """Have the recording that the configuration asks for. It may change again meanwhile."""
+        assert self._core is not None, "the router runs"
+        async with self._following:
+            try:
+                while not self._is_over:
+                    writer, wanted = self.telemetry, self._recorded
+                    if (None if writer is None else writer.config) == wanted:
+                        return
+                    if writer is not None and wanted is not None and writer.can_become(wanted):
+                        writer.change(wanted)
+                    elif writer is not None:
+                        await writer.leave()
+                        self.telemetry = None
+                        self.decide_anew()
+                    else:
+                        assert wanted is not None, "there is a difference"
+                        await self._record(self._core, wanted)
+            except Exception as error:  # the router relays on without a recording
+                log.error("internal error", exception=error)
+
+    async def _record(self, core: Core, wanted: TelemetryConfig) -> None:
+        from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
+
+        def made(config: TelemetryConfig) -> TelemetryWriter:
+            return TelemetryWriter(config, core.context.id, self._wall_clock)
+
+        writer = await aside(made, wanted)  # it may have gigabytes
+        if self._is_over:
+            return
+        self.telemetry = writer
+        await writer.join(core)
+        self.decide_anew()
+        self._start(writer.run)
 
     def reopen(self) -> None:
         """Open files again that other programs may have renamed."""
@@ -72,8 +150,12 @@ class Observers:
 
     async def end(self) -> None:
         """Write and export the rest."""
+        self._is_over = True
         if self.telemetry is not None:
-            await self.telemetry.end()
+            self.telemetry.stop()
+        async with self._following:
+            if self.telemetry is not None:
+                await self.telemetry.end()
         if self.audit is not None:
             await self.audit.end()
         if self.spans is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.management.upgrade_requests import UpgradeState
     from amqpmesh.router.runtime.connectors import Connector
     from amqpmesh.router.runtime.shared_config import SharedConfig
+    from amqpmesh.router.runtime.span_exporter import SpanSender
 
 NewConfig: TypeAlias = RouterConfig | Path | Callable[[], RouterConfig] | None
 """A configuration, its file, or a function that reads it; None: none is read."""
@@ -66,6 +67,8 @@ class Reloaded:
     tokens: TokenFiles | None
     users: tuple[UserChange, ...]
     """The changes of users."""
+    sender: SpanSender | None = None
+    """Of spans, to a collector that is new."""
     is_whole: bool = True
     """False: only files of listeners and connectors that change were read."""
 
@@ -92,6 +95,7 @@ class Reader:
             policy=None if policy is None else read_policy(policy, mesh),
             tokens=TokenFiles.read(wanted),
             users=tuple(self._user_changes(wanted, accepting)),
+            sender=self._new_sender(wanted),
         )
 
     def read_changed(
@@ -111,8 +115,16 @@ class Reader:
             policy=None,
             tokens=None,
             users=(),
+            sender=self._new_sender(wanted),
             is_whole=False,
         )
+
+    def _new_sender(self, wanted: RouterConfig) -> SpanSender | None:
+        if wanted.tracing == self.current.tracing:
+            return None
+        from amqpmesh.router.runtime.span_exporter import new_sender  # here: most routers make no spans
+
+        return new_sender(self.current.tracing, wanted.tracing)
 
     def _user_changes(self, wanted: RouterConfig, after: Mapping[ListenerConfig, Credentials]) -> Iterator[UserChange]:
         """Return which users of listeners have come, have gone, are disabled, enabled again, in other groups, or have

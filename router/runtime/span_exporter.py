@@ -13,7 +13,7 @@ import math
 import secrets
 import threading
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
@@ -26,12 +26,17 @@ from amqpmesh.router.telemetry.span_book import ONCE, SpanBook
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from amqpmesh.router.config.observability import TracingConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.telemetry.span_book import HopSpan
     from amqpmesh.router.telemetry.traces import Field
+
+    SpanSender: TypeAlias = OTLPSpanExporter
+    """A sender of spans to one collector."""
 
 BATCH: Final = 256
 """Spans of one request at most."""
@@ -61,19 +66,15 @@ log = event_log.EventLog("amqpmesh.io")
 class SpanExporter:
     """The exporter of one router's spans, from `begin` until `end`."""
 
-    def __init__(self, core: Core) -> None:
-        """Make the spans of a router. Raises: ConfigError: OpenTelemetry is not installed."""
-        config = core.context.config.tracing
-        if not _is_installed():
-            reason = "spans need OpenTelemetry: pip install 'amqpmesh[otel]'"
-            raise ConfigError("configuration", "tracing.endpoint", reason)
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # here: it is an extra
-
+    def __init__(self, core: Core, config: TracingConfig, sender: SpanSender) -> None:
+        """Make the spans of a router. Args: sender: to the collector, as `new_sender` returns it."""
         self._book = core.context.traces.spans = SpanBook(config, core.context.schedule, core.context.traces.ended)
         self._book.on_end = self._wake
-        core.context.kernel.contexts = self._book.contexts
+        self._kernel = core.context.kernel
+        self._kernel.contexts = self._book.contexts
         self._router = core.context.id
-        self._exporter = OTLPSpanExporter(config.collector)
+        #: The one that the thread uses, and the one that it is to use.
+        self._sender = self._next_sender = sender
         self._resource = _resource(self._router)
         self._filled = threading.Event()
         self._ends = threading.Event()
@@ -82,6 +83,16 @@ class SpanExporter:
     def begin(self) -> None:
         """Export spans from now on."""
         self._thread.start()
+
+    def change(self, config: TracingConfig, sender: SpanSender | None) -> None:
+        """Make spans by another configuration from now on; without an endpoint none. What is under way goes on.
+
+        Args: sender: to another collector; None: there is none.
+        """
+        self._book.change(config)
+        self._kernel.contexts = self._book.contexts if self._book.is_on else None
+        if sender is not None:
+            self._next_sender = sender
 
     async def run(self) -> None:
         """Log what is lost, again and again. Never ends."""
@@ -101,7 +112,7 @@ class SpanExporter:
         self._ends.set()
         self._filled.set()
         await trio.to_thread.run_sync(self._thread.join, END_TIME)
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # a request that waits is given up
+        self._sender.shutdown()  # type: ignore[no-untyped-call]  # a request that waits is given up
 
     def _wake(self) -> None:
         if not self._filled.is_set():
@@ -123,7 +134,10 @@ class SpanExporter:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         try:
-            result = self._exporter.export([_readable(each, self._router, self._resource) for each in spans])
+            if self._sender is not self._next_sender:
+                self._sender.shutdown()  # type: ignore[no-untyped-call]  # as above
+                self._sender = self._next_sender
+            result = self._sender.export([_readable(each, self._router, self._resource) for each in spans])
         except Exception as error:  # an internal error, or one of the exporter: the thread lives on
             log.error("internal error", exception=error)
             result = SpanExportResult.FAILURE
@@ -131,6 +145,23 @@ class SpanExporter:
             self._book.exported += len(spans)
         else:
             self._book.failed += len(spans)
+
+
+def new_sender(before: TracingConfig | None, after: TracingConfig) -> SpanSender | None:
+    """Return a sender of spans to a collector; None: there is none, or it is the same as before.
+
+    The import takes long, so a thread is better. Args: before: None: the router starts. Raises: ConfigError:
+    OpenTelemetry is not installed.
+    """
+    if after.collector is None or (before is not None and before.collector == after.collector):
+        return None
+    if not _is_installed():
+        reason = "spans need OpenTelemetry: pip install 'amqpmesh[otel]'"
+        raise ConfigError("configuration", "tracing.endpoint", reason)
+    import opentelemetry.sdk.trace.export  # noqa: F401 - now, and not in the router's loop
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # here: it is an extra
+
+    return OTLPSpanExporter(after.collector)
 
 
 def _is_installed() -> bool:

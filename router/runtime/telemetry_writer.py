@@ -40,6 +40,12 @@ BLOCKS: Final = 2
 RECORDS: Final = 50_000
 """Map records that may wait to be written; further ones are lost."""
 
+STEP: Final = 100
+"""Links that are told without a pause, at the beginning of a recording of a router that runs."""
+
+PAUSE: Final = 0.01
+"""Seconds between two looks whether the thread has written enough of what is to be told at the beginning."""
+
 TOLD: Final = 10.0
 """Seconds between two log lines about lost records."""
 
@@ -60,7 +66,7 @@ class TelemetryWriter:
 
     def __init__(self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float]) -> None:
         """Args: wall_clock: seconds since 1970."""
-        self._config = config
+        self.config = config
         self._wall_clock = wall_clock
         self._epoch = round(wall_clock() * 1000)
         self._files = SegmentFiles(config, router, self._epoch, round(config.sample * ALL))
@@ -91,6 +97,28 @@ class TelemetryWriter:
         self._run_write(
             self._now(), self._files.begin
         )  # in this thread: an earlier life's segment is closed before this router listens
+        self._prepare(core)
+        self._recording.begin()
+
+    async def join(self, core: Core) -> None:
+        """Record from now on, while the router runs: first the links that are there, which records name by numbers."""
+        self._enqueue(self._files.begin)
+        self._prepare(core)
+        for record in list(core.context.connections):
+            links = [*record.incoming, *record.outgoing, *record.detached_unsettled]
+            for at in range(0, len(links), STEP):
+                for link in links[at : at + STEP]:
+                    self._recording.introduce(link)
+                self._hand_over()
+                self._filled.set()
+                await trio.lowlevel.checkpoint()
+                while self._accepted_records - self._written_records > RECORDS // 2 and not self._is_over:
+                    await trio.sleep(PAUSE)
+                if self._is_over:
+                    return
+        self._recording.begin()
+
+    def _prepare(self, core: Core) -> None:
         clock = trio.lowlevel.current_clock()
         # Trio's clock is the performance counter, shifted: reading that directly costs a third.
         shift = getattr(clock, "offset", None)
@@ -99,8 +127,16 @@ class TelemetryWriter:
         self._recorder = recorder
         self._context = core.context
         self._set_base()
-        self._recording = core.record(recorder, self._config, self, self._epoch)
+        self._recording = core.record(recorder, self.config, self, self._epoch)
         self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more: `end` follows."""
+        self._is_over = True
+
+    def can_become(self, config: TelemetryConfig) -> bool:
+        """Tell whether `change` can follow another configuration."""
+        return (config.directory, config.memory) == (self.config.directory, self.config.memory)
 
     def change(self, config: TelemetryConfig) -> None:
         """Record by another configuration from now on, in segments of its own.
@@ -112,7 +148,7 @@ class TelemetryWriter:
         self._hand_over()
         self._enqueue(partial(self._files.change, config, round(config.sample * ALL)))
         self._filled.set()
-        self._config = config
+        self.config = config
 
     async def run(self) -> None:
         """Pass records to the thread, again and again, until `end`."""
@@ -120,7 +156,7 @@ class TelemetryWriter:
         told_at = -math.inf
         segment = lost = 0
         while True:
-            await trio.sleep(self._config.flush)
+            await trio.sleep(self.config.flush)
             if self._is_over:
                 return
             self._set_base()
@@ -128,7 +164,7 @@ class TelemetryWriter:
             if segment != self._files.number:
                 segment, began_at = self._files.number, now
                 self._recording.whole_graph()
-            if now - counted_at >= self._config.counts:
+            if now - counted_at >= self.config.counts:
                 counted_at = now
                 for record in list(self._context.connections):
                     self._recording.counts(record)
@@ -137,7 +173,7 @@ class TelemetryWriter:
                         return
             self._recording.flush()
             self._hand_over()
-            if now - began_at >= self._config.segment_time:
+            if now - began_at >= self.config.segment_time:
                 self._enqueue(self._files.close)
             self._filled.set()
             so_far = self._recorder.lost + self._files.refused + self._files.unwritten + self._lost
@@ -148,13 +184,25 @@ class TelemetryWriter:
 
     async def end(self) -> None:
         """Write all records and close the segment, within `END_TIME`."""
-        context = self._context
         # Records after the end would open a segment that is never closed.
         self._is_over = True
-        for record in list(context.connections):
+        for record in list(self._context.connections):
             self._recording.counts(record)
-        self._recording.flush()
-        context.recording = context.kernel.recorder = None
+        await self._close()
+
+    async def leave(self) -> None:
+        """Do the same while the router runs on, in small steps."""
+        self._is_over = True
+        for record in list(self._context.connections):
+            self._recording.counts(record)
+            self._hand_over()
+            self._filled.set()
+            await trio.lowlevel.checkpoint()
+        await self._close()
+
+    async def _close(self) -> None:
+        self._recording.end()
+        self._context.recording = None
         self._hand_over()
         self._enqueue(self._files.close)
         self._ends = True
@@ -248,7 +296,7 @@ class TelemetryWriter:
         try:
             write(now)
         except OSError as error:
-            self._failure = f"{error.filename or self._config.directory}: {error.strerror}"
+            self._failure = f"{error.filename or self.config.directory}: {error.strerror}"
         except Exception as error:  # an internal error: only these records are lost
             log.error("internal error", exception=error)
 

@@ -6,6 +6,7 @@ for a buffer: records for which there is no room are lost, and counted.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqpmesh.router import kernel
@@ -110,7 +111,16 @@ class Recording:
         recorder.give(self._words)
         if not kernel_router.key_prefix:
             Keys(router, kernel_router).begin(epoch)
-        kernel_router.recorder = recorder
+
+    def begin(self) -> None:
+        """Record deliveries from now on, too."""
+        self._kernel.recorder = self._recorder
+
+    def end(self) -> None:
+        """Record nothing more."""
+        self.flush()
+        self._kernel.recorder = self._kernel.on_waited = None
+        self._kernel.credit_wait = inf
 
     def change(self, config: TelemetryConfig) -> None:
         """Record another share of the deliveries from now on, and other times without credit."""
@@ -297,6 +307,10 @@ class Recording:
         """Record that a link was attached."""
         self._writer.take(Kind.LINK, [self._explanation(link)])
         self._record_event(Happening.UP, self._link_fields(link))
+
+    def introduce(self, link: IncomingLink | OutgoingLink) -> None:
+        """Record the number of a link that is there before its recording."""
+        self._writer.take(Kind.LINK, [self._explanation(link)])
 
     def _explain_again(self, gone: IncomingLink | OutgoingLink) -> None:
         """Explain an ended link's number again: its deliveries lasted so long that the number may be forgotten."""

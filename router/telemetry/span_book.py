@@ -121,15 +121,10 @@ class SpanBook:
     ) -> None:
         """Args: schedule: calls a function at a time. forget: lets the steps of a delivery be noted no longer."""
         self._forget = forget
-        self._keep = config.keep
-        self._rate = config.rate
-        self._queue = config.queue
-        self._patterns = PatternTable((each, True) for each in config.addresses)
         self._schedule = schedule
         self._is_scheduled = False
         #: The choice of messages. Its room is what is left of the rate, as far as the queue has room.
-        self.contexts = TraceContexts(int(config.sample * ALL_IDS))
-        self.contexts.room = min(self._rate, self._queue)
+        self.contexts = TraceContexts(0)
         #: Spans that have not ended, with their deliveries, the oldest first.
         self.open: dict[HopSpan, object] = {}
         #: Spans that have ended, the oldest first: the thread takes them.
@@ -139,6 +134,18 @@ class SpanBook:
         #: Spans that a collector has taken; `failed`: those that none has taken. The thread counts them.
         self.exported = 0
         self.failed = 0
+        self.change(config)
+
+    def change(self, config: TracingConfig) -> None:
+        """Choose messages by another configuration from now on; without an endpoint none. Spans that are open stay."""
+        #: Some messages get spans.
+        self.is_on = config.endpoint is not None
+        self._keep = config.keep
+        self._rate = config.rate
+        self._queue = config.queue
+        self._patterns = PatternTable((each, True) for each in config.addresses)
+        self.contexts.threshold = int(config.sample * ALL_IDS)
+        self.contexts.room = self._room()
 
     @property
     def lost(self) -> int:
@@ -147,8 +154,8 @@ class SpanBook:
 
     def has(self, address: str) -> bool:
         """Tell whether messages to an address get spans; if it is empty: whether some may."""
-        if not address:
-            return True
+        if not address or not self.is_on:
+            return self.is_on
         is_own = is_reserved(address) and not address.startswith(f"{DYNAMIC}/")
         return not is_own and self._patterns.find(address) is not None
 
@@ -173,6 +180,9 @@ class SpanBook:
         self.ended.append(span)
         self.on_end()
 
+    def _room(self) -> int:
+        return max(0, min(self._rate, self._queue - len(self.open) - len(self.ended)))
+
     def _refill_later(self, now: float) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -186,6 +196,6 @@ class SpanBook:
             self._forget(self.open[span])
             span.note(now, "unsettled")
             span.note(now, "ended")
-        self.contexts.room = max(0, min(self._rate, self._queue - len(self.open) - len(self.ended)))
+        self.contexts.room = self._room()
         if self.contexts.room < min(self._rate, self._queue):
             self._refill_later(now)

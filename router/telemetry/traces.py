@@ -156,6 +156,10 @@ class TraceBook:
     def __len__(self) -> int:
         return len(self._traces)
 
+    def change(self, config: TracingConfig) -> None:
+        """Keep other many traces from now on. Those that have begun stay, with the events that they may have."""
+        self._config = config
+
     @property
     def awaits(self) -> bool:
         """True if a message is awaited that has no mark yet."""

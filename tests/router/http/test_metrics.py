@@ -45,7 +45,7 @@ def of(found: Found, name: str, **labels: str) -> float:
 
 
 def of_router(network: Any, most: int = 2000) -> Metrics:
-    return Metrics(network.core, lambda: (), most)
+    return Metrics(network.core, lambda: (), lambda: most)
 
 
 @pytest.mark.parametrize("outcome", [item.name for item in fields(Outcomes) if item.name != "presettled"])
@@ -262,3 +262,26 @@ def test_each_family_has_a_name_of_its_own_and_counters_come_first() -> None:
         kinds = [each.kind for each in kind]
         assert kinds == sorted(kinds, key=lambda each: each == families.GAUGE)
         assert not any(each.name.endswith("total") for each in kind)
+
+
+def test_the_most_series_change_while_the_router_runs() -> None:
+    network = Network()
+    client = network.client("c")
+    most = 500
+    metrics = Metrics(network.core, lambda: (), lambda: most)
+
+    def addresses() -> set[str]:
+        return {dict(labels)["address"] for name, labels in told(metrics) if name == "senders"}
+
+    for number in range(60):
+        client.sender(f"q{number}", name=f"s{number}")
+    network.run()
+    few = addresses()
+    assert "other" in few
+    most = 5_000
+    assert addresses() >= {f"q{number}" for number in range(60)}
+    most = 500
+    assert addresses() >= {f"q{number}" for number in range(60)}, "what is shown stays while it is used"
+    client.sender("late", name="late")
+    network.run()
+    assert "late" not in addresses()

@@ -314,7 +314,7 @@ REFUSED = [
     ("UPDATE", "connector", "c", {"url": None}, 400, "url: has no default"),
     ("UPDATE", "router", None, {"id": "B"}, 409, "router.id needs a restart: its peers know the router by it"),
     ("UPDATE", "router", "B", {"drain": 1.0}, 404, "has no router 'B'"),
-    ("UPDATE", "metrics", None, {"series": 600}, 409, "metrics.series needs a restart"),
+    ("UPDATE", "metrics", None, {"series": 6}, 400, "series: must be at least 500"),
     ("UPDATE", "telemetry", None, {"sample": 0.5}, 404, "has no telemetry"),
     ("UPDATE", "log", None, {"level": "debug"}, 409, "a program has started this router"),
     ("UPDATE", None, "there", {"attempts": 1}, 400, "say its `type`"),

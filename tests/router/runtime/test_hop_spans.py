@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -435,3 +436,54 @@ async def test_without_opentelemetry_a_router_with_spans_does_not_start(
     monkeypatch.setattr(span_exporter, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"amqpmesh\[otel\]"):
         await Router(tracing=TracingConfig(endpoint=NOBODY)).__aenter__()
+
+
+async def test_spans_come_move_and_go_while_messages_pass(autojump_clock: MockClock, collector: Collector) -> None:
+    with Collector() as other:
+        async with (
+            trio.open_nursery() as nursery,
+            Router(id="A") as router,
+            router.receiver("orders", credit=10) as orders,
+            router.receiver("late", credit=10) as late,
+            router.sender("orders") as sender,
+            router.sender("late") as to_late,
+        ):
+            await nursery.start(receiving, orders)
+
+            async def turn(tracing: TracingConfig, *messages: Message) -> None:
+                applied = await router.apply(replace(router.config, tracing=tracing))
+                assert not applied.waiting
+                await trio.sleep(1)
+                for each in messages:
+                    await sender.send(each)
+
+            await turn(traced(collector), numbered(1), carrying("malformed"))
+            await until(lambda: collector.spans)
+            await turn(traced(collector, addresses=("late",)), numbered(2))
+            open_there = await to_late.transfer(numbered(3))
+            await turn(traced(other), numbered(4))
+            await turn(TracingConfig(traces=4), numbered(5))
+            before = decided(router, "orders")
+            for number in range(5):
+                await sender.send(numbered(number))
+            assert decided(router, "orders") == before, "the kernel relays them all again"
+            assert router._core is not None
+            assert router._core.context.kernel.contexts is None
+            # A span that was open has its end.
+            (await late.receive()).accept()
+            await open_there.outcome()
+            nursery.cancel_scope.cancel()
+    assert [each.attributes["messaging.destination.name"] for each in collector.spans] == ["orders"]
+    assert [each.attributes["messaging.destination.name"] for each in other.spans] == ["late", "orders"]
+    assert router.statistics().router.spans == 3
+
+
+async def test_a_running_router_without_opentelemetry_refuses_spans_as_a_whole(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Router(id="A") as router:
+        monkeypatch.setattr(span_exporter, "find_spec", lambda name: None)
+        before = router.config
+        with pytest.raises(ConfigError, match=r"amqpmesh\[otel\]"):
+            await router.apply(replace(before, drain=1.0, tracing=TracingConfig(endpoint=NOBODY)))
+        assert router.config is before

@@ -30,7 +30,7 @@ class Slow:
 
 def pages_of(network: Network, monkeypatch: pytest.MonkeyPatch, most: int = 2000) -> MetricsPages:
     monkeypatch.setattr("amqpmesh.router.runtime.snapshots.stopwatch_seconds", trio.current_time)
-    return MetricsPages(network.core, Slow(), lambda: (), most)  # type: ignore[arg-type]
+    return MetricsPages(network.core, Slow(), lambda: (), lambda: most)  # type: ignore[arg-type]
 
 
 async def ask(pages: MetricsPages, **query: str) -> str:

@@ -81,13 +81,46 @@ async def test_the_share_that_is_recorded_changes_while_the_router_runs_in_segme
             assert "telemetry.sample" in [each.key for each in applied.differences]
             assert not applied.waiting
             await exchange(router, count)
-        elsewhere = replace(config, directory=tmp_path / "there", flush=0.5)
-        applied = await router.apply(replace(router.config, telemetry=elsewhere))
-        assert [each.key for each in applied.waiting] == ["telemetry.directory"]
     found = blocks(tmp_path / "here")
     assert [each.records()[0]["sample"] for each in found if each.kind == Kind.SEGMENT] == [2**32, 0, 2**32]
     assert len(hops_in(found)) == 30
-    assert not (tmp_path / "there").exists()
+
+
+async def test_a_recording_comes_moves_and_goes_while_messages_pass(tmp_path: Path) -> None:
+    async with (
+        Router(id="A", listeners=[LOOPBACK]) as router,
+        connect(router.listeners[0].url) as client,
+        client.receiver("q", credit=10) as receiver,
+        client.sender("q") as sender,
+    ):
+
+        async def record(config: TelemetryConfig | None, count: int) -> None:
+            """Apply, and pass messages on links that are older than the recording."""
+            before = router._observers.telemetry
+            applied = await router.apply(replace(router.config, telemetry=config))
+            assert applied.differences
+            assert not applied.waiting
+            with trio.fail_after(10.0):
+                while router._observers.telemetry is before or router._observers._following.locked():
+                    await trio.sleep(0.01)
+            for _ in range(count):
+                await one(receiver, sender)
+
+        await one(receiver, sender)
+        await record(TelemetryConfig(directory=tmp_path / "a", flush=0.02), 20)
+        await record(TelemetryConfig(directory=tmp_path / "b"), 5)
+        await record(None, 7)
+        assert router._core.context.kernel.recorder is None  # type: ignore[union-attr]
+        await record(TelemetryConfig(directory=tmp_path / "b", memory=2**20), 3)
+    for directory, count in (("a", 20), ("b", 5 + 3)):
+        found = blocks(tmp_path / directory)
+        told = {record["number"]: record for each in found if each.kind == Kind.LINK for record in each.records()}
+        hops = hops_in(found)
+        assert len(hops) == count
+        assert {told[hop["incoming"]]["address"] for hop in hops} == {"q"}
+        assert {told[hop["outgoing"]]["direction"] for hop in hops} == {"outgoing"}
+        assert all(Outcome(hop["outcome"]) is Outcome.ACCEPTED for hop in hops)
+        assert not list((tmp_path / directory).glob("*.open"))
 
 
 async def test_segments_are_closed_in_time_and_each_explains_its_links_and_the_graph(

@@ -77,6 +77,7 @@ class Records:
         self.recorder = Recorder(lambda: core.context.now)
         config = TelemetryConfig(directory="events", **settings)
         self.recording = core.record(self.recorder, config, self, EPOCH)
+        self.recording.begin()
 
     @property
     def hops(self) -> list[dict[str, int]]:

@@ -204,7 +204,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "policy", "rates", "router", "routes", "telemetry"),
+        *("own_connection", "policy", "rates", "router", "routes", "telemetry", "tracing"),
     ]
     assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"

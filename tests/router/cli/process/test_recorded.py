@@ -106,3 +106,35 @@ def test_each_worker_records_its_own_part_and_keys_are_told_apart(start: Start, 
     assert all(each is not None and each.router in ("A.1", "A.2") for each in names)
     began = [each for each in hops_in(blocks(events)) if each["flags"] & Flag.BEGAN]
     assert len({(each["ingress"], each["epoch"], each["counter"]) for each in began}) == len(began) == 20
+
+
+def test_a_recording_comes_and_goes_in_all_workers_while_they_run(start: Start, events: Path) -> None:
+    config = events.parent / "a.toml"
+    without = CONFIG.replace('[telemetry]\ndirectory = "events" # beside this file\nflush = 0.05\n', "")
+    config.write_text(without)
+    daemon, url = start("--workers", "2")
+    daemon.said("neighbour up")
+
+    def apply(text: str, *keys: str) -> None:
+        config.write_text(text)
+        daemon.send(signal.SIGHUP)
+        pattern = r"(configuration changed|restart required) worker=(A\.\d) key=(\S+)"
+        said = {daemon.said(pattern).groups() for _ in range(2 * len(keys))}
+        assert said == {("configuration changed", worker, key) for worker in ("A.1", "A.2") for key in keys}
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    apply(f"{CONFIG}[metrics]\nseries = 700\n[tracing]\ntraces = 7\n", "telemetry", "metrics.series", "tracing.traces")
+    wait(lambda: {Name.of(each.name).router for each in events.glob("*.open")} >= {"A.1", "A.2"})
+    for _ in range(2):
+        trio.run(exchange, url, 20)
+    apply(without, "telemetry", "metrics.series", "tracing.traces")
+    wait(lambda: not list(events.glob("*.open")))
+    began = [each for each in hops_in(blocks(events)) if each["flags"] & Flag.BEGAN]
+    assert 20 <= len(began) <= 40
+    daemon.send(signal.SIGTERM)
+    assert daemon.ended() == 0
