@@ -24,7 +24,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.telemetry.span_book import ONCE, SpanBook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
@@ -60,6 +60,13 @@ PREFIX: Final = "amqpmesh"
 DELIVERED: Final = ("accepted", "none")
 """Outcomes that are no error: a message that was settled by its sender has none."""
 
+HIDDEN: Final = ONCE - {"unsettled"}
+"""Events that the attributes of a span have; `HIDDEN_ALONE`: if the message leaves by one link."""
+
+HIDDEN_ALONE: Final = HIDDEN | {"left", "outcome"}
+
+NOTHING: Final[Mapping[str, Field]] = {}
+
 log = event_log.EventLog("amqpmesh.io")
 
 
@@ -75,7 +82,7 @@ class SpanExporter:
         self._router = core.context.id
         #: The one that the thread uses, and the one that it is to use.
         self._sender = self._next_sender = sender
-        self._resource = _resource(self._router)
+        self._readable = _maker(self._router, _resource(self._router))
         self._filled = threading.Event()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._export, name=f"spans of {self._router}", daemon=True)
@@ -137,7 +144,7 @@ class SpanExporter:
             if self._sender is not self._next_sender:
                 self._sender.shutdown()  # type: ignore[no-untyped-call]  # as above
                 self._sender = self._next_sender
-            result = self._sender.export([_readable(each, self._router, self._resource) for each in spans])
+            result = self._sender.export(list(map(self._readable, spans)))
         except Exception as error:  # an internal error, or one of the exporter: the thread lives on
             log.error("internal error", exception=error)
             result = SpanExportResult.FAILURE
@@ -179,58 +186,65 @@ def _resource(router: str) -> Resource:
     return own.merge(OTELResourceDetector().detect())
 
 
-def _readable(span: HopSpan, router: str, resource: Resource) -> ReadableSpan:
-    """Return a span as the exporter of OpenTelemetry takes it."""
+def _maker(router: str, resource: Resource) -> Callable[[HopSpan], ReadableSpan]:
+    """Return a function that makes of a span what the exporter of OpenTelemetry takes. Here is what all share."""
     from opentelemetry.sdk.trace import Event as SpanEvent
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-    sampled = TraceFlags(TraceFlags.SAMPLED)
-    state = TraceState.from_header([span.parent.state])
-    own = SpanContext(span.parent.trace_id, secrets.randbits(64) or 1, False, sampled, state)
-    events = [(each, each.shown("")) for each in span.events]
-    attributes = _attributes(span, router, [shown for _, shown in events])
-    address = attributes.get("messaging.destination.name")
-    error = attributes.get("error.type")
-    is_alone = sum(each.kind == "left" for each, _ in events) <= 1
-    hidden = (ONCE | {"left", "outcome"} if is_alone else ONCE) - {"unsettled"}  # the attributes have them
-    return ReadableSpan(
-        name="send" if address is None else f"send {address}",
-        context=own,
-        parent=SpanContext(span.parent.trace_id, span.parent.span_id, True, sampled, state),
-        resource=resource,
-        attributes=attributes,
-        events=[
-            SpanEvent(each.kind, _named(shown), _nanoseconds(span.started_at + each.at))
-            for each, shown in events
-            if each.kind not in hidden
-        ],
-        kind=SpanKind.CLIENT,
-        status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
-        start_time=_nanoseconds(span.started_at),
-        end_time=_nanoseconds(span.ended_at),
-        instrumentation_scope=InstrumentationScope(f"{PREFIX}.router", __version__, SCHEMA),
-    )
-
-
-def _attributes(span: HopSpan, router: str, events: Sequence[Mapping[str, Field]]) -> dict[str, Field]:
-    """Return the attributes of a span. Args: events: its events, in order."""
-    found: dict[str, Field] = {
+    sampled, no_state = TraceFlags(TraceFlags.SAMPLED), TraceState()
+    unset, failed = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+    scope = InstrumentationScope(f"{PREFIX}.router", __version__, SCHEMA)
+    common: dict[str, Field] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": "relay",
         "messaging.operation.type": "send",
         "messaging.client.id": router,
-        f"{PREFIX}.tenant": span.tenant,
-        f"{PREFIX}.waited": round(span.waited, 6),
     }
-    came = next((each for each in events if each["event"] == "came"), {})
+
+    def readable(span: HopSpan) -> ReadableSpan:
+        parent = span.parent
+        state = TraceState.from_header([parent.state]) if parent.state else no_state
+        events = [each.shown("") for each in span.events]
+        attributes = common | _attributes(span, events)
+        address = attributes.get("messaging.destination.name")
+        is_alone = sum(each["event"] == "left" for each in events) <= 1
+        hidden = HIDDEN_ALONE if is_alone else HIDDEN
+        return ReadableSpan(
+            name="send" if address is None else f"send {address}",
+            context=SpanContext(parent.trace_id, secrets.randbits(64) or 1, False, sampled, state),
+            parent=SpanContext(parent.trace_id, parent.span_id, True, sampled, state),
+            resource=resource,
+            attributes=attributes,
+            events=[
+                SpanEvent(each.kind, _named(shown), _nanoseconds(span.started_at + each.at))
+                for each, shown in zip(span.events, events, strict=True)
+                if each.kind not in hidden
+            ],
+            kind=SpanKind.CLIENT,
+            status=failed if "error.type" in attributes else unset,
+            start_time=_nanoseconds(span.started_at),
+            end_time=_nanoseconds(span.ended_at),
+            instrumentation_scope=scope,
+        )
+
+    return readable
+
+
+def _attributes(span: HopSpan, events: Sequence[Mapping[str, Field]]) -> dict[str, Field]:
+    """Return the attributes of a span that are its own. Args: events: its events, in order."""
+    found: dict[str, Field] = {f"{PREFIX}.tenant": span.tenant, f"{PREFIX}.waited": round(span.waited, 6)}
+    first: dict[Field, Mapping[str, Field]] = {}
+    for each in events:
+        first.setdefault(each["event"], each)
+    came = first.get("came", NOTHING)
     address = came.get("address")
     if isinstance(address, str) and address.startswith("$"):
         found["messaging.destination.temporary"] = True  # its name is a secret, and no other message has it
     elif address is not None:
         found["messaging.destination.name"] = address
-    left = next((each for each in events if each["event"] == "left"), {})
+    left = first.get("left", NOTHING)
     for name, value in (
         ("from", came.get("from")),
         ("incoming_link", came.get("link")),
@@ -240,7 +254,7 @@ def _attributes(span: HopSpan, router: str, events: Sequence[Mapping[str, Field]
     ):
         if value is not None:
             found[f"{PREFIX}.{name}"] = value
-    told = _outcome(events)
+    told = _outcome(first)
     if told is not None:
         found[f"{PREFIX}.outcome"] = told["outcome"]
         if told["outcome"] not in DELIVERED:
@@ -248,13 +262,15 @@ def _attributes(span: HopSpan, router: str, events: Sequence[Mapping[str, Field]
     return found
 
 
-def _outcome(events: Sequence[Mapping[str, Field]]) -> Mapping[str, Field] | None:
-    """Return the outcome that the sender got, or the first one; None: there is none, as of a settled message."""
+def _outcome(first: Mapping[Field, Mapping[str, Field]]) -> Mapping[str, Field] | None:
+    """Return the outcome that the sender got, or the first one; None: there is none, as of a settled message.
+
+    Args: first: the first event of each kind.
+    """
     for kind in ("told", "outcome", "lost"):
-        found = next((each for each in events if each["event"] == kind), None)
-        if found is not None:
-            return found
-    unsent = next((each for each in events if each["event"] == "unsent"), None)
+        if kind in first:
+            return first[kind]
+    unsent = first.get("unsent")
     return None if unsent is None else {"outcome": str(unsent["reason"]).partition(":")[0]}
 
 

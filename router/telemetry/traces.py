@@ -105,9 +105,10 @@ class Trace:
 
 
 def _cut(value: Field | Named) -> Field | Named:
-    if isinstance(value, Named):
-        return value._replace(value=value.value[:LONGEST]) if isinstance(value.value, str) else value
-    return value[:LONGEST] if isinstance(value, str) else value
+    text = value[0] if type(value) is Named else value
+    if type(text) is not str or len(text) <= LONGEST:
+        return value
+    return value._replace(value=text[:LONGEST]) if type(value) is Named else text[:LONGEST]
 
 
 class Followed:
