@@ -131,4 +131,5 @@ class Framing:
 
     def _fail(self, code: int, reason: str) -> None:
         self.is_over, self.fault = True, reason
-        self._close = CloseConnection(code, reason)
+        if self._may_send:  # each end closes the WebSocket once (RFC 6455, 5.5.1)
+            self._close = CloseConnection(code, reason)

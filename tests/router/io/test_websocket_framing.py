@@ -184,6 +184,16 @@ def test_both_ends_may_close_at_once() -> None:
     assert not framing.answer()
 
 
+@pytest.mark.parametrize("octets", [ws_frame(TEXT, b"AMQP"), ws_frame(BINARY) * (MOST_SMALL + 2), b"\x82\x01a"])
+def test_a_rule_that_is_broken_after_our_end_has_no_answer(octets: bytes) -> None:
+    framing = Framing.of_server()
+    framing.end()
+    framing.feed(octets)
+    assert not taken(framing)
+    assert framing.is_over
+    assert not framing.answer()
+
+
 def test_a_client_masks_each_message_with_another_key() -> None:
     framing = Framing.of_client()
     content = memoryview(bytes(100))
@@ -191,12 +201,23 @@ def test_a_client_masks_each_message_with_another_key() -> None:
     assert framing.framed(memoryview(bytes(PIECE)))[1] & 0x80
 
 
-@given(st.binary(max_size=200), st.integers(1, 200))
-def test_octets_of_any_kind_end_it_or_are_read(octets: bytes, size: int) -> None:
+FRAMED = st.builds(
+    ws_frame,
+    st.sampled_from((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)),
+    st.binary(max_size=20),
+    last=st.booleans(),
+)
+
+
+@given(st.lists(st.binary(max_size=200) | FRAMED, max_size=10).map(b"".join), st.integers(1, 200), st.integers(0, 5))
+def test_octets_of_any_kind_end_it_or_are_read(octets: bytes, size: int, ended_at: int) -> None:
+    """Args: ended_at: the piece before which we end it."""
     framing, content = Framing.of_server(), b""
-    for at in range(0, len(octets), size):
+    for number, at in enumerate(range(0, len(octets), size)):
+        if number == ended_at:
+            framing.end()
         framing.feed(octets[at : at + size])
         content += taken(framing)
-        assert framing.is_closed is framing.is_over
+        assert framing.is_closed is (framing.is_over or number >= ended_at)
         framing.answer()
     assert len(content) <= len(octets)
