@@ -197,8 +197,10 @@ def waits(context: Context, relay: Relay, node: Node) -> None:
     if followed is not None:
         ahead = node.waiting.size - 1
         reason = why_node(node, draining=context.draining)
-        told = f"{ahead} waiting before it" if reason is None and ahead > 0 else str(reason or "a turn")
-        _wait(context, followed, told, ahead=ahead or None)
+        told = str(reason or "a turn")
+        if reason is None and ahead > 0 and not _is_foreign(followed, node.tenant):
+            told = f"{ahead} waiting before it"
+        _wait(context, followed, told, ahead=Named(ahead, node.tenant) if ahead else None)
 
 
 def routed(context: Context, relay: Relay, share: CreditShare) -> None:
@@ -223,6 +225,7 @@ def chosen(context: Context, relay: Relay, node: Node, links: list[OutgoingLink]
     if followed is None:
         return
     waited, reason = _end_wait(context, followed)
+    followed.hides_branches = node.is_multicast and _is_foreign(followed, node.tenant)
     ways, ready = len(node.outgoing), None
     if node.is_multicast:
         ways = len(links)
@@ -243,7 +246,7 @@ def chosen(context: Context, relay: Relay, node: Node, links: list[OutgoingLink]
 def left(context: Context, leg: Leg) -> None:
     """Note that the first frame of a leg is written."""
     followed, outgoing = context.traces.relays.get(leg.relay), leg.outgoing
-    if followed is None or not isinstance(outgoing, OutgoingLink):
+    if followed is None or not isinstance(outgoing, OutgoingLink) or _is_hidden(followed, leg):
         return
     waited, reason = _end_wait(context, followed)
     branch = len(followed.branches) + 1
@@ -268,7 +271,7 @@ def left(context: Context, leg: Leg) -> None:
 def held_up(context: Context, leg: Leg) -> None:
     """Note that a leg cannot be written now."""
     followed, outgoing = context.traces.relays.get(leg.relay), leg.outgoing
-    if followed is not None and isinstance(outgoing, OutgoingLink):
+    if followed is not None and isinstance(outgoing, OutgoingLink) and not _is_hidden(followed, leg):
         reason = why_outgoing(outgoing)
         _wait(context, followed, str(reason or "the output is full"), branch=followed.branches.get(leg))
 
@@ -276,7 +279,7 @@ def held_up(context: Context, leg: Leg) -> None:
 def sent(context: Context, leg: Leg) -> None:
     """Note that the last frame of a leg is written, if it was held up before."""
     followed = context.traces.relays.get(leg.relay)
-    if followed is not None and followed.since >= 0:
+    if followed is not None and followed.since >= 0 and not _is_hidden(followed, leg):
         waited, reason = _end_wait(context, followed)
         branch = followed.branches.get(leg)
         followed.trace.note(context.now, "sent", branch=branch, waited=waited, waited_for=reason)
@@ -285,7 +288,7 @@ def sent(context: Context, leg: Leg) -> None:
 def decided(context: Context, leg: Leg, *, lost: bool = False) -> None:
     """Note the outcome of a leg. Args: lost: the receiver is gone, and has given none."""
     followed = context.traces.relays.get(leg.relay)
-    if followed is not None:
+    if followed is not None and not _is_hidden(followed, leg):
         branch = followed.branches.get(leg)
         followed.trace.note(context.now, "lost" if lost else "outcome", branch=branch, **_outcome(leg.outcome))
 
@@ -326,7 +329,25 @@ def ended(context: Context, relay: Relay) -> None:
 # --------------------------------------------------------------------------------------------------------------- words
 
 
-def _wait(context: Context, followed: Followed, reason: str, **fields: int | None) -> None:
+def _is_foreign(followed: Followed, tenant: str) -> bool:
+    """Tell whether a tenant is another one than that of the trace, whose clients may not see how much it has."""
+    trace = followed.trace
+    return trace.marks and trace.tenant not in ("", tenant)
+
+
+def _is_hidden(followed: Followed, leg: Leg) -> bool:
+    """Tell whether a leg is left out: a copy for another tenant, or one of several receivers that another tenant has.
+
+    Each leg that is shown would tell that there is one more of them.
+    """
+    outgoing = leg.outgoing
+    assert isinstance(outgoing, OutgoingLink)
+    if outgoing.lane is None and not _is_foreign(followed, outgoing.connection.peer.tenant):
+        return False
+    return followed.hides_branches or (leg.copy and _is_foreign(followed, outgoing.node.tenant))
+
+
+def _wait(context: Context, followed: Followed, reason: str, **fields: Field | Named | None) -> None:
     if followed.since < 0:
         followed.since = context.now
     if reason != followed.reason:

@@ -114,12 +114,14 @@ def _cut(value: Field | Named) -> Field | Named:
 class Followed:
     """A delivery that is followed."""
 
-    __slots__ = ("branches", "reason", "since", "trace")
+    __slots__ = ("branches", "hides_branches", "reason", "since", "trace")
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         #: The numbers of its branches, by leg.
         self.branches: dict[object, int] = {}
+        #: True if it goes to all receivers of another tenant's address: their number is not the sender's to know.
+        self.hides_branches = False
         #: The time since which it waits, seconds, and the reason; -1: it does not wait.
         self.since = -1.0
         self.reason = ""
