@@ -274,8 +274,11 @@ class RemoteNodes:
     def redirect_node(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address; None: the address has no redirect that this router follows.
 
+        The redirect of `name@ROUTER` is that router's to follow: here it is the node of those who receive from there.
         Raises: RefusedError: as `node_of_redirect`.
         """
+        if "@" in name:
+            return None
         redirect = self._context.nodes.config(name).redirect
         return self.node_of_redirect(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 

@@ -24,14 +24,12 @@ from amqpmesh.router.config.file import (
     WorkerConfig,
 )
 from amqpmesh.router.config.urls import Endpoint
-from amqpmesh.router.containers.container_links import LONGEST_PAUSE
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.statistics.common import Reason
 from amqpmesh.router.statistics.configured import ContainerLinkState
 from tests.support.peers.broker import Broker
-from tests.support.worlds.meshes import World
 from tests.support.worlds.network import OUTCOMES, Client, Network, message
 
 THERE = RedirectConfig(hostname="b.example", network_host="10.0.0.2", port=5672, address="there", follow="router")
@@ -332,32 +330,6 @@ def test_nothing_is_left_at_the_place_of_links_that_it_refused() -> None:
     n.leave()
 
 
-def test_other_routers_are_not_refused_but_wait_for_a_place_that_refuses() -> None:
-    invoices = AddressConfig(pattern="invoices", redirect=THERE)
-    world = World("AB", [("A", "B")], invoices)
-    router = world["A"]
-    made: list[ConnectorConfig] = []
-    router.core.on_demand.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
-    client = world["B"].client()
-    link = client.sender("invoices@A")
-    world.advance(0.1)
-    broker = Broker(router, connector=made[0], refuses={"there": NOT_FOUND})
-    world.advance(20.0)
-    assert 5 <= len(broker.asked) <= 12
-    assert link.is_attached
-    assert link.credit == 0
-    broker.refuses.clear()
-    world.advance(LONGEST_PAUSE)
-    sent = client.send(link)
-    broker.take(1)[0].accept()
-    world.run()
-    assert sent.said == [(Accepted(), True)]
-    client.close()
-    world.advance(100.0)
-    assert broker.is_lost
-    world.leave()
-
-
 def test_a_receiver_is_refused_if_the_broker_detaches_right_after_its_attach() -> None:
     n = Far()
     client = n.client()
@@ -541,34 +513,6 @@ def test_more_places_than_the_configuration_lets_are_refused() -> None:
     assert error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
     assert error.description == "more than 1 places elsewhere"
     n.leave()
-
-
-def test_other_routers_wait_for_places_that_are_too_many() -> None:
-    invoices = AddressConfig(pattern="invoices", redirect=THERE)
-    receipts = AddressConfig(pattern="receipts", redirect=replace(THERE, network_host="10.0.0.3"))
-    world = World("AB", [("A", "B")], invoices, receipts, elsewhere=ElsewhereConfig(places=1, idle=1.0))
-    router = world["A"]
-    made: dict[str, ConnectorConfig] = {}
-    router.core.on_demand.on_connect = lambda config, _: made.update({config.name: replace(config, idle_time_out=0.0)})
-    client = world["B"].client()
-    first = client.sender("invoices@A")
-    world.advance(0.5)
-    second = client.sender("receipts@A")
-    client.receiver("receipts@A")
-    world.advance(5.0)
-    assert list(made) == [PLACE]
-    assert second.is_attached
-    first.detach()
-    world.advance(30.0)
-    broker = Broker(router, connector=made["amqp://10.0.0.3:5672 as b.example"])
-    world.advance(1.0)
-    sent = client.send(second)
-    broker.take(1)[0].accept()
-    world.run()
-    assert sent.said == [(Accepted(), True)]
-    client.close()
-    world.advance(100.0)
-    world.leave()
 
 
 def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None:
