@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
@@ -20,19 +22,24 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Flow, decode_performative
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.config.policy_file import parse_policy
-from amqpmesh.router.config.redirect import RedirectConfig
-from amqpmesh.router.incremental import run_to_end
+from amqpmesh.router.config.redirect import ElsewhereConfig, RedirectConfig
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.management.entities import TYPES
-from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.management.views import Numbers, TenantViews
+from amqpmesh.router.management.trace import events_of
+from amqpmesh.router.message.content import Message
+from tests.support.data.tokens import NOW, named_key, shared_access, tokens
+from tests.support.peers.broker import Broker
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import OUTCOMES, Client, message
+from tests.support.worlds.readings import Readings
 from tests.support.worlds.tenants import made
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from amqpmesh.policies.policy import Policy
+    from amqpmesh.router.config.file import ConnectorConfig
+    from amqpmesh.router.telemetry.traces import Trace
     from tests.support.worlds.meshes import Node
 
 SLOT: Final = 0.25
@@ -47,10 +54,18 @@ ADDRESSES: Final = (
     AddressConfig(pattern="#/bad", redeliver=True, dead_letter="dead", attempts=2),
     AddressConfig(pattern="gone", distribution=Distribution.UNAVAILABLE),
     AddressConfig(pattern="other", alias="q"),
+    AddressConfig(
+        pattern="over", redirect=RedirectConfig(network_host="b.example", port=5672, address="svc", follow="router")
+    ),
     AddressConfig(pattern="away", redirect=RedirectConfig(hostname="b.example", network_host="127.0.0.1", port=5672)),
 )
 #: Names that every tenant uses, and that mean its own addresses.
 WORDS: Final = ("q", "q/all", "q/bad", "dead", "other", "gone", "away", "", "$management", "$cbs", "$dynamic/0", "$x")
+#: Names of nodes of a container that a router connects to once a client asks.
+ELSEWHERE: Final = ("over", "svc@b.example", "x@b.example")
+#: What a client reads about: names that others use, some of them as the operator sees them.
+GUESSES: Final = ("q", "from/green/1", "from/blue/all", "over", "away", "gone", "x@b.example", "$management@A")
+IDENTITIES: Final = ("address/q", "address@green/q", "connection/1", "link/1", "lane/1", "tenant/green", "policy/0")
 #: Attributes that are numbers of connections or links, or hold one.
 NUMBERS: Final = frozenset({"identity", "number", "connection", "maker"})
 #: Attributes that depend on how long something takes, which is shared: flows may be one or several, and a route may be
@@ -62,8 +77,16 @@ SHARED: Final = frozenset(
     }
 )
 
+#: The same of known tools; and parts of the names of metrics.
+SHARED_COLUMNS: Final = frozenset(
+    {"zeroCreditSeconds", "settleRate", "creditAvailable", "lastDlvSeconds", "identity", "connectionId"}
+)
+SHARED_METRICS: Final = re.compile(
+    r'zero_credit|credit_zero|latency|oldest|relayed|decided|decisions|waiting_seconds|connection_bytes_total.*"out"'
+)
+
 #: Numbers of connections and lanes in names, and digests of tokens.
-_MASKED: Final = re.compile(r"(?<='name': ')(connection|lane)/\d+|\*[0-9a-f]{12}")
+_MASKED: Final = re.compile(r"(?<=['L])(connection|lane)/\d+|\*[0-9a-f]{12}")
 _TOKEN: Final = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -100,6 +123,12 @@ def _limits(random: Random) -> str:
     return ", ".join(f"{key} = {found[key]}" for key in random.sample(list(found), random.randint(0, len(found))))
 
 
+def _shown(rows: list[dict[str, Any]]) -> list[str]:
+    """Return rows as texts, without what is random or shared."""
+    found = [repr({name: _slot(value) for name, value in each.items()}) for each in rows]
+    return sorted(_MASKED.sub("*", each) for each in found)
+
+
 def _slot(value: object) -> object:
     """Return the begin of the slot of a time: how long something takes is shared."""
     return value // SLOT * SLOT if isinstance(value, float) else value
@@ -114,12 +143,24 @@ class Story:
         self._routers = "ABCD"[: shared.randint(1, 4)]
         chain = list(pairwise(self._routers))
         more = [each for each in combinations(self._routers, 2) if each not in chain and shared.random() < 0.3]
-        self.mesh = World(self._routers, [*chain, *more], *ADDRESSES)
+        self.mesh = World(self._routers, [*chain, *more], *ADDRESSES, elsewhere=ElsewhereConfig(domains=("b.example",)))
+        self._readings = {router: Readings(node.core) for router, node in self.mesh.nodes.items()}
+        #: Containers that routers want to connect to, and those that they are connected to.
+        self._wanted: list[tuple[Node, ConnectorConfig]] = []
+        self._brokers: list[Broker] = []
+        for node in self.mesh.nodes.values():
+            node.core.context.wall_clock = self._wall
+            node.core.context.tokens = tokens(named_key(), now=self._wall)
+            node.core.on_demand.on_connect = partial(self._want, node)
         self._random = {each: Random(f"{seed}/{each}") for each in (OBSERVED, *OTHERS)}
         self._clients: dict[str, list[Client]] = {each: [] for each in (OBSERVED, *OTHERS)}
         self._links: dict[str, list[tuple[Client, Sender | Receiver]]] = {each: [] for each in self._clients}
         #: Names of dynamic nodes that a tenant has made.
         self._nodes: dict[str, list[str]] = {each: [] for each in self._clients}
+        #: The traces of the observed tenant.
+        self._traces: list[Trace] = []
+        #: How many tokens clients have put, and containers routers have connected to.
+        self.put = self.connected = 0
         #: All clients of the observed tenant, and the rows that it could see at each change.
         self.listening: list[Listening] = []
         self.rows: list[list[Any]] = []
@@ -130,7 +171,8 @@ class Story:
             for tenant in shared.sample((OBSERVED, *OTHERS), 5):
                 if tenant in tenants:
                     self._act(tenant)
-            self.mesh.advance(SLOT)
+            self._answer_elsewhere(slot)
+            self.mesh.advance(SLOT / 4)
             for each in self.listening:
                 each.end_slot()
             if slot % 20 == 19:
@@ -146,11 +188,12 @@ class Story:
         self.mesh.run()
 
     def look(self) -> None:
-        """Note what the observed tenant sees at each router's `$management`."""
+        """Note what the observed tenant reads at each router."""
         for router, node in self.mesh.nodes.items():
             node.core.handle_timer(self.mesh.now)
-            views = TenantViews(snapshot(node.core), Numbers(bytes(16)))
-            part = run_to_end(views.of(OBSERVED))
+            readings = self._readings[router]
+            readings.renew()
+            view = readings.view(OBSERVED)
             for kind in TYPES.values():
                 names = [each for each in kind.attributes if each not in NUMBERS | SHARED]
                 if kind.kind in ("lane", "link"):
@@ -158,9 +201,19 @@ class Story:
                 elif kind.kind == "rate":  # credit is given some milliseconds sooner or later, and spends it
                     names = [each for each in names if each not in ("used", "left")]
                 read = kind.reader(names)
-                rows = [dict(zip(names, read(each), strict=True)) for each in part.get(kind.kind, ())]
-                found = [repr({name: _slot(value) for name, value in each.items()}) for each in rows]
-                self.rows.append([router, kind.kind, sorted(_MASKED.sub("*", each) for each in found)])
+                rows = [dict(zip(names, read(each), strict=True)) for each in view.entities(kind)]
+                self.rows.append([router, kind.kind, _shown(rows)])
+            tools = [
+                {"of": of, **{name: value for name, value in row.items() if name not in SHARED_COLUMNS}}
+                for of, row in readings.tools(OBSERVED)
+            ]
+            self.rows.append([router, "tools", _shown(tools)])
+            metrics = readings.metrics(OBSERVED, OBSERVED, "green", "operator", "")
+            self.rows.append([router, "metrics", sorted(each for each in metrics if not SHARED_METRICS.search(each))])
+            self.rows.append([router, "answers", [*readings.answers(OBSERVED, IDENTITIES)]])
+            self.rows.append([router, "why", [readings.why(OBSERVED, each) for each in GUESSES]])
+        told: list[Any] = [events_of(each, 0, OBSERVED)["events"] for each in self._traces]
+        self.rows.append(["traces", [[(each["event"], each.get("outcome")) for each in events] for events in told]])
 
     # ----------------------------------------------------------------------------------------------------- the actions
 
@@ -177,7 +230,9 @@ class Story:
             return
         senders = [(owner, link) for owner, link in links if isinstance(link, Sender) and link.credit]
         choice = random.random()
-        if choice < 0.2:
+        if choice < 0.02:
+            self._trace(tenant, client, random)
+        elif choice < 0.2:
             self._attach(tenant, client, random, sends=False)
         elif choice < 0.4:
             self._attach(tenant, client, random, sends=True)
@@ -203,17 +258,66 @@ class Story:
 
     def _connect(self, tenant: str, random: Random) -> Client:
         node = self.mesh[random.choice(self._routers)]
-        node.listener = ListenerConfig(url="amqp://127.0.0.1:0", name=tenant, idle_time_out=0.0, cbs=False)
+        takes_tokens = tenant != "inside" and random.random() < 0.3
+        listener = ListenerConfig(url="amqp://127.0.0.1:0", name=tenant, idle_time_out=0.0)
+        node.listener = replace(listener, cbs=True, sasl=("ANONYMOUS", "MSSBCBS")) if takes_tokens else listener
         # Clients of all tenants have the same container-ids, and names of links.
         client = Listening(node, f"container-{random.randrange(3)}", inside=tenant == "inside")
         if tenant == OBSERVED:
             self.listening.append(client)
         node.clients.append(client)
         self.mesh.run()
+        if takes_tokens and client.session.can_send:
+            self._put_token(client, random)
         return client
 
+    def _put_token(self, client: Client, random: Random) -> None:
+        """Show a token, which may be forged or expired, or may expire soon."""
+        client.receiver("$cbs", name="answers")
+        sender = client.sender("$cbs", name="requests")
+        until = self._wall() + random.choice([-100, 3, 1000, 1000])
+        token = random.choice([shared_access(until)] * 4 + [shared_access(until, secret=b"other"), "x"])
+        asked = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "amqps://mesh.example/q"}
+        if sender.is_attached:
+            client.send(sender, Message(token, application_properties=asked).encode())
+            self.put += 1
+
+    def _trace(self, tenant: str, client: Client, random: Random) -> None:
+        """Follow the next message to one of its addresses."""
+        core, key = client.network.core, tenant.replace("inside", "operator").removeprefix("operator")
+        name, now = random.choice(WORDS[:3]), self.mesh.now
+        if (key, name) not in core.context.traces.addresses:
+            trace = core.context.traces.begin(random.randbytes(16), key, now)
+            if trace is not None:
+                core.change(lambda: tracing.await_next(core.context, key, name, trace), now)
+                self._traces += [trace] if tenant == OBSERVED else []
+
+    def _wall(self) -> float:
+        return NOW + self.mesh.now
+
+    def _want(self, node: Node, config: ConnectorConfig, _: object) -> None:
+        self._wanted.append((node, replace(config, idle_time_out=0.0)))
+
+    def _answer_elsewhere(self, slot: int) -> None:
+        """Let containers accept what comes, and send something now and then to those who receive from them."""
+        for _ in range(2):  # others may have connected before: it takes as long in any case
+            self.mesh.advance(SLOT / 4)
+            for node, config in self._wanted:
+                self._brokers.append(Broker(node, connector=config))
+            self.connected += len(self._wanted)
+            self._wanted.clear()
+        self.mesh.advance(SLOT / 4)
+        for broker in [each for each in self._brokers if not (each.is_lost or each.engine.finished)]:
+            for arrival in broker.take():
+                arrival.accept()
+            for link in list(broker.links.values()):
+                if slot % 5 == 0 and isinstance(link, Sender) and link.is_attached and link.credit:
+                    broker.send(link)
+        self.mesh.run()
+
     def _name(self, tenant: str, random: Random) -> str:
-        name = random.choice([*WORDS[:4] * 3, *WORDS, *self._nodes[tenant], "from/green/1", "from/blue/all"])
+        imported = "from/green/1", "from/blue/all"
+        name = random.choice([*WORDS[:4] * 3, *WORDS, *ELSEWHERE, *self._nodes[tenant], *imported])
         return name if random.random() < 0.8 else f"{name}@{random.choice('ABCX')}"
 
     def _attach(self, tenant: str, client: Client, random: Random, *, sends: bool) -> None:
