@@ -19,16 +19,20 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.exports import Use
 from amqpmesh.policies.policy import Policy
 from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
-from amqpmesh.router.amqp.standard.messaging import Source
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Source
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.config.policy_file import parse_policy
-from amqpmesh.router.incremental import run_to_end
+from amqpmesh.router.delivery import tracing
 from amqpmesh.router.management.entities import TYPES
-from amqpmesh.router.management.snapshot import snapshot
-from amqpmesh.router.management.views import Numbers, TenantViews
-from tests.support.worlds.network import Client, Sent, decoded, message
+from amqpmesh.router.management.trace import events_of
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.telemetry.traces import Trace
+from tests.support.worlds.network import Arrival, Client, Sent, decoded, message
+from tests.support.worlds.readings import Readings
 from tests.support.worlds.tenant_judge import Judge
 from tests.support.worlds.tenants import Tenants, made
 
@@ -125,6 +129,8 @@ class Traffic:
         empty = dict.fromkeys(NAMES, "")
         self.world = Tenants(routers, [*chain, *more], *ADDRESSES, **empty)
         self.world.change(policy)
+        self.readings = [Readings(node.core) for node in self.world.mesh.nodes.values()]
+        self.traces: list[Trace] = []
         self.clients = {
             self.world.client(tenant, self.random.choice(routers), f"of-{tenant}-{number}"): tenant
             for tenant in NAMES
@@ -227,7 +233,14 @@ class Traffic:
     def numbered(self, name: str, owner: tuple[str, str] | None) -> bytes:
         number = len(self.messages)
         self.messages[number] = owner or ("nobody's", "")
-        return message(f"number {number};", to=name)
+        if self.random.random() < 0.7:
+            return message(f"number {number};", to=name)
+        # What routers say to each other, said by a client.
+        keys = ("to", "trace", "settled", "not-to", "by", "vouch", "tenant")
+        others: list[str | bytes | bool] = [*own(self.random.choice(NAMES)), bytes(16), True]
+        forged = {Symbol(f"x-opt-mesh-{key}"): self.random.choice(others) for key in self.random.sample(keys, 2)}
+        annotations = encode_composite(DeliveryAnnotations(value=forged))
+        return annotations + message(f"number {number};", to=name, header=False)
 
     def listening(self, owner: tuple[str, str]) -> list[Receiver]:
         """Return the receivers of an address, whatever each of them calls it."""
@@ -273,6 +286,7 @@ class Traffic:
                 for arrival in client.take():
                     (number,) = re.findall(rb"number (\d+);", bytes(arrival.payload))
                     _, address = self.messages[int(number)]
+                    self.check_annotations(arrival, self.clients[client])
                     got.append(arrival.link)
                     is_bad = f"/{address}".endswith("/bad") and arrival.link in self.listening(
                         self.messages[int(number)]
@@ -314,18 +328,49 @@ class Traffic:
             link.detach(closed=True)
             self.world.rest()
 
-    def check_rows(self) -> None:
-        """Check that the rows which each tenant sees at each router name nothing of another."""
-        for node in self.world.mesh.nodes.values():
-            views = TenantViews(snapshot(node.core), Numbers(bytes(16)))
-            for tenant in NAMES[1:]:
-                part = run_to_end(views.of(tenant))
-                for kind in TYPES.values():
-                    read = kind.reader(kind.attributes)
-                    for entity in part.get(kind.kind, ()):
-                        self.check_text(repr(read(entity)), tenant)
-                links = {each.connection for each in part.get("link", ())}
-                assert links <= {each.number for each in part.get("connection", ())}
+    def trace(self) -> None:
+        """Follow the next message to an address of a tenant's own."""
+        client, name = self.pick(self.random.choice(list(Use)))
+        core, tenant, now = client.network.core, self.tenant(client), self.world.mesh.now
+        owner = self.judge.owner(tenant, name, Use.SEND)
+        if not tenant or owner is None or owner[0] != tenant or (tenant, name) in core.context.traces.addresses:
+            return
+        trace = core.context.traces.begin(self.random.randbytes(16), tenant, now)
+        if trace is not None:
+            core.change(lambda: tracing.await_next(core.context, tenant, name, trace), now)
+            self.traces.append(trace)
+
+    def read(self) -> None:
+        """Check that what each tenant reads at a router names nothing of another."""
+        readings = self.random.choice(self.readings)
+        readings.renew()
+        for tenant in NAMES[1:]:
+            view = readings.view(tenant)
+            for kind in TYPES.values():
+                shown = kind.reader(kind.attributes)
+                for entity in view.entities(kind):
+                    self.check_text(repr(shown(entity)), tenant)
+            links = {each.connection for each in view.entities(TYPES["org.amqpmesh.link"])}
+            assert links <= {each.number for each in view.entities(TYPES["org.amqpmesh.connection"])}
+            for text in (*map(str, readings.tools(tenant)), *readings.metrics(tenant, *NAMES, "")):
+                self.check_text(text, tenant)
+            others = [
+                f"{kind}@{each}/{own(each)[0]}" for kind in ("address", "node") for each in NAMES if each != tenant
+            ]
+            assert {*readings.asked(tenant, others)} == {*readings.asked(tenant, ["address@nobody/x"])}
+            for text in readings.answers(tenant):
+                self.check_text(text, tenant)
+            self.check_text(readings.pages(tenant).replace('"', "'"), tenant)
+            for name in self.random.sample([*own(tenant), *imported(tenant), *COMMON], 10):
+                self.check_text(str(readings.why(tenant, name)), tenant)
+        for trace in self.traces:
+            self.check_text(str(events_of(trace, 0, trace.tenant)), trace.tenant)
+
+    def check_annotations(self, arrival: Arrival, tenant: str) -> None:
+        """Check that a message says nothing of the mesh, and nothing of others that its sender has not said."""
+        found = Message.decode(bytes(arrival.payload))
+        assert not [key for key in found.delivery_annotations if str(key).startswith("x-opt-mesh-")]
+        self.check_text(f"{found.delivery_annotations} {found.message_annotations}", tenant)
 
     def change(self) -> None:
         """Change the policy: links that it does not permit any more, or whose name means something else, end."""
@@ -351,7 +396,8 @@ class Traffic:
             (20, self.send),
             (5, self.answer),
             (3, self.ask_router),
-            (2, self.check_rows),
+            (2, self.read),
+            (2, self.trace),
             (1, self.change),
         ]
         for _ in range(steps):

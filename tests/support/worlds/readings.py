@@ -49,22 +49,27 @@ class Readings:
         """Yield the rows of the types of known tools, with the names of the types."""
         view = self.view(tenant)
         for name in TABLES:
-            asked = Message({"attributeNames": []}, application_properties=dict(QUERY, entityType=PREFIXES[0] + name))
-            body: Any = decode(encode(run_to_end(requests.respond(asked, view)).body))[0]
+            query = {"operation": "QUERY", "entityType": PREFIXES[0] + name}
+            request = Message({"attributeNames": []}, application_properties=query)
+            body: Any = decode(encode(run_to_end(requests.respond(request, view)).body))[0]
             for row in body["results"]:
                 yield name, dict(zip(body["attributeNames"], row, strict=True))
 
-    def answers(self, tenant: str, identities: Iterable[str]) -> Iterator[str]:
-        """Yield what is said to requests by operation, and to those for one entity. Args: identities: of others."""
+    def answers(self, tenant: str) -> Iterator[str]:
+        """Yield what is said to requests by operation."""
         view = self.view(tenant)
         for operation in OPERATIONS:
-            asked = Message(None, application_properties={"operation": operation})
-            respond = requests.respond if requests.asks(asked) else service.respond
-            yield _said(run_to_end(respond(asked, view)))
+            request = Message(None, application_properties={"operation": operation})
+            respond = requests.respond if requests.asks(request) else service.respond
+            yield _said(run_to_end(respond(request, view)))
+
+    def asked(self, tenant: str, identities: Iterable[str]) -> Iterator[str]:
+        """Yield what is said to requests to read and to change entities. Args: identities: such as others have."""
+        view = self.view(tenant)
         for identity in identities:
             for operation in ("READ", "UPDATE", "DELETE"):
-                asked = Message({"cost": 2}, application_properties={"operation": operation, "identity": identity})
-                yield _said(run_to_end(service.respond(asked, view)))
+                request = Message({"cost": 2}, application_properties={"operation": operation, "identity": identity})
+                yield _said(run_to_end(service.respond(request, view)))
 
     def pages(self, tenant: str) -> str:
         """Return all entities as HTTP tells them."""
@@ -81,15 +86,10 @@ class Readings:
     def why(self, tenant: str, address: str) -> dict[str, Any]:
         """Return what is told of an address."""
         context, lookup = self._core.context, self._core.lookup
-        policy = context.policy
         return {
-            str(sends): explain(context, lookup, tenant, address, sends=sends, for_operator=False)
-            for sends in (True, False)
-            if policy is not None
+            use: explain(context, lookup, tenant, address, sends=use == "send", for_operator=False)
+            for use in ("send", "receive")
         }
-
-
-QUERY: Final = {"operation": "QUERY", "type": "org.amqp.management", "name": "self"}
 
 
 def _said(answer: Message) -> str:

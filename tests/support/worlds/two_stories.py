@@ -210,7 +210,8 @@ class Story:
             self.rows.append([router, "tools", _shown(tools)])
             metrics = readings.metrics(OBSERVED, OBSERVED, "green", "operator", "")
             self.rows.append([router, "metrics", sorted(each for each in metrics if not SHARED_METRICS.search(each))])
-            self.rows.append([router, "answers", [*readings.answers(OBSERVED, IDENTITIES)]])
+            self.rows.append([router, "answers", [*readings.answers(OBSERVED)]])
+            self.rows.append([router, "asked", [*readings.asked(OBSERVED, IDENTITIES)]])
             self.rows.append([router, "why", [readings.why(OBSERVED, each) for each in GUESSES]])
         told: list[Any] = [events_of(each, 0, OBSERVED)["events"] for each in self._traces]
         self.rows.append(["traces", [[(each["event"], each.get("outcome")) for each in events] for events in told]])
