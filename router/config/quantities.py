@@ -25,7 +25,7 @@ _RATE: Final = re.compile(rf"{_NUMBER} ?(?P<unit>[A-Za-z]*) ?/ ?(?P<time>[a-z]+)
 _SHARE: Final = re.compile(rf"{_NUMBER} ?%")
 
 LARGEST: Final = 2**63 - 1
-"""The largest number of octets: more than any machine has."""
+"""The largest number of octets: more than any machine has. Rates have no more in a text."""
 
 
 def _size(found: re.Match[str]) -> float:
@@ -33,6 +33,12 @@ def _size(found: re.Match[str]) -> float:
     if unit is None:
         raise ValueError(f'has an unknown unit "{found["unit"]}"; known are {", ".join(filter(None, _UNITS))}')
     return float(found["number"]) * unit
+
+
+def _bounded(number: float) -> float:
+    if number > LARGEST:
+        raise ValueError(f"must be at most {LARGEST}")
+    return number
 
 
 class Octets(int):
@@ -46,10 +52,7 @@ class Octets(int):
         found = _SIZE.fullmatch(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError('must be a number of octets, or a text such as "32 MiB"')
-        size = _size(found)
-        if size > LARGEST:
-            raise ValueError(f"must be at most {LARGEST}")
-        return cls(int(size))
+        return cls(int(_bounded(_size(found))))
 
 
 class Rate(float):
@@ -63,7 +66,7 @@ class Rate(float):
         found = _RATE.fullmatch(value) if isinstance(value, str) else None
         if found is None or found["unit"]:
             raise ValueError('must be a number in a second, or a text such as "20_000/s"')
-        return cls(float(found["number"]) / _seconds(found))
+        return cls(_bounded(float(found["number"])) / _seconds(found))
 
 
 class OctetRate(float):
@@ -77,7 +80,7 @@ class OctetRate(float):
         found = _RATE.fullmatch(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError('must be a number of octets in a second, or a text such as "50 MiB/s"')
-        return cls(_size(found) / _seconds(found))
+        return cls(_bounded(_size(found)) / _seconds(found))
 
 
 class Memory(Part):

@@ -61,12 +61,27 @@ def parsed(file: Path) -> dict[str, Any]:
 def parsed_text(text: bytes, file: Path) -> dict[str, Any]:
     """Return the document in the octets of a TOML file. Raises: as `parsed`."""
     try:
-        return tomllib.loads(text.decode())
+        document = tomllib.loads(text.decode())
+        _check_numbers(document)
+        return document
     except ValueError as error:
         reason = str(error)
     except RecursionError:
         reason = "arrays or tables are nested too deeply"
     raise ConfigError(str(file), "file", reason)
+
+
+def _check_numbers(document: dict[str, Any]) -> None:
+    """Raise ValueError if a document has a whole number of more than 64 bits, as TOML demands: Python reads all."""
+    values: list[object] = [document]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+        elif isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
+            raise ValueError("has a whole number of more than 64 bits")
 
 
 def setting(
@@ -89,6 +104,9 @@ def setting(
         return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
 
+
+LARGEST: Final = 2**63 - 1
+"""The largest whole number of TOML."""
 
 #: The hash of a table, among its attributes. What is made of a table once begins with two underscores there.
 _HASH: Final = "__hash"
@@ -165,13 +183,14 @@ def key_of(item: Field[Any]) -> str:
 
 
 _word_keys: dict[type[Table], Mapping[str, type]] = {}
+_types_of_keys: dict[type[Table], Mapping[str, Any]] = {}
 
 
 def _word_types(cls: type[Table]) -> Mapping[str, type]:
     """Return the keys whose values are paths or one of several words, with the class of the values."""
     if cls in _word_keys:
         return _word_keys[cls]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     found: dict[str, type] = {}
     for item in declared(cls):
         hint = hints[item.name]
@@ -294,9 +313,15 @@ def _attribute(items: Mapping[str, Field[Any]], spelling: str) -> str:
     return name
 
 
+def _hints(cls: type[Table]) -> Mapping[str, Any]:
+    """Return the types of the keys of a table, worked out once: a policy has thousands of tables of one class."""
+    found = _types_of_keys.get(cls)
+    return _types_of_keys.setdefault(cls, typing.get_type_hints(cls)) if found is None else found
+
+
 def _values(cls: type[Table], raw: Mapping[str, object], folder: Path) -> dict[str, object]:
     items = _items(cls)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, object] = {}
     for spelling, value in raw.items():
         name = _attribute(items, spelling)

@@ -53,6 +53,8 @@ WHOLE = '[[group]]\nname = "g"\nreceive = ["q"]\nlimits = { links = 4 }\n'
         pytest.param(WHOLE.encode() * 2, "group[1].name", id="twice"),
         pytest.param(WHOLE.encode() + b'tenant = "a"\n', "group[0]", id="of no tenant"),
         pytest.param(WHOLE.encode() + b'name = "h"\n', "file", id="contradictory"),
+        pytest.param(WHOLE.replace("4", f"0x{'f' * 400}").encode(), "file", id="a number beyond all"),
+        pytest.param(WHOLE.encode() + b"a = " + b"[" * 10_000, "file", id="nested"),
         pytest.param(None, "file", id="gone"),
     ],
 )
