@@ -169,6 +169,25 @@ def test_a_token_ends_the_connection_when_it_expires_unless_it_was_renewed() -> 
     world.leave()
 
 
+def test_a_message_that_is_coming_when_its_senders_token_expires_is_aborted_and_nothing_else() -> None:
+    world = TokenNetwork()
+    sending, reading = world.client_with(), world.client_with(exp=int(world.wall()) + 600)
+    receiver, sender = reading.receiver("q"), sending.sender("q")
+    whole, half = sending.send(sender), sending.send(sender, message("x" * 100)[:50], more=True)
+    (arrival,) = reading.take(1)
+    world.advance(75)
+    assert closed(sending) is not None
+    (broken,) = reading.arrivals
+    assert broken.delivery.aborted
+    assert half.outcome is None
+    arrival.accept()
+    world.run()
+    assert whole.outcome is None, "its connection was closed before"
+    assert receiver.is_attached
+    assert world.relays == 0
+    world.leave()
+
+
 def test_the_audit_log_has_the_issuer_of_each_token_and_never_the_token() -> None:
     world = TokenNetwork()
     audited = Audited(world.core)
