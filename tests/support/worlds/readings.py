@@ -34,7 +34,7 @@ class Readings:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._metrics = Metrics(core, list, SERIES)
+        self._metrics = Metrics(core, list, lambda: SERIES)
 
     def renew(self) -> None:
         """Take a snapshot, and read the counts of metrics again."""
