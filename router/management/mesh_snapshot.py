@@ -137,6 +137,8 @@ def neighbour_statistics(mesh: MeshMember, neighbour: Neighbour, link: Link, lan
         advertised=link.advertised,
         since=neighbour.since,
         lanes=lanes,
+        octets_in=record.octets_in,
+        octets_out=record.octets_out,
         reason=reason,
     )
 

@@ -29,6 +29,7 @@ from amqpmesh.router.management.trace import KINDS as TRACED
 from amqpmesh.router.management.trace import WAIT, events_request, start_request
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.http_elsewhere import Elsewhere
+from amqpmesh.router.runtime.http_rates import MeshRates
 from amqpmesh.router.runtime.tracer import TracingPeer
 from amqpmesh.topology.workers import worker_of
 
@@ -56,7 +57,7 @@ ROUTERS: Final = 2000
 STEP: Final = 100
 """Routers that one step looks at."""
 
-NAMES: Final = frozenset({"client", "mesh", "neighbours", "changes", "cost", "drain", "traces"})
+NAMES: Final = frozenset({"client", "mesh", "neighbours", "rates", "changes", "cost", "drain", "traces"})
 """Their names."""
 
 NEIGHBOUR: Final = f"{PREFIX}neighbour"
@@ -82,6 +83,7 @@ class PageViews:
         self._snapshots = snapshots
         self._management = management
         self._elsewhere = Elsewhere(core, management)
+        self._rates = MeshRates(core, Elsewhere(core, management))  # its requests put off none of clients
 
     async def answer(self, request: Request, visitor: Visitor) -> Answer:
         """Answer a request. Raises: HttpError."""
@@ -91,6 +93,9 @@ class PageViews:
                 return self._client(visitor)
             if name == "mesh" and not rest:
                 return await self._mesh(request, visitor)
+            if name == "rates" and not rest:
+                _demand(not visitor.tenant and visitor.may_read("route") and visitor.may_read("neighbour"))
+                return as_json({"links": await self._rates.look(visitor)})
             if name == "changes" and not rest:
                 return self._changes(request, visitor)
             if name == "traces" and rest:
@@ -253,7 +258,7 @@ def _neighbours(mesh: MeshMember) -> Steps[list[dict[str, object]]]:
     for neighbour in list(mesh.neighbours.values()):
         link = links.get(neighbour)
         if link is not None:
-            told, record = neighbour_statistics(mesh, neighbour, link, 0), neighbour.record
+            told = neighbour_statistics(mesh, neighbour, link, 0)
             found.append(
                 {
                     "router": told.router,
@@ -263,8 +268,8 @@ def _neighbours(mesh: MeshMember) -> Steps[list[dict[str, object]]]:
                     "up": told.up,
                     "since": told.since,
                     "reason": told.reason,
-                    "octets_in": record.octets_in,
-                    "octets_out": record.octets_out,
+                    "octets_in": told.octets_in,
+                    "octets_out": told.octets_out,
                 }
             )
         yield

@@ -78,6 +78,10 @@ class NeighbourStatistics:
     """The time when it became up or down, in seconds of the router's clock."""
     lanes: int
     """Lanes on it."""
+    octets_in: int
+    """Octets received on it, counted inside TLS."""
+    octets_out: int
+    """Octets sent on it."""
     reason: str | None
     """The reason why no path uses the connection; None: paths may use it."""
 

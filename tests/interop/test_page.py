@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -379,6 +380,8 @@ def test_200_routers_and_10_000_addresses_make_a_page_of_the_same_size(served: S
 
     page = opened(url_of(served, "page"))
     page.route("**/view/mesh*", graph)
+    far = {"links": [[*mesh["links"][7][:2], 2048.0, 0.0]]}
+    page.route("**/view/rates*", lambda route: route.fulfill(json=far))
     page.route("**/api/address*", addresses)
     page.get_by_role("link", name="Addresses").click()
     table(page, "Addresses in use here", 50)
@@ -387,6 +390,7 @@ def test_200_routers_and_10_000_addresses_make_a_page_of_the_same_size(served: S
     page.get_by_role("link", name="Mesh").click()
     page.locator("svg.mesh circle").nth(199).wait_for(state="attached")
     assert page.locator("section[aria-label='Routers'] tbody tr").count() == 50
+    page.get_by_role("cell", name=re.compile("^2.*B.s$")).first.wait_for()
     assert page.evaluate("document.querySelectorAll('*').length") < 4000
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Pause").click()

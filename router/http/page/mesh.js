@@ -14,6 +14,8 @@ class Mesh {
   #cuts = new Map();
   #neighbours = new Map();
   #rates = new Rates();
+  #others = new Map();
+  #isReading = false;
   #layout = new Layout();
   #chosen = null;
   #there = [];
@@ -55,6 +57,7 @@ class Mesh {
       await this.#readCuts();
     }
     this.#rate(told);
+    void this.#readRates();
     const ids = this.#graph.routers.map((each) => each.id);
     const links = [...this.#graph.links.map(([from, to]) => [from, to])];
     const laid = JSON.stringify([ids, links]);
@@ -63,6 +66,24 @@ class Mesh {
       await this.#layout.arrange(ids, links);
     }
     this.#draw();
+  }
+
+  /** Read the rates of other routers' links. The drawing does not wait for them: a router may be slow to answer. */
+  async #readRates() {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    try {
+      const { links } = await read("/view/rates");
+      this.#others = new Map();
+      for (const [from, to, there, back] of links) {
+        this.#others.set(`${from}\n${to}`, [there, back]);
+        this.#others.set(`${to}\n${from}`, [back, there]);
+      }
+    } catch {
+      // Those that are known stay. What is wrong is said where the mesh itself is read.
+    } finally {
+      this.#isReading = false;
+    }
   }
 
   async #readCuts() {
@@ -101,10 +122,11 @@ class Mesh {
       const other = from === this.own ? to : to === this.own ? from : null;
       const neighbour = other === null ? undefined : this.#neighbours.get(other);
       const [out, into] = neighbour?.known ? [neighbour.left, neighbour.came] : [null, null];
-      const [rateThere, rateBack] = from === this.own ? [out, into] : [into, out];
-      const busy = neighbour?.known ? Math.log10(1 + neighbour.came + neighbour.left) / 9 : 0;
+      const ofOwn = from === this.own ? [out, into] : [into, out];
+      const [rateThere, rateBack] = other === null ? (this.#others.get(`${from}\n${to}`) ?? [null, null]) : ofOwn;
+      const busy = rateThere === null ? 0 : Math.log10(1 + rateThere + rateBack) / 9;
       const short = there === back ? String(there) : `${there} / ${back}`;
-      const rate = busy > 0 ? ` · ${octets(neighbour.came + neighbour.left)}/s` : "";
+      const rate = busy > 0 ? ` · ${octets(rateThere + rateBack)}/s` : "";
       const state = overloaded.has(from) || overloaded.has(to) ? "drains" : neighbour !== undefined ? "own" : "";
       return { from, to, there, back, rateThere, rateBack, weight: Math.min(1, busy), state, label: short + rate, short };
     });

@@ -423,7 +423,7 @@ async def test_a_tenant_sees_its_own_and_nothing_of_the_mesh(tmp_path: Path) -> 
         for user, shown in (("ada", ada), ("bob", bob)):
             told = (await client.get("/api/address?count=10&sort=-rate&filter=of", **shown)).json
             assert ([each["name"] for each in told["results"]], told["total"]) == ([f"of/{user}"], 1)
-            for path in ("/view/mesh", "/view/changes"):
+            for path in ("/view/mesh", "/view/rates", "/view/changes"):
                 assert (await client.get(path, **shown)).status == 403
             assert (await post(client, "/view/drain", {}, **shown)).status == 403
         (link,) = (await client.get("/api/link?count=10", **ada)).json["results"]
