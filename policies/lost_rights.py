@@ -29,6 +29,7 @@ class LostRights:
         exports of both policies are.
         """
         self._now = now
+        #: The patterns that are gone; None: none is.
         self._send = self._receive = None
         #: Any right may be gone.
         self.all = before is None or not are_exports_equal or before.scopes != now.scopes
@@ -37,30 +38,31 @@ class LostRights:
         if before is not None:
             self._send = _gone(before.send_lines, now.send_lines)
             self._receive = _gone(before.receive_lines, now.receive_lines)
-        self._judged: dict[tuple[str, bool], bool] = {}
+        self._judged: dict[tuple[str, bool], bool | None] = {}
 
     def __bool__(self) -> bool:
         return self.all or self.others or self._send is not None or self._receive is not None
 
-    def spare(self, name: str, *, sends: bool) -> bool:
-        """Tell whether the use of an address stays permitted for certain; False: it is to be judged.
+    def permits(self, name: str, *, sends: bool) -> bool | None:
+        """Tell whether the use of an address is still permitted; None: that is to be judged.
 
         Args: name: without a container, and not one of the router's own addresses. sends: the peers send to it.
         """
-        judged = self._judged.get((name, sends))
-        if judged is None:
-            judged = self._spare(name, sends=sends)
-            if len(self._judged) < REMEMBERED:
-                self._judged[name, sends] = judged
+        key = name, sends
+        if key in self._judged:
+            return self._judged[key]
+        judged = self._permits(name, sends=sends)
+        if len(self._judged) < REMEMBERED:
+            self._judged[key] = judged
         return judged
 
-    def _spare(self, name: str, *, sends: bool) -> bool:
+    def _permits(self, name: str, *, sends: bool) -> bool | None:
         if self.all:
             if self._now.policy.exports:
-                return False
+                return None
         else:
             gone = self._send if sends else self._receive
-            if gone is None or gone.lookup(name) is None:
+            if gone is None or not gone.may_match(name):
                 return True
         return (self._now.send(name) if sends else self._now.receive(name)) is not None
 

@@ -106,6 +106,11 @@ class PatternTable(Generic[T]):
         if not wild:
             self._literal[pattern] = value
 
+    def may_match(self, address: str) -> bool:
+        """Tell whether a pattern begins as an address does. This is faster than `lookup`."""
+        root = self._root
+        return bool(root.stars or root.hashes) or ("", _SEPARATOR.split(address, 1)[0]) in root.literals
+
     def lookup(self, address: str) -> T | None:
         """Return the value of the most specific pattern that matches the address; None: no pattern matches."""
         found = self.find(address)
@@ -119,13 +124,12 @@ class PatternTable(Generic[T]):
         """
         if address in self._literal:  # nothing is more specific than the address itself
             return address, self._literal[address]
-        root = self._root
-        if not (root.stars or root.hashes) and ("", _SEPARATOR.split(address, 1)[0]) not in root.literals:
-            return None  # no pattern begins as the address does
+        if not self.may_match(address):
+            return None
         where = _positions(address)
         end = where.all ^ where.all >> 1
         # The most specific node is popped first, so a node pushes its `#` first and its literals last.
-        stack: list[tuple[_Node[T], int, bool]] = [(root, 1, False)]
+        stack: list[tuple[_Node[T], int, bool]] = [(self._root, 1, False)]
         while stack:
             node, positions, ends = stack.pop()
             if ends:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.contention import weigh_again, weights
-from amqpmesh.router.access.judging import Comparison, reason_against
+from amqpmesh.router.access.judging import Comparison, Verdict, judge
 from amqpmesh.router.access.rates import limit_rates
 from amqpmesh.router.access.rights import NOT_PERMITTED, check_user_ids, is_judged, refuse_connection
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.listener import PASSWORD_MECHANISMS
-from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.delivery.link_loss import fail_link, stop_link
 from amqpmesh.router.kernel import AnonymousRoutes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 LINKS_A_STEP: Final = 16
-"""Links that one step of a chore judges, unless one of them ends."""
+"""Links that one step of a chore judges, and stops."""
 
 
 def put_in_force(context: Context, policy: Policy) -> None:
@@ -109,8 +110,23 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
     """Judge all connections again, and those links whose peers have lost a right; then see to the rates of links, so
     that no right outlives its end for them.
     """
-    comparison = Comparison(policy)
     limited: dict[ConnectionRecord, Rights] = {}
+    stopped: deque[Verdict] = deque()
+    try:
+        yield from _judge_all(context, policy, stopped, limited)
+    finally:
+        _end_later(context, stopped)
+    for record, rights in limited.items():
+        if context.policy is not policy:
+            return
+        yield from _limit(context, record, rights)
+
+
+def _judge_all(
+    context: Context, policy: Policy, stopped: deque[Verdict], limited: dict[ConnectionRecord, Rights]
+) -> Steps[None]:
+    """Judge all connections again. Args: stopped: as of `_judge`. limited: gets those with other rates."""
+    comparison = Comparison(policy)
     for record in list(context.connections):
         if context.policy is not policy:
             return
@@ -118,7 +134,7 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
             continue
         if not is_judged(context, record):
             if record.inside:  # no group permits its links or refuses them, and imports are for each peer of a tenant
-                yield from _judge(context, record, None, None)
+                yield from _judge(context, record, None, None, stopped)
             continue
         if record.token is not None and record.token.is_awaited:
             continue
@@ -131,19 +147,15 @@ def _apply(context: Context, policy: Policy) -> Steps[None]:
         rights, before = admitted.rights, record.judged
         record.rights, record.judged = rights, None
         caps.renew(context, record, rights)
-        yield from _judge(context, record, rights, comparison.lost(before, rights))
+        yield from _judge(context, record, rights, comparison.lost(before, rights), stopped)
         if before is None or before.user_ids != rights.user_ids:
-            yield from _check_user_ids(record, rights)
+            yield from _check_user_ids(context, record, rights)
         if record.rights is rights:
             if comparison.are_rates_equal(before, rights):
                 record.judged = rights
             else:
                 limited[record] = rights
         yield
-    for record, rights in limited.items():
-        if context.policy is not policy:
-            return
-        yield from _limit(context, record, rights)
 
 
 def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> None:
@@ -158,29 +170,69 @@ def judge_links(context: Context, record: ConnectionRecord, rights: Rights) -> N
 
 
 def _apply_to_links(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
-    yield from _judge(context, record, rights, Comparison(rights.policy).lost(None, rights))
-    yield from _check_user_ids(record, rights)
+    stopped: deque[Verdict] = deque()
+    try:
+        yield from _judge(context, record, rights, Comparison(rights.policy).lost(None, rights), stopped)
+    finally:
+        _end_later(context, stopped)
+    yield from _check_user_ids(context, record, rights)
     yield from _limit(context, record, rights)
 
 
-def _judge(context: Context, record: ConnectionRecord, rights: Rights | None, lost: LostRights | None) -> Steps[None]:
-    """End the links of a connection that its peer may not have any more. Args: as of `reason_against`."""
+def _judge(
+    context: Context,
+    record: ConnectionRecord,
+    rights: Rights | None,
+    lost: LostRights | None,
+    stopped: deque[Verdict],
+) -> Steps[None]:
+    """Stop the links of a connection that its peer may not have any more.
+
+    Args: rights, lost: as of `judge`. stopped: gets the links, which the caller has to end.
+    """
     if lost is not None and not lost:
         return
     links: list[IncomingLink | OutgoingLink] = [*record.incoming, *record.outgoing]
     for number, link in enumerate(links, 1):
         if record.rights is not rights or record.lost:
             return
-        if not link.endpoint.flow_state.ended:
-            reason = reason_against(context, link, rights, lost)
-            if reason is not None:
-                _withdraw(context, record, link, f"{reason} any more")
-                yield
+        if not _is_over(context, link):
+            verdict = judge(context, link, rights, lost)
+            if verdict is not None:
+                if stop_link(context, link):
+                    stopped.append(verdict)
+                else:
+                    _withdraw(context, verdict)
         if number % LINKS_A_STEP == 0:
             yield
 
 
-def _withdraw(context: Context, record: ConnectionRecord, link: IncomingLink | OutgoingLink, reason: str) -> None:
+def _is_over(context: Context, link: IncomingLink | OutgoingLink) -> bool:
+    """Tell whether a link has ended, or takes and gives nothing more."""
+    return link.endpoint.flow_state.ended or link in context.ended_links.stopped
+
+
+def _end_later(context: Context, stopped: deque[Verdict]) -> None:
+    if stopped:
+        context.chores.put_off(_end(context, stopped))
+
+
+def _end(context: Context, stopped: deque[Verdict]) -> Steps[None]:
+    """Detach links that have stopped, whatever the policy says by now: messages may have been dropped."""
+    try:
+        while stopped:
+            verdict = stopped.popleft()
+            del context.ended_links.stopped[verdict.link]
+            if not verdict.link.endpoint.flow_state.ended:
+                _withdraw(context, verdict)
+            yield
+    finally:
+        _end_later(context, stopped)  # if one has failed
+
+
+def _withdraw(context: Context, verdict: Verdict) -> None:
+    link, reason = verdict.link, f"{verdict.reason} any more"
+    record = link.connection
     context.count_denied(record.peer.tenant)
     context.log.info(
         "right withdrawn", connection=record.number, peer=record.host, link=link.endpoint.name, reason=reason
@@ -191,11 +243,11 @@ def _withdraw(context: Context, record: ConnectionRecord, link: IncomingLink | O
     fail_link(context, link, error)
 
 
-def _check_user_ids(record: ConnectionRecord, rights: Rights) -> Steps[None]:
+def _check_user_ids(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[None]:
     for number, link in enumerate(list(record.incoming), 1):
         if record.rights is not rights or record.lost:
             return
-        if not link.endpoint.flow_state.ended:
+        if not _is_over(context, link):
             check_user_ids(link, rights)
         if number % LINKS_A_STEP == 0:
             yield
@@ -206,7 +258,7 @@ def _limit(context: Context, record: ConnectionRecord, rights: Rights) -> Steps[
     for link in list(record.incoming):
         if record.rights is not rights or record.lost:
             return
-        if not link.endpoint.flow_state.ended:
+        if not _is_over(context, link):
             limit_rates(context, link, rights)
             yield
     if record.rights is rights:

@@ -6,12 +6,13 @@ were judged: what these permitted, and the new ones permit as well, is not judge
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.access import PREFIXES
 from amqpmesh.policies.groups import May
 from amqpmesh.policies.lost_rights import LostRights
 from amqpmesh.router.access.crossings import crossing
+from amqpmesh.router.access.needs import right_to
 from amqpmesh.router.access.rights import lack, why
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.model.foreign_links import name_of
@@ -55,26 +56,45 @@ class Comparison:
         return found
 
 
-def reason_against(
+class Verdict(NamedTuple):
+    """A link that its peer may not have any more."""
+
+    link: IncomingLink | OutgoingLink
+    lacking: str | None
+    """The reason, for the log; None: the right to its address alone."""
+
+    @property
+    def reason(self) -> str:
+        """The reason, for the log."""
+        if self.lacking is not None:
+            return self.lacking
+        assert self.link.node is not None
+        return why(right_to(self.link.node.name, sends=isinstance(self.link, IncomingLink)))
+
+
+def judge(
     context: Context, link: IncomingLink | OutgoingLink, rights: Rights | None, lost: LostRights | None
-) -> str | None:
-    """Return the reason why a link ends, for the log; None: its peer may have it.
+) -> Verdict | None:
+    """Judge a link. Returns: None: its peer may have it.
 
     Args: rights: of the peer; None: groups do not judge it, but exports do. lost: what it may not do any more.
     """
-    if lost is not None and _is_spared(link, lost):
-        return None
+    if lost is not None:
+        permitted = _is_permitted(link, lost)
+        if permitted is not None:
+            return None if permitted else Verdict(link, None)
     lacking = None if rights is None else _lack(context, link, rights)
-    return _foreign(context, link) if lacking is None else why(lacking)
+    reason = _foreign(context, link) if lacking is None else why(lacking)
+    return None if reason is None else Verdict(link, reason)
 
 
-def _is_spared(link: IncomingLink | OutgoingLink, lost: LostRights) -> bool:
-    """Tell whether a link needs a right to an address alone, which its peer has."""
+def _is_permitted(link: IncomingLink | OutgoingLink, lost: LostRights) -> bool | None:
+    """Tell whether a peer has the right to a link's address, and needs no other for it; None: that is not known."""
     node, sends = link.node, isinstance(link, IncomingLink)
     if node is None or link.foreign is not None or (lost.others and isinstance(link, OutgoingLink) and link.copy):
-        return False
+        return None
     name = node.name
-    return not (name.startswith(PREFIXES) or "@" in name) and lost.spare(name, sends=sends)
+    return None if name.startswith(PREFIXES) or "@" in name else lost.permits(name, sends=sends)
 
 
 def _foreign(context: Context, link: IncomingLink | OutgoingLink) -> str | None:

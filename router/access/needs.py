@@ -26,6 +26,11 @@ def is_of_dynamic_node(name: str) -> bool:
     return name.startswith(f"{DYNAMIC}/")
 
 
+def right_to(name: str, *, sends: bool) -> str:
+    """Return the right to send to an address, or to receive from it, for the log."""
+    return f"{'send to' if sends else 'receive from'} {without_secret(name)}"
+
+
 def needed(
     rights: Rights, name: str, container: str | None, *, sends: bool, is_ours: bool
 ) -> Iterator[tuple[str, Grant | Crossing | None]]:
@@ -36,7 +41,7 @@ def needed(
     Args: name, container: of the address, after aliases. An empty name: it stands for all nodes of the container.
         is_ours: the container is none, or a router of the mesh.
     """
-    wanted = f"{'send to' if sends else 'receive from'} {without_secret(name)}"
+    wanted = right_to(name, sends=sends)
     if is_of_dynamic_node(name):
         # Its 128 random bits are the permission at a router; its maker decides which peers may receive from it. Another
         # container is not to be reached by an invented name.

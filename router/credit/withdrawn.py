@@ -17,7 +17,7 @@ class Withdrawn(FixedCredit):
     credit that the peer had before, and those that wait, count in the pool as before: they take a consumer's credit.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool | FixedCredit) -> None:
         """Args: pool: the one that the sink has left."""
         super().__init__()
         self.withdraw()

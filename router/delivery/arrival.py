@@ -66,8 +66,9 @@ def transfer_received(context: Context, event: TransferReceived, came_at: float 
     incoming = event.link.context
     session = event.link.session.flow_state
     delivery = event.delivery
-    if not isinstance(incoming, IncomingLink):
-        # The attach is not answered yet, or the link is being refused: the frame is counted and dropped.
+    if not isinstance(incoming, IncomingLink) or incoming in context.ended_links.stopped:
+        # The attach is not answered yet, or the link is refused, or is about to be detached: the frame is counted and
+        # dropped.
         session.release(1)
         return
     has_route = decisions.came(context, incoming) if event.first else True

@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.dismantling import dismantle_session
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.credit.withdrawn import Withdrawn
 from amqpmesh.router.delivery.left_unsettled import add_ended, end_all, end_backlog, end_deliveries
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
@@ -102,6 +103,47 @@ def end_session(context: Context, record: ConnectionRecord, session: Session) ->
 def _end_session(context: Context, session: Session, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
     yield from _end(context, links)
     dismantle_session(session)
+
+
+def stop_link(context: Context, link: IncomingLink | OutgoingLink) -> bool:
+    """Have a link take and give nothing more, before it is detached (`fail_link`), which takes longer.
+
+    The outcomes of its deliveries are passed on meanwhile. Those that still come are dropped, as behind our detach: the
+    sender learns that they have no outcome.
+    Returns: False: it is in the middle of a message, and does not stop.
+    """
+    if link.current is not None or link.endpoint.flow_state.current is not None:
+        return False
+    context.ended_links.stopped[link] = None
+    if isinstance(link, OutgoingLink):
+        retire_receiver(context, link)
+    else:
+        disable_fast_path(link.endpoint.flow_state)
+        withdraw_sender(context, link)
+    return True
+
+
+def retire_receiver(context: Context, outgoing: OutgoingLink) -> None:
+    """Send nothing new on a link."""
+    node = outgoing.node
+    context.forget_fast_routes(node)
+    outgoing.retired = True
+    outgoing.max_unsettled = 0
+    outgoing.leave_node(context.now)
+    outgoing.credit_source = None
+    if not node.outgoing:
+        find_other_route(context, node)
+    elif node.config.redeliver or node.excludes:
+        context.deserted[node] = None
+    context.touch(node)
+
+
+def withdraw_sender(context: Context, incoming: IncomingLink) -> None:
+    """Give a link no more credit; what it has got, its peer may still use."""
+    pool = incoming.pool
+    incoming.pool = Withdrawn(pool)
+    incoming.endpoint.flow_state.sink = None
+    pool.remove_sink(incoming.credit_sink, context.now)
 
 
 def _stop_links(context: Context, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.credit.withdrawn import Withdrawn
-from amqpmesh.router.delivery.link_loss import close_connection, find_other_route
+from amqpmesh.router.delivery.link_loss import close_connection, retire_receiver, withdraw_sender
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.redirects import info
@@ -128,17 +127,7 @@ def _retire_receivers(context: Context, record: ConnectionRecord) -> bool:
     news = (each for each in record.outgoing if not (each.retired or isinstance(each.node, DynamicNode)))
     some = list(islice(news, LINKS_A_STEP))
     for outgoing in some:
-        node = outgoing.node
-        context.forget_fast_routes(node)
-        outgoing.retired = True
-        outgoing.max_unsettled = 0
-        outgoing.leave_node(context.now)
-        outgoing.credit_source = None
-        if not node.outgoing:
-            find_other_route(context, node)
-        elif node.config.redeliver or node.excludes:
-            context.deserted[node] = None
-        context.touch(node)
+        retire_receiver(context, outgoing)
     return len(some) < LINKS_A_STEP
 
 
@@ -150,9 +139,7 @@ def _withdraw_senders(context: Context, record: ConnectionRecord) -> bool:
         if isinstance(pool, FixedCredit):
             pool.withdraw()
         else:
-            incoming.pool = Withdrawn(pool)
-            endpoint.flow_state.sink = None
-            pool.remove_sink(incoming.credit_sink, context.now)
+            withdraw_sender(context, incoming)
             if endpoint.is_attached and endpoint.credit:
                 endpoint.flow(endpoint.credit, drain=True)
         context.touch_input(incoming)

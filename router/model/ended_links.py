@@ -36,11 +36,13 @@ class Round:
 
 
 class EndedLinks:
-    """The ended links of a router that still have deliveries, and the rounds under way."""
+    """The ended links of a router that still have deliveries, the rounds under way, and links that are about to end."""
 
-    __slots__ = ("links", "rounds")
+    __slots__ = ("links", "rounds", "stopped")
 
     def __init__(self) -> None:
         #: Links whose counts are not kept yet, because deliveries of them have not ended.
         self.links: dict[IncomingLink | OutgoingLink, None] = {}
         self.rounds: dict[Ledger, Round] = {}
+        #: Links that take and give nothing more, until they are detached in steps.
+        self.stopped: dict[IncomingLink | OutgoingLink, None] = {}

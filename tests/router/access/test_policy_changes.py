@@ -95,7 +95,7 @@ def test_links_of_a_peer_that_loses_something_cost_little(before: list[str], aft
     assert 0 < calls_a_link(policy(*before), policy(*after)) <= most
 
 
-def test_links_that_lose_a_right_end_before_the_rates_of_others_are_looked_at() -> None:
+def test_links_that_lose_a_right_stop_before_the_rates_of_others_are_looked_at() -> None:
     world = Network()
     world.core.set_policy(policy('send = ["q"]', 'users = ["bob"]\nsend = ["b"]'), world.now)
     ann, bob = world.client(user="ann"), world.client(user="bob")
@@ -104,7 +104,7 @@ def test_links_that_lose_a_right_end_before_the_rates_of_others_are_looked_at() 
     bob.sender("b")
     world.core.set_policy(policy('send = ["q"]\nlimits = { messages = 1000 }'), world.now)
     (lost,), context = bob.record.incoming, world.core.context
-    while not lost.endpoint.flow_state.ended:
+    while lost not in context.ended_links.stopped:
         context.chores.step()
     assert not any(each.credit_sink.meter for each in ann.record.incoming)
     world.run()
@@ -192,6 +192,7 @@ def test_after_any_history_exactly_what_the_policy_permits_is_attached(history: 
         else:
             world.run()
     world.run()
+    assert not context.ended_links.stopped
     now = context.policy
     assert now is not None
     for record in context.connections:
