@@ -143,6 +143,24 @@ async def test_the_tenant_is_the_one_that_the_listener_chooses_if_it_does(
         assert (await one.log_in("a-ada", "right", host=HOST))[1] == 1
 
 
+async def test_the_tenant_is_the_one_that_the_hostname_of_the_login_chooses(
+    users: Path, tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    file = tmp_path / "by_hostname.toml"
+    file.write_text("".join(f'[[tenant]]\nname = "{n}"\nmatch = [{{ hostname = "{n}.example" }}]\n' for n in "abc"))
+    async with Router(policy=PolicyConfig(file=file), login_tenant_failures=2) as router:
+        site = Site(router, listener(users), nursery)
+        for number in range(2):
+            await site.log_in(f"{number}", "wrong", hostname="a.example")
+        assert (await site.log_in("a-ada", "right", hostname="a.example"))[1] == 1
+        assert (await site.log_in("a-bob", "right", hostname="b.example"))[1] == 0
+        assert (await site.log_in("b-ada", "right"))[1] == 0, "it may be anybody's"
+        for number in range(2):  # of no tenant: those that name no hostname, and those that name another one
+            await site.log_in(f"{number + 2}", "wrong", hostname="nowhere.example" if number else None)
+        assert (await site.log_in("a-bob", "right"))[1] == 1
+        assert (await site.log_in("a-bob", "right", hostname="c.example"))[1] == 0
+
+
 async def test_guesses_at_one_user_by_ever_other_hostnames_are_guesses_at_one_password(
     users: Path, tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
