@@ -136,10 +136,14 @@ async def change_users(
         return
     async with shared.locked():
         state = await _followed(changes, shared)
-        await changes.change_users(files, change, by=by)
-        changes.followed_users = state.users + 1
+        # Before and after: if the disk is full, no file has changed; if this worker dies, others read the files again.
         await aside(shared.write, state._replace(users=state.users + 1))
-        shared.tell()
+        try:
+            await changes.change_users(files, change, by=by)
+            changes.followed_users = state.users + 2
+            await aside(shared.write, state._replace(users=state.users + 2))
+        finally:
+            shared.tell()
 
 
 async def follow(changes: ConfigChanges, shared: SharedConfig) -> None:
