@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import trio
@@ -17,10 +18,12 @@ from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.differences import differences
 from amqpmesh.router.config.edits import KINDS
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, MeshConfig, RouterConfig
+from amqpmesh.router.config.observability import MetricsConfig, TracingConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.runtime.router import Router
 
 MESH = MeshConfig(insecure=True)
+HAS_OPENTELEMETRY = find_spec("opentelemetry") is not None
 
 
 async def refuse(_: Endpoint) -> trio.abc.Stream:
@@ -49,9 +52,13 @@ def configs(draw: st.DrawFn) -> RouterConfig:
             absolute_expiry=st.booleans(),
         )
     )
+    collector = draw(st.sampled_from([None, "http://127.0.0.1:1"])) if HAS_OPENTELEMETRY else None
+    of_spans: dict[str, Any] = {} if collector is None else {"sample": draw(st.sampled_from([0.25, 1.0]))}
     return RouterConfig(
         id="A",
         mesh=MESH,
+        metrics=MetricsConfig(series=draw(st.sampled_from([500, 600]))),
+        tracing=TracingConfig(traces=draw(st.integers(4, 5)), endpoint=collector, **of_spans),
         memory=draw(st.sampled_from([2**20, 2**21])),
         drain=draw(st.sampled_from([0.0, 0.5])),
         login_queue=draw(st.integers(1, 3)),
@@ -86,6 +93,8 @@ def state(router: Router) -> dict[str, Any]:
         "patterns": [context.nodes.config(name) for name in "abcd"],
         "memory": (context.memory.budget.limit, context.memory.reserve.limit),
         "expiry": context.honours_expiry,
+        "traces": context.traces._config,
+        "spans": None if context.kernel.contexts is None else context.kernel.contexts.threshold,
     }
 
 
