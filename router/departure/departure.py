@@ -32,6 +32,9 @@ AT_ONCE: Final = 50
 LOOKED_AT: Final = 250
 """Connections that one step looks at: each takes some 10 us, and more with many links."""
 
+FOUND: Final = 2000
+"""Connections of which one step finds out whether they are to be moved: each takes some 2 us."""
+
 OPERATORS: Final = frozenset({"$management", "$cbs"})
 """The nodes that clients may use to the end: an operator watches, or cancels, the departure."""
 
@@ -59,10 +62,14 @@ class Departure:
         self.is_on = False
         #: Connections that were moved, or have left, since it began.
         self.moved = 0
+        self._pace = 0.0
         self._rate = LEAST
         self._began = 0.0
         self._started = 0
         self._places: Iterator[Redirect | None] = cycle((None,))
+        #: Connections that there were when it began, up to a number, and that no step has looked at yet.
+        self._there: deque[ConnectionRecord] = deque()
+        self._last = 0
         self._waiting: deque[ConnectionRecord] = deque()
         self._known: set[ConnectionRecord] = set()
         self._moving: deque[ClientMove] = deque()
@@ -91,7 +98,7 @@ class Departure:
     @property
     def left(self) -> int:
         """The number of connections that are yet to be moved, or are being moved."""
-        return len(self._waiting) + len(self._moving)
+        return len(self._there) + len(self._waiting) + len(self._moving)
 
     def begin(self, pace: float, places: Sequence[Redirect]) -> None:
         """Move all clients. If that has begun, the rest is moved at the new pace.
@@ -99,34 +106,51 @@ class Departure:
         Args: pace: the share of the clients that is moved in a second. places: other routers, for clients that follow
             redirects.
         """
-        context = self._context
+        self._pace = pace
+        self._places = cycle(places or (None,))
         if not self.is_on:
             self.is_on = True
             self.moved = 0
-            # Those that are not open yet are new clients.
-            there = (each for each in context.connections if _is_client(each) and each.engine.remote is not None)
-            self._waiting.extend(each for each in there if not _is_operator(each))
-            self._known = set(self._waiting)
-            context.log.info("moving clients", connections=len(self._waiting), pace=pace)
-        # The pace is that of the router: each worker moves the same share, and its part of the least number.
-        self._rate = max(LEAST / context.config.workers, pace * self.left)
-        self._began, self._started = context.now, 0
-        self._places = cycle(places or (None,))
+            self._there.extend(self._context.connections)
+            self._last = max((each.number for each in self._there), default=0)
+            self._find()
+        elif not self._there:
+            self._count()
         self._tell()
         self._go_on_soon()
+
+    def _find(self) -> None:
+        """Find some of the clients that there were when it began."""
+        for _ in range(min(len(self._there), FOUND)):
+            each = self._there.popleft()
+            # Those that are not open yet are new clients.
+            if _is_client(each) and each.engine.remote is not None and not _is_operator(each):
+                self._waiting.append(each)
+                self._known.add(each)
+        if not self._there:
+            self._context.log.info("moving clients", connections=len(self._waiting), pace=self._pace)
+            self._count()
+
+    def _count(self) -> None:
+        """Move clients from now on, at a pace by their number."""
+        # The pace is that of the router: each worker moves the same share, and its part of the least number.
+        self._rate = max(LEAST / self._context.config.workers, self._pace * self.left)
+        self._began, self._started = self._context.now, 0
 
     def cancel(self) -> None:
         """Move no more clients. Those that are being moved now are moved to the end."""
         if self.is_on:
             self._context.log.info("clients stay", moved=self.moved, connections=len(self._waiting))
         self.is_on = False
+        self._there.clear()
         self._waiting.clear()
         self._known.clear()
         self._tell()
 
     def turns_away(self, record: ConnectionRecord, event: LinkAttached) -> bool:
         """Turn a new client away that attaches a link. Returns: whether it is one."""
-        if not _is_client(record) or record in self._known or _is_for_operators(event):
+        is_known = record in self._known or (bool(self._there) and record.number <= self._last)
+        if not _is_client(record) or is_known or _is_for_operators(event):
             return False
         self._context.log.info(
             "client turned away", connection=record.number, peer=record.host, container=record.peer.container_id
@@ -147,10 +171,10 @@ class Departure:
         self._is_scheduled = False
         context = self._context
         context.catch_up()
-        due = 1 + int((context.now - self._began) * self._rate) - self._started
-        for _ in range(min(due, AT_ONCE, len(self._waiting))):
-            self._started += 1
-            self._moving.append(ClientMove(self._waiting.popleft(), next(self._places)))
+        if self._there:
+            self._find()
+        else:
+            self._start_due()
         for _ in range(min(len(self._moving), LOOKED_AT)):
             move = self._moving.popleft()
             if move.go_on(context):
@@ -165,6 +189,13 @@ class Departure:
         elif self.is_on:
             context.log.info("clients moved", connections=self.moved)
 
+    def _start_due(self) -> None:
+        """Begin the moves that are due."""
+        due = 1 + int((self._context.now - self._began) * self._rate) - self._started
+        for _ in range(min(due, AT_ONCE, len(self._waiting))):
+            self._started += 1
+            self._moving.append(ClientMove(self._waiting.popleft(), next(self._places)))
+
 
 def _is_client(record: ConnectionRecord) -> bool:
     return record.listener is not None and not (record.listener.is_mesh or record.inside or record.own or record.lost)
@@ -172,10 +203,12 @@ def _is_client(record: ConnectionRecord) -> bool:
 
 def _is_operator(record: ConnectionRecord) -> bool:
     """Return True if a connection has links, and all of them are those of an operator."""
-    links: list[IncomingLink | OutgoingLink] = [*record.incoming, *record.outgoing]
-    return any(map(_is_operators_link, links)) and all(
-        _is_operators_link(each) or isinstance(each.node, DynamicNode) for each in links
-    )
+    # A connection may have thousands of links: the first one of another kind tells.
+    if not all(_is_operators_link(each) or isinstance(each.node, DynamicNode) for each in record.incoming):
+        return False
+    if not all(_is_operators_link(each) or isinstance(each.node, DynamicNode) for each in record.outgoing):
+        return False
+    return any(map(_is_operators_link, record.incoming)) or any(map(_is_operators_link, record.outgoing))
 
 
 def _is_operators_link(link: IncomingLink | OutgoingLink) -> bool:

@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.mesh import WorkerConfig
+from amqpmesh.router.departure import departure
 from amqpmesh.router.departure.client_moves import QUIET_TIME
 from amqpmesh.router.departure.departure import LEAST, STEP
 from amqpmesh.router.management.service import ADDRESS
@@ -68,6 +69,27 @@ def test_the_rest_is_moved_at_a_new_pace() -> None:
     network.advance(1.1)
     assert all(map(is_forced, clients))
     assert network.core.departure.moved == 400
+    network.leave()
+
+
+def test_many_connections_are_looked_at_in_steps_and_none_of_them_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departure, "FOUND", 2)
+    network = managed()
+    clients = [network.client() for _ in range(5)]
+    watching = operator(network)
+    depart(network, pace=1.0)
+    assert network.core.departure.left == len(clients) + 1, "the operator is not looked at yet"
+    last = clients[-1].receiver("q")
+    network.run()
+    assert end_of(clients[-1]) is None
+    assert last.remote is not None
+    late = network.client()
+    late.session.attach(Terminus("l", Role.RECEIVER), source=Source(address="q"), target=Target())
+    network.run()
+    assert is_forced(late)
+    network.advance(2.0)
+    assert all(map(is_forced, clients))
+    assert end_of(watching) is None
     network.leave()
 
 
