@@ -51,6 +51,9 @@ class Served:
         self._all.discard(served)
         self._idle.set()
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def cancel(self) -> None:
         """End all connections without waiting for their peers."""
         for each in tuple(self._all):
@@ -172,6 +175,13 @@ class Admission:
         finally:
             listener.websockets -= 1
             self._websockets -= 1
+
+    def connecting(self) -> int:
+        """Return the number of connections at listeners for AMQP that are not open yet, in TLS or in AMQP."""
+        places = {id(each.config) for each in self._listeners}
+        there = [each for each in self.core.context.connections if id(each.listener) in places]
+        accepted = sum(each.connections for each in self._listeners) - len(self.bridges)
+        return accepted - sum(each.engine.remote is not None for each in there)
 
     def stop(self) -> None:
         """Take no connections of other workers, and none at listeners for HTTP, any more."""

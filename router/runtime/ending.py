@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.management.drain_requests import Wanted
     from amqpmesh.router.message.content import Message
+    from amqpmesh.router.runtime.admission import Admission
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.reload import ConfigSource
     from amqpmesh.router.runtime.shared_config import SharedConfig
@@ -41,6 +42,13 @@ HEARING_TIME: Final = 0.25
 MOVE_TIME: Final = 60.0
 """Seconds for the move of all clients if neither the configuration nor a request has a number."""
 
+OPEN_TIME: Final = 2.0
+"""Seconds for the opening of connections that were accepted just before a successor had the listening sockets. Only one
+that is open can be told to connect again.
+"""
+
+OPEN_LOOK: Final = 0.02
+"""Seconds between two looks at them."""
 
 FOLLOW_TIME: Final = 1.0
 """Seconds to wait until all workers have begun to move their clients."""
@@ -66,12 +74,10 @@ class Ending:
         driver: Driver,
         config: Callable[[], RouterConfig],
         steps: EndSteps,
-        until_no_bridges: Callable[[], Awaitable[None]],
+        admission: Admission,
     ) -> None:
-        """Args: config: returns the configuration in force. until_no_bridges: waits for connections that other workers
-        serve, which end later.
-        """
-        self._until_no_bridges = until_no_bridges
+        """Args: config: returns the configuration in force."""
+        self._admission = admission
         self._core = core
         self._driver = driver
         self._config = config
@@ -274,6 +280,10 @@ class Ending:
         async with self._lock:
             if self._is_drained:
                 return True
+            if self.is_succeeded:
+                with trio.move_on_after(OPEN_TIME):
+                    while self._admission.connecting():
+                        await trio.sleep(OPEN_LOOK)
             steps.stop_accepting()
             core.start_drain(trio.current_time())
             driver.settle()
@@ -290,7 +300,7 @@ class Ending:
             with trio.move_on_after(CLOSE_TIME):
                 await steps.until_nobody_is_served()
             with trio.move_on_at(until):
-                await self._until_no_bridges()
+                await self._admission.bridges.until_none()  # other workers serve them, and end later
             await steps.drop_all()
             self._is_drained = True
             return settled

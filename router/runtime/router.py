@@ -203,7 +203,7 @@ class Router(LinkFactory):
             self._served,
         )
         steps = EndSteps(self._stop_accepting, self._close_all, self._until_nobody_is_served, self._drop_all)
-        self._ending = Ending(core, self._driver, lambda: self.config, steps, self._admission.bridges.until_none)
+        self._ending = Ending(core, self._driver, lambda: self.config, steps, self._admission)
         if policy is not None:
             self._policies.begin(self._driver, self._nursery.start_soon, policy)
         self._accepting = True
