@@ -176,13 +176,18 @@ class Supervisor:
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
             for each in self._processes:
-                if each.again_at is not None and now >= each.again_at and not self._ending:
+                if each.again_at is not None and now >= each.again_at and self._restarts:
                     self._start_again(each, apart)
         self._upgrade.end()
         log.info("stopped", drained=self._drained)
         return self._status
 
     # ------------------------------------------------------------------------------------------------------- processes
+
+    @property
+    def _restarts(self) -> bool:
+        """True if workers that die are started again. Beside a successor one would only turn new clients away."""
+        return not self._ending and self._upgrade.successor is None
 
     def _start(self, process: Process, apart: Sequence[int]) -> None:
         read, write = os.pipe()
@@ -316,7 +321,7 @@ class Supervisor:
 
     def _wait(self, signals: int) -> bytes:
         """Wait until there is something to do. Returns: the numbers of signals received."""
-        times = [each.again_at for each in self._processes if each.again_at is not None and not self._ending]
+        times = [each.again_at for each in self._processes if each.again_at is not None and self._restarts]
         times += [each for each in (self._kill_at, self._leave_at, self._upgrade.due) if each is not None]
         poll = select.poll()
         poll.register(signals, select.POLLIN)
@@ -361,7 +366,8 @@ class Supervisor:
         for each in running:
             if each.is_leaving:  # it has got a signal of its own
                 self._signal(each, LEAVE)
-        if running and self._all_began and all(each.is_moved for each in running):
+        is_needed = self._upgrade.successor is None  # else the clients of workers that have died are there
+        if (running or not is_needed) and self._all_began and all(each.is_moved for each in running):
             log.info("draining", seconds=self._config.drain)
             successor = self._upgrade.successor
             system.notify("STOPPING=1" if successor is None else f"MAINPID={successor}")
