@@ -4,7 +4,8 @@ If the collector is slow, or there is none, spans wait in memory up to `[tracing
 batch that the collector does not take in time is lost and counted. The router relays on.
 
 Names and attributes are those of the semantic conventions for messaging, version 1.44.0: a router passes on the
-context of another program's message, so its spans are of the operation `send` and of the kind CLIENT.
+context of another program's message, so its spans are of the operation type `send` and of the kind CLIENT. The name of
+the operation is `relay`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ END_TIME: Final = 2.0
 PACKAGE: Final = "opentelemetry.exporter.otlp.proto.http"
 
 PREFIX: Final = "amqpmesh"
+
+OPERATION: Final = "relay"
+"""The name of the operation, with which the conventions have the name of the span begin."""
 
 DELIVERED: Final = ("accepted", "none")
 """Outcomes that are no error: a message that was settled by its sender has none."""
@@ -198,7 +202,7 @@ def _maker(router: str, resource: Resource) -> Callable[[HopSpan], ReadableSpan]
     scope = InstrumentationScope(f"{PREFIX}.router", __version__, SCHEMA)
     common: dict[str, Field] = {
         "messaging.system": SYSTEM,
-        "messaging.operation.name": "relay",
+        "messaging.operation.name": OPERATION,
         "messaging.operation.type": "send",
         "messaging.client.id": router,
     }
@@ -212,7 +216,7 @@ def _maker(router: str, resource: Resource) -> Callable[[HopSpan], ReadableSpan]
         is_alone = sum(each["event"] == "left" for each in events) <= 1
         hidden = HIDDEN_ALONE if is_alone else HIDDEN
         return ReadableSpan(
-            name="send" if address is None else f"send {address}",
+            name=OPERATION if address is None else f"{OPERATION} {address}",
             context=SpanContext(parent.trace_id, secrets.randbits(64) or 1, False, sampled, state),
             parent=SpanContext(parent.trace_id, parent.span_id, True, sampled, state),
             resource=resource,

@@ -116,7 +116,7 @@ async def test_each_hop_has_a_span_below_that_of_the_client(
     for each in collector.spans:
         assert each.trace == format_trace_id(sent.context.trace_id)
         assert each.parent == format_span_id(sent.context.span_id)
-        assert (each.span.name, each.span.kind) == ("send orders", Span.SPAN_KIND_CLIENT)
+        assert (each.span.name, each.span.kind) == ("relay orders", Span.SPAN_KIND_CLIENT)
         assert each.span.end_time_unix_nano >= each.span.start_time_unix_nano
         assert each.schema == "https://opentelemetry.io/schemas/1.44.0"
         assert each.events == []
@@ -371,8 +371,8 @@ async def test_only_addresses_that_are_named_have_spans_and_no_name_of_a_dynamic
             await sent(client, carrying(), address=address)
         nursery.cancel_scope.cancel()
     named, temporary = collector.spans
-    assert named.span.name == "send orders/eu"
-    assert temporary.span.name == "send"
+    assert named.span.name == "relay orders/eu"
+    assert temporary.span.name == "relay"
     assert temporary.attributes["messaging.destination.temporary"] is True
     assert dynamic.address not in str(temporary.span)
 
