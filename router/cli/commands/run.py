@@ -195,6 +195,8 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
                     nursery.start_soon(upgrade.serve, stage.before)
                 await _until_told_to_end(signals, router, stage, upgrade)
                 nursery.cancel_scope.cancel()
+            if upgrade is not None:
+                upgrade.drains()
             if upgrade is not None and upgrade.successor is not None:
                 system.notify(f"MAINPID={upgrade.successor}")
             else:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqpmesh.router.config.file import ListenerConfig, RouterConfig
+    from amqpmesh.router.runtime.ending import Ending
     from amqpmesh.router.runtime.router import Router
     from amqpmesh.router.runtime.succession import Succession
 
@@ -85,18 +86,23 @@ class Predecessor:
         """Take a router over that runs, and wait for the end of the process that it had before."""
         succession = succession_of(router)
         self.inherited.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._be_ready, succession)
+            await heard(self.channel)
+            nursery.cancel_scope.cancel()  # it may have been killed before this one was ready
+        self.channel.close()
+        succession.part()
+        if self.inherited.door is not None:  # as above
+            shutil.rmtree(Path(self.inherited.door).parent, ignore_errors=True)
+        log.info("router taken over")
+
+    async def _be_ready(self, succession: Succession) -> None:
         if self.inherited.door is not None:
             succession.join(self.inherited.door)
             with trio.move_on_after(JOIN_TIME):
                 await succession.until_joined()
         with suppress(OSError):  # it has ended already
             self.channel.send(READY)
-        await heard(self.channel)
-        self.channel.close()
-        succession.part()
-        if self.inherited.door is not None:  # it may have been killed
-            shutil.rmtree(Path(self.inherited.door).parent, ignore_errors=True)
-        log.info("router taken over")
 
 
 class FormerWorkers:
@@ -173,12 +179,15 @@ def stands_in() -> bool:
 
 
 def named(config: RouterConfig) -> RouterConfig:
-    """Return the configuration under the id that this process has."""
+    """Return the configuration under the id that this process has, with an audit log of its own."""
     if not stands_in():
         return config
-    from amqpmesh.topology.workers import stand_in_of  # here: a router of no mesh needs nothing of the topology
+    from amqpmesh.topology.workers import STAND_IN, stand_in_of  # here: a router of no mesh needs nothing of it
 
-    return replace(config, id=stand_in_of(config.id))
+    audit = config.audit
+    if audit is not None:  # the process beside this one writes the other file
+        audit = replace(audit, file=audit.file.with_suffix(f"{STAND_IN}{audit.file.suffix}"))
+    return replace(config, id=stand_in_of(config.id), audit=audit)
 
 
 class Upgrade:
@@ -192,6 +201,7 @@ class Upgrade:
         self._channel: socket.socket | None = None
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._succession: Succession | None = None
         #: The process id of the successor that accepts the connections; None: there is none.
         self.successor: int | None = None
 
@@ -234,6 +244,11 @@ class Upgrade:
             if stands_in():  # the router has no other process: without one it keeps this name
                 await trio.sleep(backoff.pause(failures))
 
+    def drains(self) -> None:
+        """Let the successor join no more: the router drains, and a new connection would prolong that."""
+        if self._succession is not None:
+            self._succession.close_door()
+
     def end(self) -> None:
         """Clean up at the end of the process. The successor hears by the end of the channel that it is alone; one that
         was not ready yet ends.
@@ -250,6 +265,7 @@ class Upgrade:
     async def _succeed(self) -> None:
         """Have a successor. Raises: UpgradeError, OSError: there is none; then this process goes on alone."""
         succession, ending = succession_of(self._router), ending_of(self._router)
+        self._succession = succession
         self._folder = Path(tempfile.mkdtemp(prefix="amqpmesh-", dir=_runtime_folder()))
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)  # the system holds hundreds of packets; with more listeners this fails
@@ -272,13 +288,12 @@ class Upgrade:
             await heard(self._channel)
             raise UpgradeError(f"the new process has ended{await _status(process)}")
         except (UpgradeError, OSError):
-            self._go_on()
+            self._go_on(succession, ending)
             self.end()
             raise
 
-    def _go_on(self) -> None:
+    def _go_on(self, succession: Succession, ending: Ending) -> None:
         """Serve without the successor that has died."""
-        succession, ending = succession_of(self._router), ending_of(self._router)
         succession.close_door()
         if self.successor is not None:
             self.successor, ending.is_succeeded = None, False

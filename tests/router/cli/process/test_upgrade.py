@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
@@ -26,11 +28,16 @@ CONFIG = """
 id = "A"
 drain = 0.1
 drain_timeout = 30.0
+idle_time_out = 0.0 # clients of these tests send nothing while a new process starts
 [mesh]
 insecure = true
 [[listener]]
 url = "amqp://127.0.0.1:0"
 manage = true
+[audit]
+file = "audit.jsonl"
+[telemetry]
+directory = "records"
 """
 
 
@@ -56,12 +63,12 @@ class Site:
         await peer.close()
         return router
 
-    async def holding(self) -> tuple[Peer, Peer, Transfer]:
+    async def holding(self, address: str = "held") -> tuple[Peer, Peer, Transfer]:
         """Connect a sender and a receiver. Returns: them, and a delivery about which the receiver decides."""
         receiver, sender = [Peer(await trio.open_tcp_stream("127.0.0.1", self.port)) for _ in range(2)]
-        await receiver.attach(Role.RECEIVER, "held")
+        await receiver.attach(Role.RECEIVER, address)
         await receiver.write(credit(1))
-        await sender.attach(Role.SENDER, "held")
+        await sender.attach(Role.SENDER, address)
         await sender.send(0, b"hi")
         return sender, receiver, await receiver.expect(Transfer)
 
@@ -111,6 +118,9 @@ async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(site
     await is_moved(again)
     site.daemon.said(" INFO router taken over$")
     await ends(site, pid, tmp_path)
+    for name, router in (("audit", "A"), ("audit.old", "A.old")):
+        lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert {line["router"] for line in lines} == {router}
 
 
 async def run(site: Site, *arguments: str) -> tuple[int, str]:
@@ -144,12 +154,25 @@ async def test_the_command_waits_for_the_end_and_a_wrong_configuration_changes_n
     await ends(site, pids[1], tmp_path)
 
 
+async def test_a_connection_that_is_not_open_yet_is_closed_only_once_it_is(site: Site, tmp_path: Path) -> None:
+    peer = Peer(await trio.open_tcp_stream("127.0.0.1", site.port))
+    assert await site.id() == "A"  # it is accepted, too
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(" INFO draining ")
+    assert (await peer.open()).container_id == "A"
+    close = await peer.answer_close()
+    assert close.error is not None
+    assert close.error.condition == ConnectionCondition.CONNECTION_FORCED
+    await ends(site, site.pid(), tmp_path)
+
+
 async def test_a_stand_in_that_is_killed_leaves_the_router_as_it_was(site: Site, tmp_path: Path) -> None:
     sender, receiver, transfer = await site.holding()
     site.daemon.send(signal.SIGUSR2)
     os.kill(site.pid(), signal.SIGKILL)
     site.daemon.said(r" ERROR upgrade failed reason=.*the new process has ended with status -9")
     assert await site.id() == "A"
+    assert str(tmp_path / "run") not in Path("/proc/net/unix").read_text()  # nobody can join any more
     await receiver.accept(transfer)  # the move of one or both of them had begun
     assert (await sender.expect(Disposition)).state == Accepted()
     another, other, transfer = await site.holding()
@@ -173,6 +196,19 @@ async def test_a_router_that_is_killed_while_its_clients_move_is_upgraded(site: 
     site.daemon.said(" INFO router taken over$")
     os.kill(pid, signal.SIGTERM)
     assert site.daemon.ended() == -signal.SIGKILL
+
+
+async def test_a_router_that_is_killed_before_its_successor_is_ready_is_upgraded(site: Site, tmp_path: Path) -> None:
+    site.daemon.send(signal.SIGUSR2)
+    site.daemon.said(" INFO upgrade started ")
+    site.daemon.send(signal.SIGKILL)
+    assert "successor ready" not in site.daemon.said(" INFO router taken over$").string
+    pid = site.pid()
+    assert await site.id() == "A"
+    site.daemon.said(" INFO router taken over$")
+    os.kill(pid, signal.SIGTERM)
+    assert site.daemon.ended() == -signal.SIGKILL
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 async def test_either_process_of_the_second_step_may_die(site: Site, tmp_path: Path) -> None:
@@ -225,6 +261,28 @@ async def test_all_workers_are_upgraded_together(daemon: StartDaemon, tmp_path: 
     log = "\n".join(site.daemon.lines)
     assert "no sockets inherited" not in log
     assert " ERROR " not in log
+
+
+async def test_a_worker_that_dies_beside_a_successor_is_not_started_again(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site = Site(daemon("a.toml", "--workers", "2"))
+    holding = [await site.holding(name) for name in "abcd"]  # at both workers, likely
+    site.daemon.send(signal.SIGUSR2)
+    site.pid()
+    assert moving(site) == {"A.1", "A.2"}
+    (pid,) = re.findall(r"worker started worker=A\.1 pid=(\d+)", "\n".join(site.daemon.lines))
+    os.kill(int(pid), signal.SIGKILL)
+    site.daemon.said(r" WARNING worker exited worker=A\.1 ")
+    assert {await site.id() for _ in range(50)} <= {"A.old.1", "A.old.2"}
+    for sender, receiver, _ in holding:
+        await sender.stream.aclose()
+        await receiver.stream.aclose()
+    site.daemon.said(" INFO router taken over$")
+    last = site.pid()
+    site.daemon.said(" INFO router taken over$")
+    os.kill(last, signal.SIGTERM)
+    assert site.daemon.ended() == 0
+    assert "\n".join(site.daemon.lines).count("worker started worker=A.1 ") == 2
 
 
 async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(
