@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +41,9 @@ file = "audit.jsonl"
 [telemetry]
 directory = "records"
 """
+
+
+CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7))
 
 
 class Site:
@@ -103,7 +108,38 @@ async def ends(site: Site, pid: int, tmp_path: Path) -> None:
     assert not any("Traceback" in line for line in site.daemon.lines)
 
 
-async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(site: Site, tmp_path: Path) -> None:
+class Manager:
+    """A service manager, which believes what its main process says alone (`NotifyAccess=main`)."""
+
+    def __init__(self) -> None:
+        self.name = f"amqpmesh-{os.getpid()}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.socket.bind(f"\0{self.name}")
+
+    def follow(self, main: int) -> tuple[int, list[str]]:
+        """Return the main process after all that was said, and what main processes have said."""
+        heard = []
+        self.socket.setblocking(False)
+        with self.socket, suppress(BlockingIOError):
+            while True:
+                said, ancillary, _, _ = self.socket.recvmsg(100, socket.CMSG_SPACE(CREDENTIALS.size))
+                ((_, _, data),) = ancillary
+                if CREDENTIALS.unpack(data)[0] == main:
+                    heard.append(said.decode())
+                    if heard[-1].startswith("MAINPID="):
+                        main = int(heard[-1].removeprefix("MAINPID="))
+        return main, heard
+
+
+async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "a.toml").write_text(CONFIG)
+    manager = Manager()
+    site = Site(daemon("a.toml", TMPDIR=str(tmp_path / "run"), NOTIFY_SOCKET=f"@{manager.name}"))
+    first = site.daemon.process.pid
     sender, receiver, transfer = await site.holding()
     site.daemon.send(signal.SIGUSR2)
     site.pid()
@@ -118,6 +154,9 @@ async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(site
     await is_moved(again)
     site.daemon.said(" INFO router taken over$")
     await ends(site, pid, tmp_path)
+    last, heard = manager.follow(first)
+    assert last == pid
+    assert [each.partition("=")[0] for each in heard] == ["READY", "MAINPID", "MAINPID", "STOPPING"]
     for name, router in (("audit", "A"), ("audit.old", "A.old")):
         lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
         assert {line["router"] for line in lines} == {router}
