@@ -64,6 +64,8 @@ class Edge:
 
     def accept_again(self) -> None:
         """Accept connections of all listeners after their pause."""
+        for each in self.listeners:
+            each.is_paused = False  # those for HTTP look at it
         for each in self.amqp:
             self._accept(each)
 

@@ -340,6 +340,9 @@ class _Site:
     async def _accept(self, listening: socket.socket) -> None:
         while True:
             await trio.lowlevel.wait_readable(listening)
+            if self._listener.is_paused:  # the successor takes the connection that has come
+                await trio.sleep(PAUSE)
+                continue
             await self._share.turn()
             try:
                 connected, address = listening.accept()

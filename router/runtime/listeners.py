@@ -74,7 +74,8 @@ class Listener:
         self._admit: Admit | None = None
         #: The configuration has it no more: connections whose handshake is not over yet are closed, too.
         self.is_removed = False
-        self._is_paused = False
+        #: Another process accepts, which has the same sockets.
+        self.is_paused = False
 
     @property
     def name(self) -> str:
@@ -126,7 +127,7 @@ class Listener:
         Args: poller: waits for connections from now on, and `accept` returns at once.
         """
         self._admit = admit
-        self._is_paused = False
+        self.is_paused = False
         if poller is not None and self._is_polled_by(poller, admit):
             return
         async with trio.open_nursery() as nursery:
@@ -135,7 +136,7 @@ class Listener:
 
     def pause(self) -> None:
         """Accept no more connections until the next `accept`, and keep the sockets, which another process has, too."""
-        self._is_paused = True
+        self.is_paused = True
         for listening in self.sockets:
             if listening.fileno() != -1:
                 if self._poller is not None:
@@ -193,7 +194,7 @@ class Listener:
         return 0.0
 
     async def _accept(self, listening: socket.socket, admit: Admit) -> None:
-        while listening.fileno() != -1 and not self._is_paused:
+        while listening.fileno() != -1 and not self.is_paused:
             try:
                 await trio.lowlevel.wait_readable(listening)
             except trio.ClosedResourceError:

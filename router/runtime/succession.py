@@ -107,7 +107,7 @@ class Succession:
 
     def pause(self) -> None:
         """Accept no more connections: the successor does."""
-        for each in self._edge.amqp:
+        for each in self._edge.listeners:
             each.pause()
 
     def resume(self) -> None:

@@ -43,6 +43,11 @@ directory = "records"
 """
 
 
+HTTP = """
+[[listener]]
+url = "http://127.0.0.1:0"
+role = "http"
+"""
 CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7))
 
 
@@ -108,6 +113,13 @@ async def ends(site: Site, pid: int, tmp_path: Path) -> None:
     assert not any("Traceback" in line for line in site.daemon.lines)
 
 
+async def readiness(port: int) -> bytes:
+    """Return the begin of the answer at `/readyz`."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        return bytes(await stream.receive_some(12))
+
+
 class Manager:
     """A service manager, which believes what its main process says alone (`NotifyAccess=main`)."""
 
@@ -136,9 +148,10 @@ async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(
     daemon: StartDaemon, tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "a.toml").write_text(CONFIG)
     manager = Manager()
+    (tmp_path / "a.toml").write_text(CONFIG + HTTP)
     site = Site(daemon("a.toml", TMPDIR=str(tmp_path / "run"), NOTIFY_SOCKET=f"@{manager.name}"))
+    http = int(site.daemon.said(r" INFO listening url=http://127\.0\.0\.1:(\d+) ").group(1))
     first = site.daemon.process.pid
     sender, receiver, transfer = await site.holding()
     site.daemon.send(signal.SIGUSR2)
@@ -146,6 +159,7 @@ async def test_clients_move_to_a_stand_in_and_from_there_to_the_new_process(
     assert await site.id() == "A.old"
     site.daemon.send(signal.SIGUSR2)
     site.daemon.said(r" WARNING upgrade refused reason=.*one is under way")
+    assert {await readiness(http) for _ in range(20)} == {b"HTTP/1.1 200"}, "the new process answers"
     await settled(sender, receiver, transfer)
     again, router = await site.client()
     assert router == "A.old"
