@@ -56,7 +56,7 @@ typedef struct {
     unsigned to;                      /* an anonymous sender's addresses, which take turns; 0: the link has one */
     unsigned ttl, pause;              /* milliseconds; pause: between two flows of a slow receiver */
     unsigned modified;                /* times that a receiver fails with each message before it accepts it */
-    bool settled, listens, sasl, traced, priorities, unordered, lossy, rejects, by_sender;
+    bool settled, listens, sasl, traced, identified, priorities, unordered, lossy, rejects, by_sender;
     double rate;                      /* messages a second of all of the group; 0: as credit allows */
 } group;
 
@@ -359,11 +359,12 @@ static void remember(connection *c, link_end *l)
     c->sent[c->next_id % c->ring] = (sent_delivery){.link = l};
 }
 
-/* Properties with a user-id, an address, or an address for replies (part 3, §3.2.4). */
-static void put_properties(octets *o, const char *user, const char *to, const char *reply_to)
+/* Properties with a message-id, a user-id, an address, or an address for replies (part 3, §3.2.4). */
+static void put_properties(octets *o, const uint8_t *id, const char *user, const char *to, const char *reply_to)
 {
     size_t at = list_begin(o, 0x73, reply_to ? 5 : 3);
-    put_null(o);
+    if (id) put_byte(o, 0x98), put(o, id, STAMP);
+    else put_null(o);
     if (user) put_text(o, 0xa0, user);
     else put_null(o);
     if (to) put_text(o, 0xa1, to);
@@ -403,16 +404,17 @@ static void send_next(connection *c, link_end *l, uint64_t now)
         size_t header = list_begin(o, 0x70, 2);
         put_boolean(o, false), put_ubyte(o, (unsigned)(l->done % 10)), list_end(o, header);
     } else put(o, l->head.at, l->head.end);
-    if (g->kind == REQUEST) put_properties(o, g->user, NULL, l->address);
+    const uint8_t *id = g->identified ? stamp : NULL; /* as long as a uuid */
+    if (g->kind == REQUEST) put_properties(o, id, g->user, NULL, l->address);
     else if (g->kind == REPLY) {
         memcpy(&answer, l->waiting.at + l->waiting.begin, sizeof answer);
         l->waiting.begin += sizeof answer;
         memcpy(stamp, answer.stamp, STAMP);
-        put_properties(o, g->user, answer.to, NULL);
+        put_properties(o, id, g->user, answer.to, NULL);
     } else if (g->to) {
         address_of(g, (uint32_t)(l->done % g->to), to);
-        put_properties(o, g->user, to, NULL);
-    } else if (g->user) put_properties(o, g->user, NULL, NULL);
+        put_properties(o, id, g->user, to, NULL);
+    } else if (g->user || id) put_properties(o, id, g->user, NULL, NULL);
     if (g->traced) put_context(o, l->done);
     put(o, "\0\x53\x75\xa0", 4), put_byte(o, CONTENT);
     put(o, stamp, STAMP), put(o, content + STAMP, CONTENT - STAMP);
@@ -971,6 +973,7 @@ static const char *const USAGE =
     "  pause=N           milliseconds between two flows of a slow receiver\n"
     "  modified=N        times that a receiver fails with each message; rejected=1: it rejects each\n"
     "  traced=1          each message has the trace context of a span that is sampled\n"
+    "  identified=1      each message has a message-id of its own\n"
     "  unordered=1       messages may overtake; lossy=1: messages may be dropped\n"
     "  by=sender         replies by a sender for each requester; default: by an anonymous one\n";
 
@@ -1003,6 +1006,7 @@ static void set(group *g, char *text)
     else if (!strcmp(text, "ttl")) g->ttl = number;
     else if (!strcmp(text, "priorities")) g->priorities = number;
     else if (!strcmp(text, "traced")) g->traced = number;
+    else if (!strcmp(text, "identified")) g->identified = number;
     else if (!strcmp(text, "pause")) g->pause = number;
     else if (!strcmp(text, "modified")) g->modified = number;
     else if (!strcmp(text, "rejected")) g->rejects = number;

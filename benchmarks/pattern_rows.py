@@ -28,6 +28,9 @@ distribution = "closest"
 pattern = "redeliver/#"
 redeliver = true
 [[address]]
+pattern = "once/#"
+duplicates = "message-id"
+[[address]]
 pattern = "dying/#"
 redeliver = true
 dead_letter = "graveyard"
@@ -268,6 +271,12 @@ def _others() -> Iterator[Row]:
             f"one pair, traced, {name}", "send A address=pair traced=1", pair, settings=TRACED.format(sample=sample),
             is_ours=True,
         )  # fmt: skip
+    yield Row(
+        "one pair, duplicates by message-id",
+        "send A address=once/a identified=1",
+        "receive A address=once/a",
+        is_ours=True,
+    )
     yield Row("ttl", "send A address=pair ttl=60000", pair)
     yield Row("ten priorities, mixed", "send A address=pair priorities=1", f"{pair} unordered=1")
     yield Row(
