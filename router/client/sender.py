@@ -41,7 +41,8 @@ class Sender(PublicLink[SenderLink]):
         """Send a message, and wait until it is accepted.
 
         A multicast message counts as accepted if at least one receiver accepts it and none rejects it. If this call is
-        cancelled while it waits for credit, nothing was sent. If it is cancelled later, the outcome is in doubt.
+        cancelled while it waits for credit, nothing was sent. If it is cancelled later, the outcome is in doubt. If a
+        message in doubt has a `message_id`, and its address drops duplicates, send it again: it is processed once.
 
         Args: message: a `Message`, or the body of one. settled: send at most once, and wait for no outcome.
         Raises: RejectedError, ReleasedError, ModifiedError: the message was not accepted. InDoubtError: the link was

@@ -12,6 +12,13 @@ from amqpmesh.router.config.redirect import RedirectConfig
 from amqpmesh.router.config.tables import Effect, Rule, Table, emptiness, setting, table
 
 
+class Duplicates(StrEnum):
+    """The messages that an address drops because it has seen them before."""
+
+    OFF = "off"
+    MESSAGE_ID = "message-id"
+
+
 class Overflow(StrEnum):
     """The behaviour of a multicast address while one receiver gives no credit and others do."""
 
@@ -51,6 +58,9 @@ class AddressConfig(Table):
     attempts: int = setting(default=3, low=1, high=UINT_MAX)
     dead_letter: str | None = setting(default=None, check=_dead_letter_refusal)
     absolute_expiry: bool = setting(default=False)
+    duplicates: Duplicates = setting(default=Duplicates.OFF)
+    duplicate_window: int = setting(default=10_000, low=1, high=1_000_000)
+    duplicate_time: float = setting(default=60.0, low=0.1, high=86_400.0)
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
     redirect: RedirectConfig | None = setting(default=None, effect=Effect.NEW_LINKS)
     alias: str | None = setting(default=None, check=refusal, effect=Effect.NEW_LINKS)
@@ -72,4 +82,24 @@ class AddressConfig(Table):
             "excludes a redirect and a distribution: those of its target apply",
             lambda c: c.alias is not None and (c.redirect or c.distribution is not Distribution.BALANCED),
         ),
+        Rule(
+            "duplicates",
+            'needs the distribution "balanced" or "closest": each receiver of a multicast has messages of its own',
+            lambda c: c.drops_duplicates and c.distribution not in (Distribution.BALANCED, Distribution.CLOSEST),
+        ),
+        Rule(
+            "duplicates",
+            "excludes an alias and a redirect: the messages have their receivers elsewhere",
+            lambda c: c.drops_duplicates and (c.alias is not None or c.redirect is not None),
+        ),
     )
+
+    @property
+    def drops_duplicates(self) -> bool:
+        """True if the address drops messages that it has seen before."""
+        return self.duplicates is not Duplicates.OFF
+
+    @property
+    def advertised(self) -> str:
+        """The distribution in words that other routers compare with theirs."""
+        return f"{self.distribution} by {self.duplicates}" if self.drops_duplicates else self.distribution

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config.address import AddressConfig, Overflow
+from amqpmesh.router.config.address import AddressConfig, Duplicates, Overflow
 from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
 from amqpmesh.router.config.consistency import disagreements, free_name, unbound
 from amqpmesh.router.config.http import HttpConfig, WebSocketConfig
@@ -37,6 +37,7 @@ __all__ = [
     "AuditConfig",
     "ConnectorConfig",
     "ConnectorTlsConfig",
+    "Duplicates",
     "ElsewhereConfig",
     "HttpConfig",
     "Limits",

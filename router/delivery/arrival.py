@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import decisions, hop_spans, message_head, tracing
 from amqpmesh.router.delivery.anonymous_routes import annotations_alone, open_route, resolve
 from amqpmesh.router.delivery.dispatch import send_more, send_on
+from amqpmesh.router.delivery.duplicates import is_first, looks_at, read_id
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
 from amqpmesh.router.delivery.foreign_user_ids import foreign_user_id, hidden_user_id
@@ -325,6 +326,8 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
             relay.to = to
         if context.honours_expiry and not _note_expiry(context, relay, node, data):
             return
+        if node.config.drops_duplicates and looks_at(node) and not read_id(relay, node, data):
+            return
     # The history of a tree is asked last: a delivery counts as come once it is decided about.
     if (
         node is None
@@ -352,6 +355,9 @@ def _route(context: Context, relay: Relay, *, has_route: bool) -> None:
             decisions.note(context, incoming, node, Decision.EXCLUDED)
             end_unsent(context, relay, nobody_else(context, relay))
             return
+    if relay.message_id is not None and not is_first(context, relay, node):
+        decisions.note(context, incoming, node, Decision.DUPLICATE)
+        return
     is_over = (node.waiting.size or not send_on(context, relay, node)) and not enqueue(context, relay, node, incoming)
     reason = decisions.after(relay, incoming, node, known, frames=frames, octets=len(data))
     decisions.note(context, incoming, node, reason)

@@ -54,6 +54,7 @@ def before(
         (incoming.connection.own, Decision.OWN),
         (config.redeliver, Decision.REDELIVER),
         (config.absolute_expiry, Decision.EXPIRY),
+        (config.drops_duplicates and (config.redeliver or len(node.shares) > 1), Decision.MESSAGE_ID),
         (node.remote is not None, Decision.ELSEWHERE),
         (incoming.connection.strict_annotations, Decision.STRICT),
         (node.copies, Decision.COPIES),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router.delivery import tracing
+from amqpmesh.router.delivery.duplicates import choose_share, is_first
 from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
 from amqpmesh.router.delivery.sending import pump, start
 from amqpmesh.router.delivery.settlement import expired, sender_gone, settle_written
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 #: The most octets of a lane's frame that are not payload: a `transfer` with its state, and the final address.
 FRAME_HEAD: Final = 512
 
-#: The most queued messages that are passed over, because the ready receivers have given them back for good.
+#: The most queued messages that are passed over, because the ready receivers have given them back for good, or because
+#: the router of their message-ids has no credit.
 MAX_ASIDE: Final = 100
 
 #: The most receivers of a node that are all looked at, with credit or without. The fast route of a node with more is
@@ -36,7 +38,7 @@ FEW: Final = 64
 def send_on(context: Context, relay: Relay, node: Node) -> bool:
     """Send a delivery to receivers that can take it now. Returns: False: there was none."""
     if node.shares and not node.is_multicast:
-        share = _ready_share(node, relay)
+        share = _ready_share(context, node, relay)
         if share is None:
             return False
         _move_to_share(context, relay, share)
@@ -86,7 +88,7 @@ def dispatch(context: Context, node: Node) -> None:
             assert relay.incoming is not None
             sender_gone(context, relay, relay.incoming)
             continue
-        if by_share and (share := _ready_share(node, relay)) is not None:
+        if by_share and (share := _ready_share(context, node, relay)) is not None:
             unqueue(context, relay)
             context.sent += 1
             _move_to_share(context, relay, share)
@@ -94,7 +96,7 @@ def dispatch(context: Context, node: Node) -> None:
             unqueue(context, relay)
             context.sent += 1
             _start(context, relay, node, links)
-        elif relay.excluded is not None and len(aside) < MAX_ASIDE:
+        elif (relay.excluded is not None or (by_share and relay.message_id is not None)) and len(aside) < MAX_ASIDE:
             # No ready receiver may have it, but the next delivery may go to one of them.
             aside.append(waiting.set_aside())
         else:
@@ -116,8 +118,11 @@ def _is_abandoned(relay: Relay) -> bool:
     )
 
 
-def _ready_share(node: Node, relay: Relay) -> CreditShare | None:
+def _ready_share(context: Context, node: Node, relay: Relay) -> CreditShare | None:
     """Return the share of an ingress by which a delivery leaves now; None: it must wait."""
+    if relay.message_id is not None:
+        chosen = choose_share(relay, relay.message_id, node.shares, context.id)
+        return chosen if chosen is not None and chosen.is_ready else None
     ready = [each for each in node.shares if each.is_ready and not each.is_excluded(relay.excluded)]
     return next(iter(choose(node.config.distribution, ready)), None)
 
@@ -134,6 +139,11 @@ def _move_to_share(context: Context, relay: Relay, share: CreditShare) -> None:
     relay.node = node = share.node
     context.touch(node)
     context.touch(share.ingress)
+    if relay.message_id is not None:
+        if any(each.is_excluded(relay.excluded) for each in share.ingress.shares):
+            context.kernel.windows.moved += 1
+        if not is_first(context, relay, node):
+            return
     if node.waiting.size or not send_on(context, relay, node):
         wait(context, relay, node)
 

@@ -8,6 +8,7 @@ from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution, eligible
 from amqpmesh.router import kernel
 from amqpmesh.router.delivery.dispatch import FEW, room
+from amqpmesh.router.delivery.duplicates import looks_at, window_of
 from amqpmesh.router.model.lane import LaneKind
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
         route.order = kernel.FIRST
     else:
         route.order = _ORDER[distribution]
+    if node.config.drops_duplicates:
+        route.window = window_of(context, node) if looks_at(node) else None
     route.links = [each.endpoint.flow_state for each in ready if not each.bulk]
     route.bulk = [each.endpoint.flow_state for each in ready if each.bulk]
     for each in ready:
@@ -73,7 +76,7 @@ def set_shares(context: Context, route: kernel.FastRoute, ingress: Node) -> bool
     Returns: False: the router must decide about each delivery.
     """
     distribution = ingress.config.distribution
-    if distribution not in _ORDER:
+    if distribution not in _ORDER or ingress.config.drops_duplicates:
         return False
     route.order = _ORDER[distribution]
     near = eligible(distribution, ingress.shares)

@@ -102,11 +102,12 @@ def _decide(context: Context, entry: Node) -> None:
     route.lists_all = False
     route.shares = None
     route.share = None
+    route.window = None
     route.traced = hop_spans.is_traced(context, entry)
     for share in entry.shares:
         share.credit_sink.route = None
     config = entry.config
-    if config.absolute_expiry or entry.remote is not None:
+    if config.absolute_expiry or entry.remote is not None or (config.drops_duplicates and config.redeliver):
         return
     if context.traces.addresses and tracing.holds(context, entry):
         return

@@ -67,6 +67,8 @@ def close_if_done(context: Context, relay: Relay) -> None:
     if isinstance(relay.source, IncomingLink):
         context.end_detached(relay.source)
     drop_kept(context, relay)
+    if relay.seen is not None:
+        context.kernel.windows.on_ended(relay)
     if context.recording is not None:
         context.recording.relay_ended(relay)
     if context.traces.relays:

@@ -35,6 +35,8 @@ def answer(context: Context, leg: Leg) -> None:
     """Take the outcome of a leg, and tell the sender once the outcomes of all legs are known."""
     relay = leg.relay
     if relay.settled or relay.incoming is None:
+        if relay.seen is not None and leg.outcome is not None:
+            context.kernel.windows.on_outcome(relay, leg.outcome)
         _settle_receiver(context, leg)
         return
     if relay.answered or relay.unanswered or relay.strongest is None:
@@ -54,6 +56,8 @@ def tell(context: Context, relay: Relay, outcome: bytes) -> None:
     if relay.failed and state_kind(outcome) == RELEASED:
         # `released` is true of the last attempt only: a receiver of an earlier one has begun with it (§3.4.4).
         outcome = FAILED_STATE
+    if relay.seen is not None:
+        context.kernel.windows.on_outcome(relay, outcome)
     permitted = permissible(source, outcome)
     if permitted is None:
         error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")

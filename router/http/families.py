@@ -111,6 +111,13 @@ LISTENER: Final = (
 ROUTER: Final = (
     Family("connection_bytes", COUNTER, "Octets received and sent, counted inside TLS.", _IN_AND_OUT),
     Family("expired", COUNTER, "Deliveries whose time to live ended in this router."),
+    Family("duplicates", COUNTER, "Messages dropped because their message-ids were seen before."),
+    Family("window_passed", COUNTER, "Message-ids forgotten because of their number, their time or the memory."),
+    Family(
+        "moved",
+        COUNTER,
+        "Changes of the routers among which message-ids are divided, and messages sent to another one.",
+    ),
     Family("no_path", COUNTER, "Deliveries released because no path led to their destination."),
     Family("stolen_links", COUNTER, "Links that another connection took over."),
     Family("denied", COUNTER, "Connections, links and messages that the policy did not permit."),

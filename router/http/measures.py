@@ -120,8 +120,10 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
                 values = record.octets_in, record.octets_out, int(each.up), each.cost
                 found.neighbours.append(Subject(record.number, (neighbour.router,), values))
             yield
+    windows = context.kernel.windows
     found.router = (
-        *(context.octets_in, context.octets_out, context.expired, context.no_path),
+        *(context.octets_in, context.octets_out, context.expired),
+        *(windows.duplicates, windows.window_passed, windows.moved, context.no_path),
         *(context.stolen, context.denied, context.limited),
         *((0, 0) if context.traces.spans is None else (context.traces.spans.exported, context.traces.spans.lost)),
         *(

@@ -84,6 +84,7 @@ from amqpmesh.router.kernel.kept_messages import Keeper
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import LATENCY_BOUNDS, KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
+from amqpmesh.router.kernel.message_ids import LONGEST_ID, read_message_id
 from amqpmesh.router.kernel.outcome_steps import (
     SETTLE_RECEIVER,
     SETTLE_SENDER,
@@ -95,6 +96,14 @@ from amqpmesh.router.kernel.rate_meter import RateMeter, TokenBucket
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
 from amqpmesh.router.kernel.section_walk import SectionWalk
+from amqpmesh.router.kernel.seen_messages import (
+    JOINED_OCTETS,
+    SEEN_OCTETS,
+    WINDOWS_PART,
+    MessageWindow,
+    MessageWindows,
+    SeenMessage,
+)
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
 from amqpmesh.router.kernel.session_endpoint import KernelSession
 from amqpmesh.router.kernel.small_sets import SmallSet, first, shared, with_item, with_item_first, without_item
@@ -130,10 +139,12 @@ __all__ = [
     "FIRST",
     "HELD_AT_ONCE",
     "IMPATIENCE",
+    "JOINED_OCTETS",
     "LATENCY_BOUNDS",
     "LEAST",
     "LINK",
     "LONGEST",
+    "LONGEST_ID",
     "LONG_STATE",
     "MANY",
     "MANY_SENDERS",
@@ -155,6 +166,7 @@ __all__ = [
     "REJECTED",
     "RELEASED",
     "RELEASED_STATE",
+    "SEEN_OCTETS",
     "SESSION",
     "SETTLE_RECEIVER",
     "SETTLE_SENDER",
@@ -166,6 +178,7 @@ __all__ = [
     "UNDELIVERABLE_STATE",
     "UNIT",
     "UNIT_IN_MESH",
+    "WINDOWS_PART",
     "WINDOW_OPENED",
     "AnonymousRoutes",
     "Budget",
@@ -196,6 +209,8 @@ __all__ = [
     "Ledger",
     "Leg",
     "ListField",
+    "MessageWindow",
+    "MessageWindows",
     "PendingDisposition",
     "Pool",
     "RateMeter",
@@ -203,6 +218,7 @@ __all__ = [
     "Recorder",
     "Relay",
     "SectionWalk",
+    "SeenMessage",
     "SettledRoute",
     "SmallSet",
     "Sweep",
@@ -243,6 +259,7 @@ __all__ = [
     "read_flow",
     "read_head",
     "read_header_info",
+    "read_message_id",
     "read_to",
     "read_trace_context",
     "read_user_id",

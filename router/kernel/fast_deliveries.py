@@ -193,6 +193,8 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
             relay.failed = kept.failed
             if kept.outcome is not None:
                 outgoing.outstanding += 1  # as before it was put off
+        if router.noted:
+            relay.seen = router.noted.pop(fast, None)
         if router.on_expand is not None:
             router.on_expand(relay)
     return received, sent

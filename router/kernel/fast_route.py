@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.kept_messages import Keeper
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.seen_messages import MessageWindow
     from amqpmesh.router.kernel.tree_history import TreeHistory
 
 #: The choice of a link: the first that is ready, the one with the fewest unsettled deliveries, or by turns. `ALL`: no
@@ -56,6 +57,7 @@ class FastRoute:
         "traced",
         "turn",
         "wanted",
+        "window",
     )
 
     def __init__(self) -> None:
@@ -81,6 +83,8 @@ class FastRoute:
         self.share: CreditSink | None = None
         #: The rules of an address that redelivers.
         self.keeper: Keeper | None = None
+        #: The message-ids that the address has seen; None: it does not look at them.
+        self.window: MessageWindow | None = None
         #: The credit that is left of the share by which deliveries leave; -1: they leave by no share.
         self.borrowed = -1
         #: Deliveries that may leave before the router must update the pool of that share.

@@ -14,6 +14,7 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.fast_deliveries import _record, _settle_outgoing, expand
+from amqpmesh.router.kernel.fast_duplicates import _note_outcome
 from amqpmesh.router.kernel.fast_redelivery import _drop_kept, _put_off, _send_again
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.outcome_steps import _SETTLE_RECEIVER, _SETTLE_SENDER, _TELL_RECEIVER, outcome_step
@@ -36,6 +37,8 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     if incoming.ended or fast.tracked:
         if fast.sent_at >= 0 and router.recorder is not None:
             return False
+        if router.noted and fast in router.noted and not _note_outcome(router, fast, state):
+            return False
         if fast.outcome is None:
             outgoing.count_outcome(state)
             outgoing.count_latency(router.now - fast.arrived)
@@ -53,6 +56,8 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED and state != FAILED_STATE:
         return False  # a neighbour must learn which receiver released it; towards others that must be removed
     if fast.second and (incoming.outstanding >= incoming.max_outstanding or len(state) > _LONG_STATE):
+        return False
+    if router.noted and fast in router.noted and not _note_outcome(router, fast, state):
         return False
     outgoing.count_outcome(state)
     incoming.count_outcome(state)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.budget import Chunk
     from amqpmesh.router.kernel.head_sections import Head
     from amqpmesh.router.kernel.ledger import Delivery
+    from amqpmesh.router.kernel.seen_messages import SeenMessage
 
 #: The strength of outcomes: the sender of a multicast learns the strongest one. An outcome of an extension is the
 #: strongest, because only the sender can interpret it.
@@ -112,6 +113,7 @@ class Relay:
         "key",
         "legs",
         "message_format",
+        "message_id",
         "node",
         "open",
         "portion",
@@ -121,6 +123,7 @@ class Relay:
         "recorded",
         "second",
         "section_shift",
+        "seen",
         "settled",
         "share",
         "source",
@@ -181,6 +184,10 @@ class Relay:
         self.attempts = 0
         self.failed = False
         self.excluded: set[object] | None = None
+        #: Of a message whose address drops duplicates: its message-id, as `read_message_id` returns it; and its entry,
+        #: whose first message it is, or whose outcome it waits for. None: it has none.
+        self.message_id: bytes | None = None
+        self.seen: SeenMessage | None = None
         #: The relay has ended.
         self.closed = False
         #: For hop records: the time and the tag of its arrival; it came settled; a record says already that it was not

@@ -11,6 +11,7 @@ from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.going_ahead import AHEAD_AT_ONCE
 from amqpmesh.router.kernel.head_sections import HeaderFields
+from amqpmesh.router.kernel.seen_messages import MessageWindows
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.credit_pool import Pool
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.kept_messages import KeptMessage
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
+    from amqpmesh.router.kernel.seen_messages import SeenMessage
     from amqpmesh.router.kernel.trace_contexts import TraceContexts
 
 #: Seconds after a small delivery in which another one is expected.
@@ -60,6 +62,7 @@ class KernelRouter:
         "left",
         "most_relays",
         "needs_update",
+        "noted",
         "now",
         "on_expand",
         "on_timer",
@@ -75,6 +78,7 @@ class KernelRouter:
         "small_at",
         "undealt",
         "unit",
+        "windows",
     )
 
     def __init__(self) -> None:
@@ -105,6 +109,9 @@ class KernelRouter:
         #: Those of them whose receivers have not accepted them: they are sent again once the batch is read, since the
         #: credit for that often comes behind the outcomes (`settle_put_off`).
         self.put_off: list[tuple[FastDelivery, KeptMessage]] = []
+        #: The message-ids that addresses have seen, and the entries of fast deliveries.
+        self.windows = MessageWindows()
+        self.noted: dict[FastDelivery, SeenMessage] = {}
         #: Links that changed since their records were last updated (`KernelLink.dirty`).
         self.dirty: list[KernelLink] = []
         #: The records of the links are to be updated now: credit is to be granted again, or is used up.

@@ -215,6 +215,48 @@ cdef class Recorder:
     cdef void _say(self, bytes key, long counter, long upper) except *
 
 @cython.final
+cdef class SeenMessage:
+    cdef public MessageWindow window
+    cdef public bytes id, outcome
+    cdef public bint settled, live
+    cdef public double at
+    cdef public dict joined
+    cdef public long octets
+
+@cython.final
+cdef class MessageWindow:
+    cdef public MessageWindows windows
+    cdef public Budget account
+    cdef public long most, joined
+    cdef public double time
+    cdef public object is_over, entries
+    cpdef SeenMessage find(self, bytes message_id, double now)
+    @cython.locals(seen=SeenMessage)
+    cpdef SeenMessage note(self, bytes message_id, bint settled, double now)
+    cpdef bint end(self, SeenMessage seen, bytes outcome, double now) except -1
+    cpdef bint forget(self, SeenMessage seen) except -1
+    cpdef bint count(self, long octets) except -1
+    @cython.locals(looked_at=long, oldest=SeenMessage)
+    cpdef long tidy(self, double now, long most) except -1
+    @cython.locals(windows=MessageWindows, oldest=SeenMessage)
+    cdef void _make_room(self, SeenMessage added, double now) except *
+    cdef bint _pass(self, SeenMessage seen) except -1
+    cdef bint _remove(self, SeenMessage seen) except -1
+
+@cython.final
+cdef class MessageWindows:
+    cdef public dict of
+    cdef public long octets, most, duplicates, window_passed, moved
+    cdef public bint is_awake
+    cdef public object wake, on_outcome, on_ended
+
+@cython.locals(code=long, value_at=long, form=long, list_end=long, count=long, item=long, after=long)
+cpdef bytes read_message_id(bytes data, long at, long end)
+cdef long _item_within(bytes data, long item, long list_end) except -1
+@cython.locals(form=long, octets=bytes)
+cdef bytes _comparable_id(bytes data, long item, long after)
+
+@cython.final
 cdef class KernelRouter:
     cdef public Recorder recorder
     cdef public TraceContexts contexts
@@ -228,6 +270,8 @@ cdef class KernelRouter:
     cdef public long held_count, exchange, ahead_at_once, pools_ahead, pools_before
     cdef public double ahead_since
     cdef public dict kept
+    cdef public MessageWindows windows
+    cdef public dict noted
     cdef public bytes key_prefix, key_stem, rewritten, final_address
     cdef public list key_tails
     cdef public TransferFrame incoming_frame, outgoing_frame
@@ -684,7 +728,8 @@ cdef class Relay:
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded
     cdef public list legs
     cdef public long open, unanswered
-    cdef public bytes key, tag, strongest
+    cdef public bytes key, tag, strongest, message_id
+    cdef public SeenMessage seen
     cdef public double arrived, came, expires
     cpdef void add(self, Leg leg) except *
     @cython.locals(leg=Leg)
@@ -698,6 +743,7 @@ cdef class FastRoute:
     cdef public CreditSink share
     cdef public TreeHistory history
     cdef public Keeper keeper
+    cdef public MessageWindow window
     cdef public KernelConnection queue
 
 cdef class TreeHistory:
@@ -722,6 +768,11 @@ cdef class KeptMessage:
     cdef public long attempts
     cdef public bint failed, settled
 
+cdef bytes _new_id(KernelRouter router, MessageWindow window, TransferFrame frame, bytes data, long at, long end)
+@cython.locals(seen=SeenMessage)
+cdef bint _note_message(KernelRouter router, MessageWindow window, bytes message_id, bint settled, FastDelivery fast) except -1
+@cython.locals(seen=SeenMessage, kind=long)
+cdef bint _note_outcome(KernelRouter router, FastDelivery fast, bytes state) except -1
 cdef bint _may_keep(KernelRouter router, Keeper keeper, KernelLink link, TransferFrame frame, long size) except -1
 cdef bint _keep(KernelRouter router, Keeper keeper, FastDelivery fast, bytes payload) except -1
 @cython.locals(kept=KeptMessage)
@@ -977,6 +1028,7 @@ cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes
 @cython.locals(route=FastRoute, share=FastShare, keeper=Keeper, came=long, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, leaves_settled=bint, exchange=long, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, info=long, relayed=bint,
+               window=MessageWindow, message_id=bytes, bare_at=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1

@@ -6,21 +6,22 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.access.caps import renew_tenants
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.differences import row_pairs
 from amqpmesh.router.containers.container_link import configured
+from amqpmesh.router.delivery.duplicates import drop_window
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.memory.holders import RESERVE
-from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.model.node import DynamicNode, LocalNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqpmesh.policies.distribution import Distribution
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.core import Core
@@ -150,7 +151,13 @@ def _change_node(context: Context, node: Node) -> None:
     config = _distributed(context.nodes.config(node.name), node.config.distribution)
     if config == node.config:
         return
-    node.config = config
+    before, node.config = node.config, config
+    if isinstance(node, LocalNode) and before.advertised != config.advertised:
+        if not config.drops_duplicates:
+            drop_window(context, node)
+        if node.is_advertised:
+            node.is_advertised = False  # so that it is advertised again, in other words
+            context.routes.consumers_changed(node)
     if node.made_pool is not None:
         node.made_pool.change_settings(config.max_credit, config.drain_time, config.ahead)
     context.touch(node)
@@ -160,9 +167,11 @@ def _change_node(context: Context, node: Node) -> None:
 def _distributed(config: AddressConfig, distribution: Distribution) -> AddressConfig:
     if config.distribution is distribution:
         return config
-    # An overflow belongs to a multicast, and is not looked at elsewhere.
+    # An overflow belongs to a multicast, and duplicates to other distributions.
     plain = AddressConfig(pattern=config.pattern)
-    return replace(config, distribution=distribution, overflow=plain.overflow, alias=None)
+    to_one = distribution in (Distribution.BALANCED, Distribution.CLOSEST)
+    duplicates = config.duplicates if to_one else plain.duplicates
+    return replace(config, distribution=distribution, overflow=plain.overflow, alias=None, duplicates=duplicates)
 
 
 def end_clients(core: Core, listener: ListenerConfig) -> None:

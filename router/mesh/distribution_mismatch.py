@@ -35,7 +35,7 @@ class DistributionMismatch(NamedTuple):
     router: str
     """The other router."""
     theirs: str
-    ours: Distribution
+    ours: str
 
 
 class DistributionMismatches:
@@ -94,13 +94,16 @@ class DistributionMismatches:
             for each in found
         )
 
-    def _ours(self, name: str) -> Distribution | None:
-        """Return the distribution of an address at this router; None: its clients cannot use the address here."""
+    def _ours(self, name: str) -> str | None:
+        """Return the distribution of an address at this router, as it is advertised.
+
+        None: its clients cannot use the address here.
+        """
         config = self._context.nodes.config(name)
         is_away = config.redirect is not None and not config.redirect.is_followed
         if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return None
-        return config.distribution
+        return config.advertised
 
     def _log(self, found: Iterator[DistributionMismatch]) -> None:
         for each in found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
+from amqpmesh.router.config.address import Duplicates
 from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.settlement import end_excluded, route_again
@@ -40,8 +41,15 @@ def to_all(config: AddressConfig) -> AddressConfig:
     return (
         config
         if config.distribution is Distribution.MULTICAST
-        else replace(config, distribution=Distribution.MULTICAST)
+        else replace(config, distribution=Distribution.MULTICAST, duplicates=Duplicates.OFF)
     )
+
+
+def to_any(config: AddressConfig) -> AddressConfig:
+    """Return the configuration of an ingress that chooses routers by message-ids: each of them counts, near or far."""
+    if config.distribution is Distribution.CLOSEST:
+        return replace(config, distribution=Distribution.BALANCED)
+    return config
 
 
 class Destinations(NamedTuple):
@@ -80,6 +88,8 @@ class Ingresses:
         elif node.is_multicast:
             lane = Lane(LaneKind.TREE, context.id, node.tenant, node.name)
         self._watched_addresses.changed(node.tenant, node.name)  # its messages lead to the ingress now
+        if config.drops_duplicates:
+            config = to_any(config)
         node.ingress = IngressNode(node.tenant, node.name, config, context.usages.memory_of(node.tenant), lane)
         context.touch(node.ingress)
 
@@ -111,7 +121,7 @@ class Ingresses:
         """Let an ingress lead to exactly these nodes. Args: wanted: the cost of reaching the consumers behind each."""
         context, ingress = self._context, local.ingress
         assert ingress is not None
-        missing, gone, moved = dict(wanted), [], False
+        missing, gone, moved, had = dict(wanted), [], False, bool(ingress.shares)
         for share in ingress.shares:
             cost_now = missing.pop(share.node, None)
             if cost_now is not None:
@@ -126,6 +136,8 @@ class Ingresses:
             self.end_share(share)
         if gone or missing or moved:
             context.touch(ingress)
+        if had and (gone or missing) and ingress.config.drops_duplicates:
+            context.kernel.windows.moved += 1
         if not ingress.has_consumers:
             release_queued(context, ingress)
 

@@ -134,8 +134,8 @@ class MeshRoutes(LocalRoutes):
             costs[context.id] = 0
         if not costs:
             return local
-        if config.redeliver:
-            # A delivery that is sent back takes another route, which may not exist yet.
+        if config.redeliver or config.drops_duplicates:
+            # A delivery that is sent back takes another route, which may not exist yet. A message-id has one router.
             return self._routes.ingress(context.nodes.use(tenant, name))
         if distribution is Distribution.CLOSEST:
             least = min(costs.values())

@@ -213,7 +213,7 @@ class Routes:
             self.watched_addresses.changed(local.tenant, local.name)
             if there_are:
                 self.mismatches.check(local.tenant, local.name)
-            advert = Advert(local.config.distribution, consumers=1) if there_are else None
+            advert = Advert(local.config.advertised, consumers=1) if there_are else None
             self._advertise(local.tenant, local.name, advert)
         if local.ingress is not None:
             self.reconcile(local)

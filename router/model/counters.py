@@ -154,7 +154,7 @@ class TenantCounts:
 class Decisions:
     """The deliveries of an address that the router decided about, by reason. All others the kernel has relayed."""
 
-    __slots__ = ("anonymous", "named", "reasons")
+    __slots__ = ("anonymous", "duplicates", "named", "reasons")
 
     def __init__(self) -> None:
         #: Deliveries of senders that are attached to the address, and of lanes to it; counted at the first frame.
@@ -162,6 +162,8 @@ class Decisions:
         #: Deliveries of anonymous senders; counted once their address is known.
         self.anonymous = 0
         self.reasons: dict[Decision, int] = {}
+        #: Those of them that were sent before.
+        self.duplicates = 0
 
     def add(self, reason: Decision) -> None:
         """Count a delivery by its reason."""

@@ -48,6 +48,8 @@ class Decision(StrEnum):
     OWN = "router's own message"
     REDELIVER = "redeliver is set"
     EXPIRY = "absolute_expiry is set"
+    DUPLICATE = "sent before"
+    MESSAGE_ID = "duplicates is set"
     ELSEWHERE = "address is elsewhere"
     STRICT = "strict_annotations is set"
     COPIES = "copy receivers"

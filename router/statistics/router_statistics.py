@@ -49,6 +49,8 @@ class RouterStatistics(Outcomes):
     """Deliveries in flight: arriving, waiting, or unsettled on one side."""
     buffered: int
     """Octets of messages that wait in this router."""
+    remembered: int
+    """Octets of the message-ids that addresses remember, within the memory."""
     memory: int
     """The configured memory budget, in octets."""
     memory_used_up: bool
@@ -65,6 +67,12 @@ class RouterStatistics(Outcomes):
     """Deliveries that were released or dropped because no receiver took them."""
     expired: int
     """Deliveries whose ttl or absolute-expiry-time ended in this router."""
+    duplicates: int
+    """Messages that were dropped because their message-ids were seen before."""
+    window_passed: int
+    """Message-ids forgotten because of `duplicate_window`, `duplicate_time` or the memory."""
+    moved: int
+    """Changes of the routers among which message-ids are divided, and messages sent to another one."""
     stolen: int
     """Links that another connection took over (link stealing, §2.6.1)."""
     denied: int

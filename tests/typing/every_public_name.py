@@ -49,6 +49,7 @@ from amqpmesh import (
     Direction,
     DisagreementStatistics,
     Distribution,
+    Duplicates,
     Effect,
     ElsewhereConfig,
     Error,
@@ -277,6 +278,10 @@ def configuration(folder: Path) -> RouterConfig:
         overflow=Overflow.DROP,
         delivery_annotations=DeliveryAnnotationsRule.DROP,
     )
+    jobs = AddressConfig(
+        pattern="jobs.#", duplicates=Duplicates.MESSAGE_ID, duplicate_window=5_000, duplicate_time=600.0
+    )
+    assert jobs.drops_duplicates
     mesh = MeshConfig(certificate=folder / "A.pem", key=folder / "A.key", trust=folder / "mesh-ca.pem")
     neighbour = ConnectorConfig(url=("amqps://b1.example", "amqps://b2.example"), cost=2)
     broker = ConnectorConfig(
