@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.claims import NO_CLAIMS, Claims
+from amqpmesh.router.amqp.link import Terminus
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.policy_file import parse_policy
+from amqpmesh.router.endpoint_setup import TENANT
 from tests.support.worlds.network import Network
 
 if TYPE_CHECKING:
@@ -99,6 +103,24 @@ def test_tenants_whose_names_differ_in_case_alone_are_two() -> None:
     assert receiver.is_attached
     assert sender.is_attached
     assert not sender.credit, "the address of the same name is another one"
+    world.leave()
+
+
+def test_the_tenant_that_a_client_names_in_an_attach_counts_for_nothing() -> None:
+    world = network()
+    ann, other = world.client(user="billing-ann"), world.client(user="Billing-bob")
+    ann.receiver("to/billing-ann/1")
+    for said in ("billing", "", "operator"):
+        sender = other.session.attach(
+            Terminus(said, Role.SENDER),
+            source=Source(),
+            target=Target(address="to/billing-ann/1"),
+            properties={TENANT: said},
+            initial_delivery_count=0,
+        )
+        world.run()
+        assert sender.is_attached
+        assert not sender.credit, "it is an address of its own tenant"
     world.leave()
 
 

@@ -91,8 +91,8 @@ async def act(client: Connection, stack: AsyncExitStack, mark: str) -> None:
             await sender.send(Message(f"{mark} message", to=to), settled=True)
 
 
-async def answers(tmp_path: Path, users: tuple[str, ...]) -> list[str]:
-    """Return what `red-ann` is told, masked, while those users have connections, links and messages."""
+async def answers(tmp_path: Path, users: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return what `red-ann` asks and is told, while those users have connections, links and messages."""
     file, rules = tmp_path / "users.toml", tmp_path / "policy.toml"
     known = Users({})
     for user in USERS:
@@ -103,7 +103,7 @@ async def answers(tmp_path: Path, users: tuple[str, ...]) -> list[str]:
         ListenerConfig(url=f"{scheme}://127.0.0.1:0", role=role, sasl=("PLAIN",), users=file, insecure=True)
         for scheme, role in (("http", "http"), ("amqp", "normal"))
     ]
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     async with (
         Router(id="A", drain=0.1, listeners=listeners, policy=PolicyConfig(file=rules)) as router,
         AsyncExitStack() as stack,
@@ -116,19 +116,19 @@ async def answers(tmp_path: Path, users: tuple[str, ...]) -> list[str]:
         management = await stack.enter_async_context(clients["red-ann"].requester(ADDRESS))
         for request in requests():
             told = await management.request(request)
-            found.append(f"{request.application_properties}: {told.application_properties} {told.body}")
+            found.append((str(request.application_properties), f"{told.application_properties} {told.body}"))
         http, login = HttpClient.of(router), basic("red-ann", "right")
         for path in PATHS:
             answer = await http.get(path, authorization=login)
             said = answer.body.decode()
             if said.startswith("{"):
                 said = str(json.loads(said, object_hook=_without_decisions))
-            found.append(f"{path}: {answer.status} {said}")
+            found.append((path, f"{answer.status} {said}"))
         change = {"authorization": login, "x_amqpmesh_change": "1", "content_type": "application/json"}
         for path in ("/api/address/green%2Fsecret", "/api/connection/1", "/api/link/1"):
             for method in ("PATCH", "DELETE"):
                 answer = await http.ask(method, path, json.dumps({"cost": 2}).encode(), **change)
-                found.append(f"{method} {path}: {answer.status} {answer.body.decode()}")
+                found.append((f"{method} {path}", f"{answer.status} {answer.body.decode()}"))
         assert all(each.is_connected for each in clients.values())
     return found
 
@@ -137,9 +137,7 @@ def test_each_answer_is_the_same_with_another_tenant_and_without(tmp_path: Path)
     alone: Any = trio.run(answers, tmp_path, USERS[:1])
     among: Any = trio.run(answers, tmp_path, USERS)
     assert len(alone) == len(among) > 150
-    for one, other in zip(alone, among, strict=True):
-        assert _MASKED.sub("*", other) == _MASKED.sub("*", one)
-    told = "\n".join(among)
-    assert "red/secret" in told
-    for word in ("green-bob:", "green message", "green-shared", "green-None", "'green/nobody", '"green/nobody'):
-        assert word not in told
+    for (asked, one), (_, other) in zip(alone, among, strict=True):
+        assert _MASKED.sub("*", other) == _MASKED.sub("*", one), asked
+        assert "green" in asked or "green" not in other, asked
+    assert any("red/secret" in each for _, each in among)
