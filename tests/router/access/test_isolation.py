@@ -74,7 +74,7 @@ def offers(exporter: str, importer: str) -> tuple[tuple[str, str], ...]:
 
 def imported(importer: str) -> tuple[str, ...]:
     """Return names that a tenant may import."""
-    ends = ("1", "all", "bad", "x/1")
+    ends = ("1", "all", "bad", "x/1", "/all", "x//1", "../1", "*", "#", "\0", "\u00e9", "e\u0301")
     return tuple(
         name
         for exporter in NAMES
