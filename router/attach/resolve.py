@@ -268,6 +268,9 @@ class Lookup:
         lane, only = incoming.lane, incoming.container
         if lane is not None:
             return self._arrived(incoming, lane.tenant, to), to
+        node = self._in_use(incoming, to)
+        if node is not None:
+            return node, to
         if incoming.to is None and only is not None:
             _, container = split(to)
             if container not in (None, only):
@@ -287,6 +290,26 @@ class Lookup:
             return self.route(tenant, place), place.address
         except RefusedError as refusal:
             raise refusal if owner.crossing is None else for_importer(refusal) from None
+
+    def _in_use(self, incoming: IncomingLink, to: str) -> Node | None:
+        """Return the node in use whose name is the `to` of a message; None: only the whole look-up tells.
+
+        Without a mesh and a policy nothing else can be meant by a plain name that no pattern gives another meaning.
+        """
+        context = self._context
+        if (
+            context.policy is not None
+            or context.routes.is_in_mesh
+            or incoming.connection.token is not None
+            or incoming.container is not None
+            or "@" in to
+            or is_reserved(to)
+        ):
+            return None
+        config = context.nodes.patterns.lookup(to)
+        if config is not None and (config.alias or config.redirect or config.distribution is UNAVAILABLE):
+            return None
+        return context.nodes.find(tenant_of(incoming), to)
 
     def route(self, tenant: str, place: ResolvedAddress) -> Node | None:
         """Return the node for a single message to an address; None: no receiver of it is known.

@@ -21,6 +21,7 @@ from amqpmesh.router.memory.retained import is_too_much
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import IngressNode, LocalNode
+from amqpmesh.router.model.open_pools import open_pool
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
     if node is not None and node.has_consumers:
         open_route(context, incoming, node, to, None if incoming.lane is not None else address, name, settled=settled)
         decide_now(context, node)
+        if node not in context.touched and not node.pool.is_open:
+            open_pool(node)
 
 
 def open_route(

@@ -37,31 +37,39 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
         return False
     # Few receivers are links of the route without credit, too: their credit comes and goes, and the route stays.
     route.lists_all = len(node.outgoing) <= FEW
-    ready = list(node.outgoing if route.lists_all else node.creditors)
-    if not ready or any(
-        each.cost != ready[0].cost or each.connection.unsettled_after_detach.get(node) or each.connection.own
-        for each in ready
-    ):
-        return False  # a node of the router's own asks for the sender of each delivery
-    if node.lane is None and any(each.lane is not None for each in ready):
-        return False  # a lane to remote consumers of an address here: its deliveries enter the mesh here
-    if node.lane is not None:
-        if node.lane.kind is LaneKind.TREE:
+    ready = tuple(node.outgoing if route.lists_all else node.creditors)
+    if not ready:
+        return False
+    lane, cost = node.lane, ready[0].cost
+    for each in ready:
+        record = each.connection
+        if (
+            each.cost != cost
+            or record.own  # a node of the router's own asks for the sender of each delivery
+            or (record.unsettled_after_detach and record.unsettled_after_detach.get(node))
+            or (lane is None and each.lane is not None)  # to remote consumers: its deliveries enter the mesh here
+        ):
             return False
-        route.hops = context.routes.hop_limit(node.lane)
+    if lane is not None:
+        if lane.kind is LaneKind.TREE:
+            return False
+        route.hops = context.routes.hop_limit(lane)
         route.order = kernel.FIRST
     else:
         route.order = _ORDER[distribution]
     if node.config.drops_duplicates:
         route.window = window_of(context, node) if looks_at(node) else None
-    route.links = [each.endpoint.flow_state for each in ready if not each.bulk]
-    route.bulk = [each.endpoint.flow_state for each in ready if each.bulk]
+    links: list[kernel.KernelLink] = []
+    bulk: list[kernel.KernelLink] = []
     for each in ready:
         endpoint = each.endpoint
+        flow_state = endpoint.flow_state
+        (links if flow_state.part == 1 else bulk).append(flow_state)
         if endpoint.input_handle is not None:
-            kernel.enable_fast_path(endpoint.flow_state, endpoint.input_handle, opened)
-    route.room = min(room(each) for each in node.outgoing)
-    if node.lane is not None and node.lane.kind is LaneKind.TRANSIT:
+            kernel.enable_fast_path(flow_state, endpoint.input_handle, opened)
+    route.links, route.bulk = links, bulk
+    route.room = min(map(room, node.outgoing))
+    if lane is not None and lane.kind is LaneKind.TRANSIT:
         route.passing = kernel.PASS_ALL  # each message has its final address there
     elif entry.config.delivery_annotations is DeliveryAnnotationsRule.DROP:
         route.passing = kernel.PASS_NONE

@@ -25,7 +25,8 @@ def open_pool(node: Node) -> None:
     Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
     """
     pool = node.pool
-    if not (node.incoming or node.borrowers or node.shares):  # nobody has credit there
+    if not (node.incoming or node.borrowers or node.shares) and (node.fast_route is None or node.is_internal):
+        # Nobody sends there: neither links, nor anonymous senders, to whom the pool gives no credit.
         pool.is_plain = pool.goes_ahead = pool.is_open = False
         return
     pool.is_plain = (
