@@ -4,6 +4,8 @@ What the project's own encoder writes is one of them. Values and fields are buil
 tested against the standard, not against our writer.
 """
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 Bytes = st.SearchStrategy[bytes]
@@ -41,8 +43,13 @@ def symbols(value: str) -> Bytes:
 
 def described(code: int, name: str, value: bytes) -> Bytes:
     """Draw a described value, its descriptor as smallulong, ulong or symbol (§1.3.2)."""
-    numeric = st.sampled_from([b"\x53" + bytes((code,)), b"\x80" + code.to_bytes(8, "big")])
-    return st.one_of(numeric, symbols(name)).map(lambda descriptor: b"\x00" + descriptor + value)
+    return _descriptors(code, name).map(lambda descriptor: b"\x00" + descriptor + value)
+
+
+@cache
+def _descriptors(code: int, name: str) -> Bytes:
+    # Hypothesis examines each strategy at its first use, which takes longer than to draw from it.
+    return st.one_of(st.sampled_from([b"\x53" + bytes((code,)), b"\x80" + code.to_bytes(8, "big")]), symbols(name))
 
 
 def compounds(form8: int, form32: int, items: list[bytes]) -> Bytes:
@@ -72,7 +79,7 @@ def composites(draw: st.DrawFn, code: int, name: str, fields: list[Bytes | None]
     items = [NULL if field is None else draw(field) for field in fields]
     while items and items[-1] == NULL:
         items.pop()
-    items += [NULL] * draw(st.sampled_from(range(width - len(items) + 1)))
+    items += [NULL] * draw(st.integers(0, width - len(items)))
     return draw(described(code, name, draw(lists(items))))
 
 

@@ -13,6 +13,7 @@ from tests.support.data.values import values
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 
 TTLS = st.sampled_from([0, 1, 255, 256, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+ANY_TTLS = st.none() | TTLS
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ BOOLEANS = st.booleans().flatmap(wire.booleans)
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=6)
 STRINGS = st.text(max_size=6) | st.sampled_from(["x" * 255, "x" * 256])
 
+# Strategies are made once: hypothesis examines each one at its first use, which takes longer than to draw from it.
+FLAGS = maybe(BOOLEANS)
+DELIVERY_COUNTS = maybe(st.sampled_from([0, 1, 300]).flatmap(wire.uints))
+PRIORITIES = st.sampled_from([4, 4, 0, 9, 255])
+KEYS = st.lists(NAMES.map("x-opt-".__add__), max_size=3, unique=True)
+BINARIES = st.binary(max_size=5).flatmap(wire.binaries)
+ENCODED_STRINGS = STRINGS.flatmap(wire.strings)
+MESSAGE_IDS = maybe(st.one_of(st.just(b"\x53\x07"), ENCODED_STRINGS, BINARIES))
+USER_IDS = maybe(BINARIES)
+SUBJECTS = maybe(ENCODED_STRINGS)
+TOS = st.none() | STRINGS
+ENTRIES = st.dictionaries(NAMES, st.integers(0, 9), max_size=2)
+BODIES = st.sampled_from(["data", "sequence", "value", "none"])
+DATA = st.lists(st.binary(max_size=20).flatmap(wire.binaries), min_size=1, max_size=3)
+SEQUENCES = st.lists(st.lists(values.map(encode), max_size=2).flatmap(wire.lists), min_size=1, max_size=2)
+
 
 @st.composite
 def headers(draw: st.DrawFn, ttls: st.SearchStrategy[int | None], priority: int) -> tuple[bytes, int | None]:
@@ -65,11 +82,11 @@ def headers(draw: st.DrawFn, ttls: st.SearchStrategy[int | None], priority: int)
     ttl = draw(ttls)
     default = priority == 4 and draw(st.booleans())
     fields = [
-        maybe(BOOLEANS),
+        FLAGS,
         st.just(wire.NULL if default else bytes((0x50, priority))),
         st.just(wire.NULL) if ttl is None else wire.uints(ttl),
-        maybe(BOOLEANS),
-        maybe(st.sampled_from([0, 1, 300]).flatmap(wire.uints)),
+        FLAGS,
+        DELIVERY_COUNTS,
     ]
     # Often a list as short as it may be: then what it left out is the default.
     if draw(st.booleans()):
@@ -80,9 +97,8 @@ def headers(draw: st.DrawFn, ttls: st.SearchStrategy[int | None], priority: int)
 @st.composite
 def annotation_maps(draw: st.DrawFn, code: int, name: str) -> bytes:
     """Draw annotations with any keys and values."""
-    keys = draw(st.lists(NAMES.map("x-opt-".__add__), max_size=3, unique=True))
     items = []
-    for key in keys:
+    for key in draw(KEYS):
         items += [draw(wire.symbols(key)), encode(draw(values))]
     return draw(wire.described(code, name, draw(wire.maps(items))))
 
@@ -90,40 +106,34 @@ def annotation_maps(draw: st.DrawFn, code: int, name: str) -> bytes:
 @st.composite
 def properties(draw: st.DrawFn, to: str | None) -> bytes:
     """Draw properties whose `to` is the one given."""
-    ids = [st.just(b"\x53\x07"), STRINGS.flatmap(wire.strings), st.binary(max_size=5).flatmap(wire.binaries)]
-    fields = [
-        maybe(st.one_of(*ids)),
-        maybe(st.binary(max_size=5).flatmap(wire.binaries)),
-        st.just(wire.NULL) if to is None else wire.strings(to),
-        maybe(STRINGS.flatmap(wire.strings)),
-    ]
+    fields = [MESSAGE_IDS, USER_IDS, st.just(wire.NULL) if to is None else wire.strings(to), SUBJECTS]
     return draw(wire.composites(PROPERTIES, "amqp:properties:list", [*fields], 13))
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     """Draw one body (§3.2): some data sections, some sequences, or one value."""
-    kind = draw(st.sampled_from(["data", "sequence", "value", "none"]))
+    kind = draw(BODIES)
     if kind == "value":
         return [(0x77, draw(wire.described(0x77, "amqp:amqp-value:*", encode(draw(values)))))]
     if kind == "none":
         return []
     if kind == "data":
-        parts = draw(st.lists(st.binary(max_size=20).flatmap(wire.binaries), min_size=1, max_size=3))
-        return [(0x75, draw(wire.described(0x75, "amqp:data:binary", part))) for part in parts]
-    lists = draw(st.lists(st.lists(values.map(encode), max_size=2).flatmap(wire.lists), min_size=1, max_size=2))
-    return [(0x76, draw(wire.described(0x76, "amqp:amqp-sequence:list", each))) for each in lists]
+        return [(0x75, draw(wire.described(0x75, "amqp:data:binary", part))) for part in draw(DATA)]
+    return [(0x76, draw(wire.described(0x76, "amqp:amqp-sequence:list", each))) for each in draw(SEQUENCES)]
 
 
 @st.composite
-def messages(draw: st.DrawFn, ttls: st.SearchStrategy[int | None] | None = None) -> Message:
+def messages(
+    draw: st.DrawFn, ttls: st.SearchStrategy[int | None] | None = None, *, has_properties: bool = False
+) -> Message:
     """Draw a message with any sections; with `ttls`, one with a header that has such a ttl."""
     sections: list[tuple[int, bytes]] = []
     ttl: int | None = None
     priority, to = 4, None
     if ttls is not None or draw(st.booleans()):
-        priority = draw(st.sampled_from([4, 4, 0, 9, 255]))
-        header, ttl = draw(headers(ttls if ttls is not None else st.none() | TTLS, priority))
+        priority = draw(PRIORITIES)
+        header, ttl = draw(headers(ttls if ttls is not None else ANY_TTLS, priority))
         sections.append((HEADER, header))
     if draw(st.booleans()):
         section = draw(annotation_maps(DELIVERY_ANNOTATIONS, "amqp:delivery-annotations:map"))
@@ -132,11 +142,11 @@ def messages(draw: st.DrawFn, ttls: st.SearchStrategy[int | None] | None = None)
         sections.append(
             (MESSAGE_ANNOTATIONS, draw(annotation_maps(MESSAGE_ANNOTATIONS, "amqp:message-annotations:map")))
         )
-    if draw(st.booleans()):
-        to = draw(st.none() | STRINGS)
+    if has_properties or draw(st.booleans()):
+        to = draw(TOS)
         sections.append((PROPERTIES, draw(properties(to))))
     if draw(st.booleans()):
-        items = draw(st.dictionaries(NAMES, st.integers(0, 9), max_size=2))
+        items = draw(ENTRIES)
         encoded = [part for key, value in items.items() for part in (draw(wire.strings(key)), bytes((0x55, value)))]
         name = "amqp:application-properties:map"
         sections.append((0x74, draw(wire.described(0x74, name, draw(wire.maps(encoded))))))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from functools import cache
+from types import CodeType, ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -22,13 +23,18 @@ class Kernels(NamedTuple):
 def both() -> Kernels:
     """Return both. Skip the test if there is no compiled kernel, or if it is of another source."""
     pure = ModuleType("pure_kernel", "The parts as the compiler sees them, in plain Python.")
-    exec(compile(binding.put_together(), "<the kernel's parts>", "exec"), vars(pure))
+    exec(_parts(), vars(pure))
     if BOUND.kernel == "compiled":
         return Kernels(pure, sys.modules[binding.COMPILED])
     compiled = binding.compiled_file()
     if compiled is None or not binding.is_of_source(compiled):
         pytest.skip("NOT TESTED, missing: a compiled kernel of this source (make .venv/kernel)")
     return Kernels(pure, binding.load(compiled, binding.COMPILED))
+
+
+@cache
+def _parts() -> CodeType:
+    return compile(binding.put_together(), "<the kernel's parts>", "exec")
 
 
 def agreed(kernels: Kernels, call: Callable[[ModuleType], object]) -> object:
