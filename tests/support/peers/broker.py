@@ -57,6 +57,7 @@ class Broker(Client):
         self.engine = Connection(settings, negotiation, network.now)
         self.record = network.core.connect(connector, connector.places[0].host, network.now, secured=False)
         self.arrivals = []
+        self._came = {}
         self.unread = bytearray()
         self.sent = {}
         self.events = []

@@ -114,6 +114,7 @@ class Client:
         self.engine.open()
         self.session: Session = self.engine.begin()
         self.arrivals: list[Arrival] = []
+        self._came: dict[Delivery, Arrival] = {}
         self.sent: dict[Delivery, Sent] = {}
         self.events: list[events.Event] = []
         self.detached: dict[Link, Error | None] = {}
@@ -239,8 +240,10 @@ class Client:
 
     def take(self, number: int | None = None) -> list[Arrival]:
         """Return the whole messages since the last call, and assert that they are `number`, if that is given."""
-        whole = [each for each in self.arrivals if each.delivery.complete and not each.delivery.aborted]
-        self.arrivals = [each for each in self.arrivals if each not in whole]
+        came, self.arrivals = self.arrivals, []
+        whole: list[Arrival] = []
+        for each in came:
+            (whole if each.delivery.complete and not each.delivery.aborted else self.arrivals).append(each)
         if number is not None:
             assert len(whole) == number, f"{len(whole)} messages came, {number} should have"
         return whole
@@ -257,11 +260,10 @@ class Client:
                         self.sent[delivery].said.append((decoded(event.state), event.settled))
                         if event.settled:
                             dispose(delivery, None, True)
-                    for arrival in self.network.arrived:
-                        if arrival.delivery is delivery:
-                            arrival.said.append((decoded(event.state), event.settled))
-                            if event.settled:
-                                dispose(delivery, None, True)
+                    if delivery in self._came:
+                        self._came[delivery].said.append((decoded(event.state), event.settled))
+                        if event.settled:
+                            dispose(delivery, None, True)
             elif isinstance(event, events.LinkDetached):
                 self.detached[event.link] = event.error
                 if event.by_peer:
@@ -274,8 +276,9 @@ class Client:
             arrival = Arrival(event.link, event.delivery)
             self.arrivals.append(arrival)
             self.network.arrived.append(arrival)
+            self._came[event.delivery] = arrival
         else:
-            arrival = next(each for each in self.arrivals if each.delivery is event.delivery)
+            arrival = self._came[event.delivery]
         arrival.payload += event.payload
         event.link.session.release(1)
 
