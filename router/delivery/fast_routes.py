@@ -6,6 +6,7 @@ alone, and counts; `Context.catch_up` tells links and pools of the counts before
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import kernel
@@ -115,8 +116,8 @@ def _decide(context: Context, entry: Node) -> None:
         route.keeper = None
     elif not _may_keep(context, entry):
         return
-    elif route.keeper is None:
-        route.keeper = keeper_of(context, entry)
+    elif route.keeper is None or route.keeper.rules is not config:
+        route.keeper = keeper_of(context, entry, partial(_grave, context, entry))
     if entry.is_multicast:
         decided = set_multicast(context, route, entry)
     elif not entry.shares:
@@ -146,6 +147,19 @@ def _waited_for(entry: Node) -> kernel.KernelConnection | None:
 def _may_keep(context: Context, entry: Node) -> bool:
     """Return whether the kernel can send messages again that come to an address which redelivers."""
     return isinstance(entry, LocalNode) and not entry.shares and not entry.is_multicast and context.recording is None
+
+
+def _grave(context: Context, entry: Node) -> kernel.FastRoute | None:
+    """Return the route of a node's dead letters; None: the router must decide about each of them."""
+    name = entry.config.dead_letter
+    if name is None or context.routes.is_in_mesh:  # other routers may have receivers of it
+        return None
+    dead, _ = context.resolve_copy(entry.tenant, name)
+    if not isinstance(dead, LocalNode) or dead.remote is not None or not dead.has_consumers:
+        return None
+    route = wanted_route(context, dead)
+    decide_now(context, dead)
+    return route
 
 
 def stay_quiet(node: Node) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
 from amqpmesh.policies.expiry import remaining_ttl
@@ -27,6 +28,9 @@ PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
 
 TRACE = Symbol(f"{MESH_PREFIX}trace")
 """The delivery annotation of a message that is followed: the id of its trace."""
+
+LONGEST_KEPT: Final = 64
+"""Octets of the longest header sections whose successors are remembered."""
 
 OURS = 32
 """The most values that routers add to delivery annotations."""
@@ -210,21 +214,31 @@ def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> byte
     head = read_head(data, complete=True)
     if head is None or head.irregular:
         return data
-    header = Header()
     try:
         start, end = head.header
-        if end:
-            header = _decoded(Header, data[start:end])
+        header = (_next_header if end - start <= LONGEST_KEPT else _new_header)(data[start:end], failed)
         start, end = head.message_annotations
         annotations = data[start:end]
         if modified is not None and modified.message_annotations:
             annotations = _merged(annotations, modified.message_annotations)
     except ProtocolError:
         return data
-    tries = min(header.delivery_count + failed, _UINT_MAX)
-    header = replace(header, first_acquirer=False, delivery_count=tries)
     start, end = head.delivery_annotations
-    return encode_composite(header) + data[start:end] + annotations + data[head.bare_at :]
+    return header + data[start:end] + annotations + data[head.bare_at :]
+
+
+def _new_header(section: bytes, failed: bool) -> bytes:
+    """Return the header section of a message's next attempt. Args: section: of the last; empty: it had none.
+
+    Raises: ProtocolError: it is malformed.
+    """
+    header = _decoded(Header, section) if section else Header()
+    tries = min(header.delivery_count + failed, _UINT_MAX)
+    return encode_composite(replace(header, first_acquirer=False, delivery_count=tries))
+
+
+#: The same for short sections, which are alike in most messages.
+_next_header: Final = lru_cache(maxsize=64)(_new_header)
 
 
 def _merged(section: bytes, added: Mapping[Symbol, Value]) -> bytes:

@@ -35,7 +35,10 @@ from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.model.node import Node, node_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.router.context import Context
+    from amqpmesh.router.kernel import FastRoute
 
 
 def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
@@ -100,8 +103,11 @@ def redeliver(context: Context, relay: Relay, outcome: bytes) -> bytes | None:
     return None
 
 
-def keeper_of(context: Context, node: Node) -> Keeper:
-    """Return the rules of an address, for the messages that the kernel keeps and sends again."""
+def keeper_of(context: Context, node: Node, find_grave: Callable[[], FastRoute | None]) -> Keeper:
+    """Return the rules of an address, for the messages that the kernel keeps and sends again.
+
+    Args: find_grave: returns the route of its dead letters, see `Keeper`.
+    """
     config, account = node.config, node.account
     return Keeper(
         account,
@@ -110,16 +116,29 @@ def keeper_of(context: Context, node: Node) -> Keeper:
         lambda: context.memory.is_over(account),
         _simple_attempt,
         lambda outcome: bool(_failed_alone(outcome)),
+        config,
+        _simple_dead_letter,
+        None if config.dead_letter is None else find_grave,
     )
 
 
 def _simple_attempt(data: bytes, outcome: bytes) -> bytes | None:
     """Return a message for its next attempt; None: the router has to decide, by its outcome, ttl or priority."""
     failed = _failed_alone(outcome)
-    head = None if failed is None else read_head(data, complete=True)
-    if failed is None or head is None or head.irregular or head.ttl >= 0 or head.priority != 4:
+    if failed is None or not _is_simple(data):
         return None
     return message_head.redelivered(data, failed=failed, modified=None)
+
+
+def _simple_dead_letter(data: bytes) -> bytes | None:
+    """Return a rejected message for the dead-letter address; None: the router has to decide, by its ttl or priority."""
+    return message_head.redelivered(data, failed=True, modified=None) if _is_simple(data) else None
+
+
+def _is_simple(data: bytes) -> bool:
+    """Tell whether neither ttl nor priority matters for a message."""
+    head = read_head(data, complete=True)
+    return head is not None and not head.irregular and head.ttl < 0 and head.priority == 4
 
 
 def _failed_alone(outcome: bytes) -> bool | None:

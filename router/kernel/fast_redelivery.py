@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.encoded_states import _MODIFIED, _RELEASED, state_kind
 from amqpmesh.router.kernel.fast_deliveries import _new_fast_delivery, _settle_outgoing
-from amqpmesh.router.kernel.fast_route import _ready_link
+from amqpmesh.router.kernel.fast_route import _ALL, _ready_link
 from amqpmesh.router.kernel.kept_messages import KeptMessage
 from amqpmesh.router.kernel.transfer_accounting import _count_leg, _write_leg
 
@@ -129,3 +129,62 @@ def _send_again(router: KernelRouter, fast: FastDelivery, state: bytes, settled:
     kept.outcome = None
     kept.settled = False
     return True
+
+
+def _bury(router: KernelRouter, fast: FastDelivery) -> bool:
+    """Send a copy of a rejected message to the dead-letter address, if there is one.
+
+    The copy has no sender: it is settled once its receiver has stated an outcome.
+    Returns: False: the router has to decide: the copy would wait there, or leave in another way than as it is.
+    """
+    kept: KeptMessage = router.kept[fast]
+    keeper, incoming = kept.keeper, fast.incoming
+    if keeper.find_grave is None:
+        return True
+    if incoming.selective or router.recorder is not None or (router.noted and fast in router.noted):
+        return False
+    route = _grave(router, keeper)
+    out = None if route is None else _ready_link(route)
+    payload: bytes | None = None if out is None else keeper.dead_letter(kept.payload)
+    if route is None or out is None or payload is None:
+        return False
+    size = len(payload)
+    if out.lane or size > route.room or (out.max_message_size and size > out.max_message_size):
+        return False
+    delivery_id = _write_leg(out, 0, False, -1, b"", payload)
+    copy = _new_fast_delivery(incoming, -1, b"", False, router.now, out, delivery_id, b"", True)
+    copy.tracked = False  # nobody has settled it
+    copy.number = out.last_tag
+    copy.size = size
+    copy.sent_at = -1.0
+    copy.header_info = copy.counter = 0
+    out.outstanding += 1
+    if route.turn:
+        out.turn = route.turn
+    _count_leg(router, out)
+    router.relays += 1
+    if router.relays > router.most_relays:
+        router.most_relays = router.relays
+    fast.outgoing.session.wire.work -= _WORK
+    return True
+
+
+def _grave(router: KernelRouter, keeper: Keeper) -> FastRoute | None:
+    """Return the valid route of the dead-letter address; None: the router has to decide."""
+    route: FastRoute | None = keeper.grave
+    if route is None or keeper.grave_epoch != router.epoch or route.generation != router.generation:
+        assert keeper.find_grave is not None
+        route = keeper.grave = keeper.find_grave()
+        keeper.grave_epoch = router.epoch
+    if (
+        route is None
+        or route.generation != router.generation
+        or route.order == _ALL
+        or route.shares is not None
+        or route.borrowed >= 0
+        or route.keeper is not None
+        or route.window is not None
+        or route.traced
+    ):
+        return None
+    return route

@@ -9,13 +9,14 @@ from amqpmesh.router.kernel.encoded_states import (
     _ACCEPTED,
     _LONG_STATE,
     _MODIFIED,
+    _REJECTED,
     FAILED_STATE,
     is_terminal,
     state_kind,
 )
 from amqpmesh.router.kernel.fast_deliveries import _record, _settle_outgoing, expand
 from amqpmesh.router.kernel.fast_duplicates import _note_outcome
-from amqpmesh.router.kernel.fast_redelivery import _drop_kept, _put_off, _send_again
+from amqpmesh.router.kernel.fast_redelivery import _bury, _drop_kept, _put_off, _send_again
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.outcome_steps import _SETTLE_RECEIVER, _SETTLE_SENDER, _TELL_RECEIVER, outcome_step
 
@@ -34,7 +35,7 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
         return True
     if state is None or not is_terminal(state):
         return False
-    if incoming.ended or fast.tracked:
+    if incoming.ended or fast.incoming_id == -1:
         if fast.sent_at >= 0 and router.recorder is not None:
             return False
         if router.noted and fast in router.noted and not _note_outcome(router, fast, state):
@@ -46,7 +47,8 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
         return True
     if router.kept and fast in router.kept:
         kept: KeptMessage = router.kept[fast]
-        if kept.outcome is not None or state_kind(state) != _ACCEPTED:
+        buried = kept.outcome is None and state_kind(state) == _REJECTED and _bury(router, fast)
+        if not buried and (kept.outcome is not None or state_kind(state) != _ACCEPTED):
             if outgoing.ended:
                 return _send_again(router, fast, state, settled)
             return _put_off(router, fast, state, settled)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.kernel.budget import Budget
+    from amqpmesh.router.kernel.fast_route import FastRoute
 
 
 class Keeper:
@@ -16,10 +17,24 @@ class Keeper:
     Args: account: the octets of kept messages count there. largest: octets of a kept message. attempts: the most of a
         message. is_over: tells whether the account gets no more memory. next_attempt: returns a message for its next
         attempt after an outcome; None: the router must decide. is_failure: tells whether an outcome says that the
-        attempt failed.
+        attempt failed. rules: the configuration that these are of. dead_letter: returns a rejected message as its
+        dead letter; None: the router must decide. find_grave: returns the route of the dead-letter address, None: the
+        router must decide; None in its place: the address has no dead letters.
     """
 
-    __slots__ = ("account", "attempts", "is_failure", "is_over", "largest", "next_attempt")
+    __slots__ = (
+        "account",
+        "attempts",
+        "dead_letter",
+        "find_grave",
+        "grave",
+        "grave_epoch",
+        "is_failure",
+        "is_over",
+        "largest",
+        "next_attempt",
+        "rules",
+    )
 
     def __init__(
         self,
@@ -29,6 +44,9 @@ class Keeper:
         is_over: Callable[[], bool],
         next_attempt: Callable[[bytes, bytes], bytes | None],
         is_failure: Callable[[bytes], bool],
+        rules: object,
+        dead_letter: Callable[[bytes], bytes | None],
+        find_grave: Callable[[], FastRoute | None] | None,
     ) -> None:
         self.account = account
         self.largest = largest
@@ -36,6 +54,12 @@ class Keeper:
         self.is_over = is_over
         self.next_attempt = next_attempt
         self.is_failure = is_failure
+        self.rules = rules
+        self.dead_letter = dead_letter
+        self.find_grave = find_grave
+        #: The route that was found, and the router's epoch then: it leads there until the epoch changes.
+        self.grave: FastRoute | None = None
+        self.grave_epoch = 0
 
 
 class KeptMessage:

@@ -759,7 +759,9 @@ cdef class TreeHistory:
 cdef class Keeper:
     cdef public Budget account
     cdef public long largest, attempts
-    cdef public object is_over, next_attempt, is_failure
+    cdef public object is_over, next_attempt, is_failure, rules, dead_letter, find_grave
+    cdef public FastRoute grave
+    cdef public long grave_epoch
 
 @cython.final
 cdef class KeptMessage:
@@ -784,6 +786,10 @@ cpdef list settle_put_off(KernelRouter router)
 @cython.locals(kept=KeptMessage, keeper=Keeper, incoming=KernelLink, outgoing=KernelLink, route=FastRoute, out=KernelLink, payload=bytes,
                kind=long, size=long, delivery_id=long, again=FastDelivery)
 cdef bint _send_again(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
+@cython.locals(kept=KeptMessage, keeper=Keeper, incoming=KernelLink, route=FastRoute, out=KernelLink, payload=bytes,
+               size=long, delivery_id=long, copy=FastDelivery)
+cdef bint _bury(KernelRouter router, FastDelivery fast) except -1
+cdef FastRoute _grave(KernelRouter router, Keeper keeper)
 
 @cython.locals(dirty=list, link=KernelLink)
 cpdef void count_relayed(KernelRouter router) except *
@@ -1110,7 +1116,7 @@ cpdef long apply_flow(KernelSession session, KernelLink link, FlowFrame frame, l
 @cython.locals(link=KernelLink)
 cdef bint _relay_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
 cpdef long outcome_step(bint second, bint settled, bint known) noexcept
-@cython.locals(incoming=KernelLink, outgoing=KernelLink, step=long, kept=KeptMessage)
+@cython.locals(incoming=KernelLink, outgoing=KernelLink, step=long, kept=KeptMessage, buried=bint)
 cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
