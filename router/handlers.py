@@ -39,6 +39,7 @@ from amqpmesh.router.mesh.tenant_connections import be_for_lanes_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
+from amqpmesh.router.resumption.suspended_termini import SuspendedTermini
 from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Handlers:
         self.containers = containers
         self.logins = logins
         self.departure = Departure(context)
+        context.termini = SuspendedTermini(context)
         #: None: the router is in no mesh.
         self.mesh: MeshMember | None = None
 

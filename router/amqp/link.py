@@ -329,6 +329,27 @@ class Sender(Link):
         self.session.wake()
         return taken
 
+    def resume(self, delivery: kernel.Delivery, *, state: bytes | None) -> None:
+        """Resume a delivery that was sent whole over a former link endpoint: no octets are sent again (§2.6.13).
+
+        Args: delivery: a new one, with the tag of the former. state: ours, encoded: the outcome that the receiver's map
+            has, or the place up to which it has received.
+        Raises: CommandError: no credit, no room in the session's window, or the link is not attached.
+        """
+        flow_state, session = self.flow_state, self.session
+        if self.state is not S.ATTACHED or not session.can_send:
+            raise CommandError(f"the link is {self.state.name}")
+        if flow_state.link_credit <= 0 or flow_state.current is not None:
+            raise CommandError("no link credit")
+        if session.flow_state.remote_incoming_window <= 0:
+            raise CommandError("the session's window is closed")
+        connection = session.connection
+        limit = connection.remote_max_frame_size
+        if state is not None and len(state) + _HEAD > limit:
+            state = short_state(state)
+        kernel.resume_transfer(flow_state, connection.out, delivery, state, limit)
+        session.wake()
+
     def drained(self) -> None:
         """Use up the credit that is left, and tell the receiver (§2.6.7). Without drain this does nothing."""
         flow_state = self.flow_state

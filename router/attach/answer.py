@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     Target,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
-from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
+from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, states
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.node import LocalNode, Node
 
 #: Characters of a container-id and of a link's name that the name of a dynamic node contains: enough to trace the node
@@ -90,6 +92,7 @@ class Attaching:
         self._check_handles(record)
         key = self._key(record, endpoint)
         known = self._context.link_names.having(key)
+        kept = self._context.termini.suspended(key) if isinstance(endpoint, Receiver) else None
         claim = endpoint.context if isinstance(endpoint.context, Claim) else None
         # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
@@ -100,7 +103,9 @@ class Attaching:
             if attach.incomplete_unsettled:
                 # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
                 endpoint.attach(
-                    source=attach.source, target=attach.target, unsettled=self._unsettled(record, endpoint, attach)
+                    source=attach.source,
+                    target=attach.target,
+                    unsettled=self._unsettled(record, endpoint, attach, kept),
                 )
                 endpoint.detach(closed=False)
                 return
@@ -116,11 +121,12 @@ class Attaching:
             caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
-                resumed = [each for each in known if each.connection is record]
+                resumed = [each for each in known if each.connection is record or _is_lasting(each)]
                 for each in resumed:
                     suspend(self._context, each)
             if isinstance(endpoint, Receiver):
-                link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event)
+                kept = self._context.termini.suspended(key)
+                link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)
             else:
                 assert isinstance(endpoint, Sender)
                 link = self._consumer(record, endpoint, event, robbed)
@@ -153,10 +159,12 @@ class Attaching:
             else:
                 self._log_shared_id(record, holder)
 
-    def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object]:
+    def _unsettled(
+        self, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
+    ) -> Mapping[bytes, object]:
         """Return the unsettled map that answers an incomplete one."""
         if isinstance(endpoint, Receiver):
-            return states(in_common(self._context, record, endpoint, attach))
+            return states(in_common(self._context, record, endpoint, attach, kept))
         end_undecided(self._context, record, endpoint, attach)
         return {}
 
@@ -202,8 +210,14 @@ class Attaching:
 
     # ---------------------------------------------------------------------------------------------------- producers
 
-    def _producer(self, record: ConnectionRecord, endpoint: Receiver, event: LinkAttached) -> IncomingLink:
+    def _producer(
+        self, record: ConnectionRecord, endpoint: Receiver, event: LinkAttached, kept: SuspendedTerminus | None
+    ) -> IncomingLink:
+        """Attach a sender. Args: kept: the terminus that it has here from a former connection; None: none."""
         context, attach = self._context, event.attach
+        if attach.target is None and kept is not None and attach.unsettled is not None:
+            # The sender does not know its target any more: it asks for the one that is kept (§2.6.13).
+            attach = event.attach = endpoint.remote = replace(attach, target=kept.grant.target)
         target = attach.target
         if isinstance(target, Coordinator):
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
@@ -238,15 +252,26 @@ class Attaching:
             pool = SharedWindow(record.limits.anonymous_window)
         else:
             pool = node.pool
-        both = in_common(context, record, endpoint, attach)
-        unsettled = None if attach.unsettled is None else states(both)
-        answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled)
+        grant = context.termini.grant(record, endpoint, target, node, kept)
+        is_resumed = attach.unsettled is not None and (kept is not None or is_known(record, endpoint))
+        both = in_common(context, record, endpoint, attach, kept)
+        if both and not fits(endpoint, attach, both):
+            is_resumed, both = False, {}
+        # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
+        unsettled = states(both) if is_resumed else None
+        answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
         incoming = (IncomingLink if foreign is None else ForeignIncomingLink)(
             record, endpoint, node, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )
         if isinstance(incoming, ForeignIncomingLink):
             incoming.foreign = foreign
+        incoming.grant = grant
         bring(context, both, incoming)
+        if kept is not None:
+            if is_resumed:
+                context.termini.resumed(kept)
+            else:
+                context.termini.end(kept, "its sender cannot resume it, or does not want to")
         if isinstance(pool, FixedCredit):
             pool.set_suspended(context.draining or is_cut_off(context, incoming))
         record.incoming[incoming] = None
@@ -414,6 +439,11 @@ class Attaching:
             container=record.peer.container_id,
             link=holder.endpoint.name,
         )
+
+
+def _is_lasting(holder: IncomingLink | OutgoingLink) -> bool:
+    """Tell whether the terminus of a link outlives it."""
+    return isinstance(holder, IncomingLink) and holder.grant is not None
 
 
 def _is_robbed(record: ConnectionRecord, claim: Claim | None, holder: IncomingLink | OutgoingLink) -> bool:

@@ -1,7 +1,8 @@
-"""Resumption of a link on the same connection: a second attach with an unsettled map (§2.6.13).
+"""Resumption of a link: a second attach with an unsettled map (§2.6.13).
 
-Such a link was detached, but not closed, and still has unsettled deliveries on the connection. If the peer is the
-sender, our attach names the deliveries that both sides have, and the peer may resume them. If the peer is the receiver,
+Such a link was detached, but not closed, and still has unsettled deliveries on the connection; or it is of a sender
+that has lost its connection, and whose terminus is kept (`resumption`). If the peer is the sender, our attach names the
+deliveries that both sides have, and the peer may resume them. If the peer is the receiver,
 its outcomes are passed on. Deliveries for which it has no outcome are given up: the router does not keep their octets,
 and cannot send them again. The router keeps nothing of the peer's map.
 """
@@ -17,6 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
 from amqpmesh.router.kernel import Delivery, expand_link, forget
+from amqpmesh.router.memory.retained import size_of_attach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,19 +28,29 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 #: The state of a delivery that has arrived whole: a place behind the last section that a message can have (§3.4.1).
 WHOLE: Final = Received(section_number=2**32 - 1, section_offset=0)
 
+#: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its outcome.
+_AROUND: Final = 200
+_OF_WHOLE: Final = 20
 
-def in_common(context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach) -> dict[bytes, Delivery]:
+
+def in_common(
+    context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
+) -> dict[bytes, Delivery]:
     """Return the deliveries of a resuming sender that both sides have, by delivery-tag.
 
     An incomplete map of the sender does not count: all our deliveries are returned then. The sender has settled the
     deliveries that are not in its complete map (§2.6.13). Outcomes in the map are passed on (§2.6.12).
+    Args: kept: the terminus of a former connection; None: there is none.
     """
     ours = _live_deliveries(record, endpoint) if attach.unsettled is not None else {}
+    if kept is not None and attach.unsettled is not None:
+        ours.update(kept.live())
     if not ours or attach.incomplete_unsettled:
         return ours
     assert attach.unsettled is not None
@@ -61,6 +73,14 @@ def states(deliveries: Mapping[bytes, Delivery]) -> dict[bytes, DeliveryState]:
     return {tag: WHOLE if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
 
 
+def fits(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Delivery]) -> bool:
+    """Tell whether an attach with the states of these deliveries fits into a frame of the peer."""
+    octets = _AROUND + size_of_attach(attach)
+    for tag, delivery in deliveries.items():
+        octets += len(tag) + _OF_WHOLE + (0 if delivery.state is None else len(delivery.state))
+    return octets <= endpoint.session.connection.remote_max_frame_size
+
+
 def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: IncomingLink) -> None:
     """Move deliveries to the new link.
 
@@ -72,8 +92,13 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
         delivery.link = flow_state
         delivery.delivery_id = -1
         flow_state.unsettled[tag] = delivery
-        assert delivery.relay is not None
-        delivery.relay.second = True
+        relay = delivery.relay
+        assert relay is not None
+        relay.second = True
+        if not relay.waiting:  # else the former link owes its place in the pool
+            relay.source = incoming
+            if relay.answered:
+                incoming.awaiting_settlement += 1
     for old in _former_links(incoming.connection, incoming.endpoint):
         context.end_detached(old)
 
@@ -101,6 +126,11 @@ def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, at
         for delivery in ours.values():
             if delivery.leg is not None:
                 receiver_gone(context, delivery.leg)
+
+
+def is_known(record: ConnectionRecord, endpoint: Link) -> bool:
+    """Tell whether a link of this name and role was detached on the connection, and has unsettled deliveries."""
+    return bool(_former_links(record, endpoint))
 
 
 def _former_links(record: ConnectionRecord, endpoint: Link) -> list[IncomingLink | OutgoingLink]:

@@ -1,7 +1,7 @@
 """The terms of a link in the router's answer to an attach (§2.6.3).
 
 The router reports the terms that are in force; it never repeats the peer's terms as they were. Filters are left out,
-since the router applies none. No terminus is durable, and none outlives its link.
+since the router applies none. No terminus is durable, and one outlives its link only if that was granted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.events import LinkAttached
     from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.node import Node
 
+#: Offered on a link whose terminus is kept: its unsettled map names all that has come, and null says that nothing is
+#: known.
+WHOLE: Final = Symbol("amqpmesh:whole")
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 # Members of enumerations that each attach needs, as of `states.direct`.
 _SENDER: Final = Role.SENDER
@@ -47,22 +51,25 @@ def answer_sender(
     node: Node | None,
     max_message_size: int | None,
     unsettled: Mapping[bytes, object] | None,
+    grant: Grant | None,
 ) -> None:
     """Answer the attach of a sender, whose target is a `Target`.
 
-    Args: named: the address. max_message_size: octets; None: no limit. unsettled: for an attach with such a map.
+    Args: named: the address. max_message_size: octets; None: no limit. unsettled: of a link that is resumed. grant: the
+        time that the target is kept without the link; None: it goes with the link.
     Raises: as `Link.attach`.
     """
     attach, alike, compact = event.attach, event.alike, endpoint.session.flow_state.wire.compact
     target = attach.target
     assert isinstance(target, Target)
-    if target.dynamic or unsettled is not None:
+    if target.dynamic or unsettled is not None or grant is not None:
         alike = None
     terms = None if alike is None else alike.answers.get((compact, max_message_size))
     if terms is None:
         there = Target(
             address=named,
-            expiry_policy=_LINK_DETACH,
+            expiry_policy=_LINK_DETACH if grant is None else grant.policy,
+            timeout=0 if grant is None else grant.timeout,
             dynamic=target.dynamic,
             dynamic_node_properties=_properties(node) if target.dynamic and isinstance(node, DynamicNode) else None,
         )
@@ -74,6 +81,7 @@ def answer_sender(
                 rcv_settle_mode=attach.rcv_settle_mode,
                 max_message_size=max_message_size,
                 unsettled=unsettled,
+                offered_capabilities=() if grant is None else (WHOLE,),
             )
             return
         answer = Attach(

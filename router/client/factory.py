@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.amqp.codec.types import Described, Symbol
 from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
@@ -13,6 +13,7 @@ from amqpmesh.router.client.links.arguments import by_symbol, symbols, whole
 from amqpmesh.router.client.links.attach_options import BUFFER, MAX_MESSAGE_SIZE, ReceiverOptions
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.client.links.sender_link import SenderLink
+from amqpmesh.router.client.links.unheard import UnheardDeliveries
 from amqpmesh.router.client.receiver import Receiver
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.client.sender import Sender
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.standard.messaging import Source, Target
     from amqpmesh.router.client.links.link_manager import LinkManager
+
+
+EXACTLY_ONCE_TIME: Final = 60.0
+"""Seconds that an exactly-once sender asks the peer to keep its end of the link, unless `resume` says otherwise."""
 
 
 class LinkFactory(ABC):
@@ -43,6 +48,8 @@ class LinkFactory(ABC):
         target: Target | None = None,
         desired_capabilities: Sequence[str] = (),
         properties: Mapping[str, Value] | None = None,
+        resume: float | None = None,
+        exactly_once: bool = False,
     ) -> Sender:
         """Make a link to send on: `async with connection.sender("orders") as orders`.
 
@@ -51,7 +58,19 @@ class LinkFactory(ABC):
             snd_settle_mode, rcv_settle_mode: see §2.8.2 and §2.8.3. With SECOND, receivers wait for our settlement.
             target: replaces the target that names `address`, for the other fields of a target (§3.5.4).
             desired_capabilities, properties: of the attach (§2.7.3).
+            resume: seconds for which the peer is asked to keep its end of the link after the connection is lost; with
+            `reconnect`, the outcomes that were not heard are then found out (§2.6.13). None: they are in doubt. While a
+            sender is away, receivers go on.
+            exactly_once: for this end of the link: each message is sent until its outcome is known, and never a second
+            time unless it is certain that nobody has it: after `released`, three times at most, or if the peer tells
+            that it did not come. After `modified` or in doubt it is not sent again: the error is raised. Messages are
+            kept until they are settled. It sets snd-settle-mode UNSETTLED, rcv-settle-mode SECOND, and `resume` to a
+            minute unless it is given. Entering raises LinkDetachedError if the peer keeps no unsettled state.
+        Raises: CommandError: as `PublicLink`; `resume` is not positive.
         """
+        if exactly_once:
+            snd_settle_mode, rcv_settle_mode = SenderSettleMode.UNSETTLED, ReceiverSettleMode.SECOND
+            resume = EXACTLY_ONCE_TIME if resume is None else resume
         link = SenderLink(
             self._link_manager,
             self._link_manager.name_for(name),
@@ -61,6 +80,7 @@ class LinkFactory(ABC):
             target=target,
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
+            unheard=None if resume is None else UnheardDeliveries(resume, exactly_once=exactly_once),
         )
         return Sender(link)
 

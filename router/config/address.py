@@ -65,6 +65,7 @@ class AddressConfig(Table):
     redirect: RedirectConfig | None = setting(default=None, effect=Effect.NEW_LINKS)
     alias: str | None = setting(default=None, check=refusal, effect=Effect.NEW_LINKS)
     worker: int | None = setting(default=None, low=0, high=MAX_WORKERS, effect=Effect.NEW_LINKS)
+    resumption: bool = setting(default=True, effect=Effect.NEW_LINKS)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

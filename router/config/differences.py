@@ -55,7 +55,18 @@ SHARED: Final = "the workers of the router share their ports, which are bound be
 WAITING: Final = "the process that has started the workers waits that long for their end"
 """The reason why `drain` and `drain_timeout` of such a router need one."""
 
-SINGLE: Final = ("mesh", "policy", "tokens", "elsewhere", "log", "audit", "telemetry", "metrics", "tracing")
+SINGLE: Final = (
+    "mesh",
+    "policy",
+    "tokens",
+    "elsewhere",
+    "log",
+    "audit",
+    "telemetry",
+    "metrics",
+    "tracing",
+    "resumption",
+)
 """The tables that a configuration has once."""
 
 

@@ -26,6 +26,7 @@ from amqpmesh.router.config.observability import AuditConfig, LogConfig, Metrics
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.config.redirect import ElsewhereConfig, PlaceConfig, RedirectConfig
+from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.config.tables import Effect, Table, declared, parsed, read, rows, setting, table, written
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import Users
@@ -110,7 +111,8 @@ class RouterConfig(Limits):
     """A whole configuration.
 
     `mesh`, `policy`, `tokens`, `token_issuers`, `token_keys`, `listeners`, `connectors`, `container_links`,
-    `addresses`, `elsewhere`, `log`, `audit`, `telemetry`, `metrics` and `tracing` are tables of their own in the file.
+    `addresses`, `elsewhere`, `log`, `audit`, `telemetry`, `metrics`, `tracing` and `resumption` are tables of their own
+    in the file.
     `worker` is not in the file: see `router.config.workers`.
     """
 
@@ -149,6 +151,7 @@ class RouterConfig(Limits):
     telemetry: TelemetryConfig | None = setting(default=None, apart=True)
     metrics: MetricsConfig = setting(factory=MetricsConfig, apart=True)
     tracing: TracingConfig = setting(factory=TracingConfig, apart=True)
+    resumption: ResumptionConfig = setting(factory=ResumptionConfig, apart=True)
     worker: WorkerConfig | None = setting(default=None, apart=True)
 
     def __post_init__(self) -> None:
@@ -300,6 +303,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             ),
             metrics=read(MetricsConfig, raw.get("metrics", {}), file=file, where="metrics"),
             tracing=read(TracingConfig, raw.get("tracing", {}), file=file, where="tracing"),
+            resumption=read(ResumptionConfig, raw.get("resumption", {}), file=file, where="resumption"),
             tokens=read(TokensConfig, raw.get("tokens", {}), file=file, where="tokens"),
             token_issuers=listed(TokenIssuerConfig, "token_issuer"),
             token_keys=listed(TokenKeyConfig, "token_key"),
@@ -321,6 +325,7 @@ _TABLES = (
     "telemetry",
     "metrics",
     "tracing",
+    "resumption",
     "mesh",
     "policy",
     "tokens",
@@ -376,7 +381,18 @@ def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
     none: Mapping[str, object] | None = {} if brief else None
     limits: Mapping[str, object] | None = {"connections": config.connections, **config.limits()} if brief else None
     yield from written(config, "[router]", none)
-    for name in ("log", "elsewhere", "audit", "telemetry", "metrics", "tracing", "mesh", "policy", "tokens"):
+    for name in (
+        "log",
+        "elsewhere",
+        "audit",
+        "telemetry",
+        "metrics",
+        "tracing",
+        "resumption",
+        "mesh",
+        "policy",
+        "tokens",
+    ):
         found = getattr(config, name)
         if found is not None and _is_shown(config, name, found, brief=brief):
             yield from written(found, f"\n[{name}]", none)
@@ -394,7 +410,7 @@ def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
 
 def _is_shown(config: RouterConfig, name: str, found: Table, *, brief: bool) -> bool:
     """Tell whether a table that is there once is a part of the text."""
-    if brief and name in ("log", "elsewhere", "metrics", "tracing", "tokens") and found == type(found)():
+    if brief and name in ("log", "elsewhere", "metrics", "tracing", "resumption", "tokens") and found == type(found)():
         return False
     if name == "metrics":
         return brief or any(each.is_http for each in config.listeners)

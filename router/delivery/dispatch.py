@@ -108,14 +108,8 @@ def dispatch(context: Context, node: Node) -> None:
 
 def _is_abandoned(relay: Relay) -> bool:
     """Tell whether the sender of an unsettled queued delivery is gone: then no receiver gets it."""
-    source = relay.source
-    return (
-        relay.incoming is not None
-        and relay.complete
-        and not relay.settled
-        and isinstance(source, IncomingLink)
-        and source.endpoint.flow_state.ended
-    )
+    incoming = relay.incoming  # its link is another one than the relay's source if the sender resumes it
+    return incoming is not None and relay.complete and not relay.settled and incoming.link.ended
 
 
 def _ready_share(context: Context, node: Node, relay: Relay) -> CreditShare | None:

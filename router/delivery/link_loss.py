@@ -16,7 +16,7 @@ from amqpmesh.router.delivery.settlement import receiver_gone, route_again, unde
 from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
-from amqpmesh.router.model.links import OutgoingLink
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.usage import RECEIVER, SENDER
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import IncomingLink
     from amqpmesh.router.model.node import Node
 
 
@@ -76,6 +75,7 @@ def end_connection(context: Context, record: ConnectionRecord) -> None:
     for session in record.engine.channels.sessions:
         session.flow_state.channel = -1  # so that no frame leaves by links that are yet to be ended
     context.leaving[record] = None
+    context.termini.suspend_all(record)
     links = _stop_links(context, [*record.outgoing, *record.detached_unsettled, *record.incoming])
     context.chores.do(_leave(context, record, links))
 
@@ -91,6 +91,7 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
 
 def end_session(context: Context, record: ConnectionRecord, session: Session) -> None:
     """End all links of a session that has ended."""
+    context.termini.suspend_all(record, session)
     # Outgoing links come first: else deliveries of the others would be sent on them again.
     tables = (record.outgoing, record.detached_unsettled, record.incoming)
     links = [each for table in tables for each in table if each.endpoint.session is session]
@@ -163,7 +164,10 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
 
 
 def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
-    """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6)."""
+    """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6), or longer."""
+    if isinstance(link, IncomingLink) and link.grant is not None:
+        context.termini.suspend(link)
+        return
     _withdraw(context, link)
     if link.backlog:
         context.chores.do(end_backlog(context, link))
@@ -190,6 +194,9 @@ def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
         usage.release_late(*(RECEIVER if isinstance(link, OutgoingLink) else SENDER))
     forget(link.connection, link)
     context.link_names.remove(link)
+    if isinstance(link, IncomingLink) and link.grant is not None:
+        context.termini.take_back(link.grant)
+        link.grant = None
 
 
 def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
@@ -204,6 +211,16 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
         endpoint.detach()
     context.dismantle(outgoing)
+
+
+def take_away(context: Context, link: IncomingLink) -> None:
+    """Take a link from its connection and node, and leave its deliveries, whose outcomes others take from now on.
+
+    The delivery that is in the middle of its frames is aborted.
+    """
+    _withdraw(context, link)
+    context.forget_detached(link)
+    end_link(link.endpoint.flow_state)
 
 
 def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:

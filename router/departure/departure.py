@@ -111,6 +111,7 @@ class Departure:
         if not self.is_on:
             self.is_on = True
             self.moved = 0
+            self._context.termini.end_all("the router's clients are moved")
             self._there.extend(self._context.connections)
             self._last = max((each.number for each in self._there), default=0)
             self._find()

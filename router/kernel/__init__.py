@@ -41,7 +41,7 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
-from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link, expand_received
 from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
@@ -113,6 +113,7 @@ from amqpmesh.router.kernel.transfer_accounting import (
     dispose,
     forget,
     receive_transfer,
+    resume_transfer,
     send_transfer,
 )
 from amqpmesh.router.kernel.transit_routes import SettledRoute, TransitRoute
@@ -244,6 +245,7 @@ __all__ = [
     "end_link",
     "expand",
     "expand_link",
+    "expand_received",
     "first",
     "forget",
     "frame_size",
@@ -267,6 +269,7 @@ __all__ = [
     "receive_transfer",
     "relay_frames",
     "release",
+    "resume_transfer",
     "send_transfer",
     "serial_add",
     "serial_distance",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
 # Many of them live long, and none becomes garbage in a cycle. The decorators have no effect in types.pxd.
@@ -202,17 +203,26 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
 
 def expand_link(link: KernelLink) -> None:
     """Make a relay of each fast delivery on a link, for a caller that looks at all deliveries of the link."""
-    if not link.outstanding and not link.unsettled:
-        return
-    ledger = link.session.outgoing if link.sender else link.session.incoming
+    if link.outstanding or link.unsettled:
+        _expand_links(link.session, link.sender, {link})
+
+
+def expand_received(session: KernelSession, links: set[KernelLink]) -> None:
+    """Make a relay of each fast delivery that has come by some links of a session."""
+    _expand_links(session, False, links)
+
+
+def _expand_links(session: KernelSession, sent: bool, links: set[KernelLink]) -> None:
+    """Make relays of the fast deliveries of some links. Args: sent: those that were sent, not those that came."""
+    ledger = session.outgoing if sent else session.incoming
     for entry in ledger.deliveries.values():
         if isinstance(entry, FastDelivery):
-            if (entry.outgoing if link.sender else entry.incoming) is link:
+            if (entry.outgoing if sent else entry.incoming) in links:
                 expand(entry)
         elif isinstance(entry, FastLeg):
-            if entry.outgoing is link:
+            if entry.outgoing in links:
                 _expand_multicast(entry.multicast)
-        elif isinstance(entry, FastMulticast) and entry.incoming is link:
+        elif isinstance(entry, FastMulticast) and entry.incoming in links:
             _expand_multicast(entry)
 
 

@@ -260,6 +260,26 @@ def send_transfer(
     return written
 
 
+def resume_transfer(link: KernelLink, out: bytearray, delivery: Delivery, state: bytes | None, limit: int) -> None:
+    """Append the transfer that resumes a delivery which was sent whole over a former link: it has no octets (§2.6.13).
+
+    The caller ensures that there is credit, and room in the session's window.
+    Args: state: encoded, of the sender. limit: as of `send_transfer`.
+    Source: §2.7.5 (resume), §3.4.6.
+    """
+    session = link.session
+    delivery_id = session.next_delivery_id
+    frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, -1, False)
+    frame.resume = True
+    frame.state = state
+    write_transfer(out, session.channel, frame, b"", limit, session.in_full)
+    delivery.delivery_id = delivery_id
+    delivery.complete = True
+    _count_first_sent(session, link, False)
+    session.outgoing.put(delivery_id, delivery)
+    link.unsettled[delivery.tag] = delivery
+
+
 def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -> None:
     """Count the first frame of an outgoing delivery in the session, and the delivery on the link."""
     session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK

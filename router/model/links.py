@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.foreign_links import Foreign
     from amqpmesh.router.model.lane import Lane
+    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.node import Node
 
 
 #: The identity of a link between two containers, by which a second attach steals it (§2.6.1): virtual host, principal,
 #: container-id, link name, and the direction (True: we send).
 LinkKey = tuple[str, str, str, str, str, bool]
-
 
 #: Shared empty values of most links; nothing is ever added to them.
 _NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
@@ -47,6 +47,7 @@ class IncomingLink(CreditedLink):
         "credit_sink",
         "endpoint",
         "from_old_parent",
+        "grant",
         "key",
         "lane",
         "node",
@@ -107,6 +108,7 @@ class IncomingLink(CreditedLink):
         #: For a transit lane: deliveries that wait here although their credit was renewed.
         self.waiting = 0
         self.key: LinkKey | None = None
+        self.grant: Grant | None = None
         #: Octets of its names that count on the peer's account.
         self.remembered = 0
         flow_state = endpoint.flow_state

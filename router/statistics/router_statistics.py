@@ -91,6 +91,14 @@ class RouterStatistics(Outcomes):
     """Spans of messages that the collector of OpenTelemetry has taken."""
     spans_lost: int = 0
     """Messages in the share of `[tracing]` without a span at the collector: beyond `rate` or `queue`, or not sent."""
+    suspended: int = 0
+    """Senders whose end of the link is kept here while they are away (§2.6.13)."""
+    resumed: int = 0
+    """Links that such senders have resumed."""
+    lapsed: int = 0
+    """Ends of links that nobody resumed in time."""
+    evicted: int = 0
+    """Ends of links that were given up before their time, for want of room."""
     changed: tuple[str, ...] = ()
     """The keys of the configuration that management has changed, as `amqpmesh apply` names them: at most 100, and the
     number of the others.

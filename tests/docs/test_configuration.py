@@ -40,6 +40,7 @@ from amqpmesh.router.config.file import (
 from amqpmesh.router.config.observability import TracingConfig
 from amqpmesh.router.config.policy_file import GroupConfig, MatchConfig, TenantConfig
 from amqpmesh.router.config.policy_limits import TenantLimitsConfig, UserLimitsConfig
+from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.config.tables import Table, declared, effect_of, key_of
 from tests.docs.pages import ROOT
 
@@ -57,6 +58,7 @@ PAGE = "".join(
         "websocket",
         "metrics",
         "tracing",
+        "resumption",
     )
 )
 
@@ -92,6 +94,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[telemetry]`": (TelemetryConfig, None),
     "`[metrics]`": (MetricsConfig, None),
     "`[tracing]`": (TracingConfig, None),
+    "`[resumption]`": (ResumptionConfig, None),
 }
 
 # The tables of a policy file: all of it applies at once.

@@ -36,7 +36,9 @@ class Outgoing:
         "outdated",
         "payload",
         "prepare",
+        "resumed",
         "settled",
+        "tag",
         "watch",
     )
 
@@ -57,6 +59,10 @@ class Outgoing:
         self.settled = settled
         self.prepare = prepare
         self.watch = watch
+        #: Its delivery-tag, if the link is to be resumed. `resumed`: the state that resumes it, encoded: it was sent
+        #: over a former link endpoint, and the peer has it; None: it is to be sent, or was sent over this one.
+        self.tag = b""
+        self.resumed: bytes | None = None
         #: The engine's delivery, once part of it is sent.
         self.delivery: kernel.Delivery | None = None
         #: Octets of the payload that are in frames already.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.links.client_connection import ClientConnection
     from amqpmesh.router.client.links.link_manager import LinkManager
+    from amqpmesh.router.client.links.unheard import UnheardDeliveries
     from amqpmesh.router.message.writer import Sections
 
 log = event_log.EventLog("amqpmesh.client")
@@ -62,9 +63,14 @@ class SenderLink(RedirectedLink):
         target: Target | None = None,
         desired_capabilities: Sequence[Symbol] = (),
         properties: Mapping[Symbol, Value] | None = None,
+        unheard: UnheardDeliveries | None = None,
     ) -> None:
+        """Args: unheard: of a link that is to be resumed; None: deliveries are in doubt once the link is lost."""
         super().__init__(manager, name, address)
         self._requested = target if target is not None else Target(address=address)
+        self._unheard = unheard
+        if unheard is not None:
+            self._requested = unheard.asking(self._requested)
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
         self._desired_capabilities = desired_capabilities
@@ -119,6 +125,8 @@ class SenderLink(RedirectedLink):
     async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
         """Send a message whose body comes in parts, each at once. Raises: as `Sender.transfer_parts`."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._unheard is not None and self._unheard.exactly_once:
+            raise CommandError("an exactly-once sender keeps messages until they are settled: parts are not kept")
         outgoing = OutgoingStream(sections.head, sections.length, settled=self._settles(settled))
         self._waiting[outgoing] = None
         self._send_waiting()
@@ -209,9 +217,16 @@ class SenderLink(RedirectedLink):
             target=at_redirect(self._requested, self._chain),
             snd_settle_mode=self._snd_settle_mode,
             rcv_settle_mode=self._rcv_settle_mode,
+            unsettled=self._next_map(session),
             desired_capabilities=self._desired_capabilities,
             properties=self._properties,
         )
+
+    def _next_map(self, session: Session) -> Mapping[bytes, object] | None:
+        return None if self._unheard is None else self._unheard.next_map(session.connection.remote_max_frame_size)
+
+    def _missing_from(self, attach: Attach) -> str | None:
+        return None if self._unheard is None else self._unheard.missing_from(attach)
 
     def _accepts(self, attach: Attach) -> bool:
         return attach.target is not None
@@ -220,13 +235,23 @@ class SenderLink(RedirectedLink):
         if isinstance(attach.target, Target):
             self.address = attach.target.address
         self._largest = attach.max_message_size or 0
+        if self._unheard is not None:
+            first = self._unheard.compare(attach)
+            self._waiting = OrderedDict.fromkeys([*first, *self._waiting])
+            self._awaited = {each: None for each in self._awaited if not each.decided.is_set()}
         self._send_waiting()
 
     def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         unsettled, self._unsettled = self._unsettled, {}
-        self._awaited.clear()
-        for outgoing in unsettled.values():
-            outgoing.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
+        if self._unheard is not None:
+            self._unheard.lost([*unsettled.values(), *self._waiting])
+            for outgoing in [each for each in self._waiting if each.resumed is not None]:
+                del self._waiting[outgoing]
+        if self._unheard is None or final:
+            self._awaited.clear()
+            in_doubt = unsettled.values() if self._unheard is None else self._unheard.give_up()
+            for outgoing in in_doubt:
+                outgoing.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
         first = self._partly_sent()
         if first is not None:
             self._abort(first)
@@ -285,6 +310,10 @@ class SenderLink(RedirectedLink):
         self._awaited.pop(outgoing, None)
         # A receiver in mode second waits for our settlement.
         kernel.dispose(delivery, delivery.remote_state, True)
+        if self._unheard is not None and self._unheard.sends_again(outgoing, outcome):
+            self._waiting[outgoing] = None
+            self._send_waiting()
+            return
         outgoing.decide(outcome)
         if not self._awaited:
             self._idle.set()
@@ -325,6 +354,8 @@ class SenderLink(RedirectedLink):
             except CommandError as error:
                 outgoing.fail(error)
             else:
+                if self._unheard is not None:
+                    self._unheard.keep(outgoing)
                 outgoing.sent()
             del waiting[outgoing]
         link = self._link
@@ -345,11 +376,15 @@ class SenderLink(RedirectedLink):
             self._check_size(outgoing)  # too large: it must not wait for credit
             if link.credit <= 0:
                 return False
+            if outgoing.resumed is not None:
+                return self._resume(link, outgoing, outgoing.resumed)
             if outgoing.prepare is not None:
                 outgoing.payload = outgoing.prepare()
                 self._check_size(outgoing)
-            tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
+            tag = outgoing.tag or next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
             delivery = link.delivery(tag, settled=outgoing.settled)
+            if self._unheard is not None:
+                outgoing.tag = tag
         if outgoing.aborting or outgoing.outdated:
             link.transfer(delivery, aborted=True)
             if outgoing.aborting or not delivery.complete:
@@ -380,6 +415,20 @@ class SenderLink(RedirectedLink):
             if delivery.remote_state is not None or delivery.remote_settled:
                 # The receiver has decided before the last frame.
                 self.disposition_received(delivery, delivery.remote_state, delivery.remote_settled)
+        return True
+
+    def _resume(self, link: EngineSender, outgoing: Outgoing, state: bytes) -> bool:
+        """Resume a delivery that the peer has (§2.6.13). Returns: False: the session's window is closed."""
+        if link.session.flow_state.remote_incoming_window <= 0:
+            return False
+        delivery = link.delivery(outgoing.tag)
+        link.resume(delivery, state=state)
+        outgoing.resumed = None
+        if outgoing.decided.is_set():
+            # By a frame of its own: in snd-settle-mode unsettled no transfer is settled (§2.7.5).
+            kernel.dispose(delivery, None, True)
+        else:
+            self._unsettled[delivery] = outgoing
         return True
 
     def _check_size(self, outgoing: Outgoing) -> None:

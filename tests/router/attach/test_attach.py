@@ -145,7 +145,7 @@ def test_a_receiver_that_cannot_be_served_is_refused(source: Source, condition: 
     network.leave()
 
 
-def test_an_unsettled_map_is_answered_by_an_empty_one() -> None:
+def test_a_map_of_a_sender_of_whom_nothing_is_known_is_answered_by_none() -> None:
     network = Network()
     client, consumer = network.client(), network.client()
     consumer.receiver("q")
@@ -155,7 +155,7 @@ def test_an_unsettled_map_is_answered_by_an_empty_one() -> None:
         )
         network.run()
         assert link.remote is not None
-        assert link.remote.unsettled == {}
+        assert link.remote.unsettled is None
     assert isinstance(link, Sender)
     again = client.send(link)
     assert again.delivery.tag == b"\0\0\0\1", "what nobody has a record of comes as a new delivery"

@@ -1,0 +1,168 @@
+"""`UnheardDeliveries`: deliveries of a sender that lost its link before their outcomes came, until the peer tells them.
+
+The next attach has an unsettled map, which names them, and the peer's answer has the map of what it knows (§2.6.13,
+§3.4.6). What the peer has is resumed, without its octets: it has come whole. If the peer says by a map that it does not
+have a delivery, and cannot have settled it, then nobody has processed it. In all other cases the delivery is in doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.errors import CommandError, InDoubtError, ProtocolError
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Received, Released
+from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
+from amqpmesh.router.message.outcomes import outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.client.links.outgoing import Outgoing
+    from amqpmesh.router.message.outcomes import Outcome
+
+WHOLE: Final = Symbol("amqpmesh:whole")
+"""Capability of a link: a peer that offers it names all that it has in its map, and has no map if it knows nothing."""
+
+ATTEMPTS: Final = 3
+"""Times that a message of an exactly-once sender is sent, as long as the outcome is `released`: nobody has taken it."""
+
+LONGEST: Final = 86_400.0
+
+_AROUND: Final = 1024  # octets of an attach beside its map, about
+_STATE: Final = encode_composite(Received(section_number=2**32 - 1, section_offset=0))
+
+
+class UnheardDeliveries:
+    """The deliveries of one sender whose outcomes are to be found out after the loss of its link."""
+
+    def __init__(self, seconds: float, *, exactly_once: bool) -> None:
+        """Args: seconds: that the peer is asked to keep its end of the link. exactly_once: send again what nobody has.
+
+        Raises: CommandError: the seconds are not positive, or more than a day.
+        """
+        if not 0 < seconds <= LONGEST:
+            raise CommandError(f"resume is a number of seconds, {LONGEST:.0f} at most")
+        self._seconds = ceil(seconds)
+        self.exactly_once = exactly_once
+        self._unheard: dict[bytes, Outgoing] = {}
+        #: The octets of deliveries, and how often they were sent; only for exactly-once.
+        self._kept: dict[Outgoing, tuple[bytes, int]] = {}
+        #: The peer has answered an attach: there may be a history.
+        self._has_history = False
+
+    def asking(self, target: Target) -> Target:
+        """Return a target that asks the peer to keep its end of the link after the loss of the connection (§3.5.4)."""
+        return replace(target, expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=self._seconds)
+
+    def next_map(self, max_frame_size: int) -> Mapping[bytes, object] | None:
+        """Return the unsettled map of the next attach; None: there is no history.
+
+        A map that does not fit into a frame names what fits, oldest first; other deliveries are in doubt.
+        Args: max_frame_size: octets.
+        """
+        room = max_frame_size - _AROUND
+        for tag, outgoing in tuple(self._unheard.items()):
+            room -= len(tag) + 3
+            if room < 0:
+                del self._unheard[tag]
+                self._doubt(outgoing, "there are more deliveries than the attach can name")
+        return dict.fromkeys(self._unheard) if self._has_history else None
+
+    def missing_from(self, attach: Attach) -> str | None:
+        """Return a description of what an exactly-once sender lacks at a peer; None: nothing."""
+        if not self.exactly_once:
+            return None
+        if not (isinstance(attach.target, Target) and attach.target.timeout):
+            return "the peer keeps no unsettled state, which exactly-once needs"
+        if attach.rcv_settle_mode is not ReceiverSettleMode.SECOND:
+            return "the peer does not wait for settlement (rcv-settle-mode second), which exactly-once needs"
+        return None
+
+    def compare(self, attach: Attach) -> list[Outgoing]:
+        """Compare the peer's map with what is unheard. Returns: the deliveries to resume or to send again, in order."""
+        unheard, self._unheard = self._unheard, {}
+        self._has_history = True
+        theirs: dict[object, object] | None = None
+        try:
+            theirs = None if attach.unsettled is None else dict(attach.unsettled.items())
+        except ProtocolError:
+            theirs = None  # it says nothing that can be relied on
+        first = []
+        for tag, outgoing in unheard.items():
+            if theirs is None:
+                self._doubt(outgoing, "the peer knows nothing of it any more")
+            elif tag in theirs:
+                state = theirs[tag]
+                encoded = None if state is None else encode_composite(state)
+                outcome = outcome_of(encoded)
+                outgoing.resumed = encoded if outcome is not None and encoded is not None else _STATE
+                if outcome is not None and not outgoing.decided.is_set():
+                    self._kept.pop(outgoing, None)
+                    outgoing.decide(outcome)
+                first.append(outgoing)
+            elif outgoing.decided.is_set():
+                pass  # the peer has settled it, too
+            elif not self._is_absence_certain(attach):
+                self._doubt(outgoing, "the peer may have settled it")
+            elif not self._is_sent_again(outgoing, first):
+                outgoing.decide(Released())
+        return first
+
+    @staticmethod
+    def _is_absence_certain(attach: Attach) -> bool:
+        return (
+            attach.rcv_settle_mode is ReceiverSettleMode.SECOND
+            and not attach.incomplete_unsettled
+            and WHOLE in attach.offered_capabilities
+        )
+
+    def _is_sent_again(self, outgoing: Outgoing, first: list[Outgoing]) -> bool:
+        """Have a delivery that the peer never had sent again, if its octets are here. Returns: whether they are."""
+        if outgoing not in self._kept:
+            return False
+        outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = self._kept[outgoing][0], 0, None, None
+        first.append(outgoing)
+        return True
+
+    def lost(self, outgoings: Iterable[Outgoing]) -> None:
+        """Take the deliveries of a link that is lost: those that were sent, and those that were to be resumed."""
+        for outgoing in outgoings:
+            was_sent = outgoing.resumed is not None or (outgoing.done.is_set() and outgoing.failure is None)
+            if was_sent and not outgoing.decided.is_set():
+                outgoing.delivery, outgoing.resumed = None, None
+                self._unheard[outgoing.tag] = outgoing
+
+    def give_up(self) -> list[Outgoing]:
+        """Return all deliveries that are unheard for ever."""
+        unheard, self._unheard = self._unheard, {}
+        self._kept.clear()
+        return list(unheard.values())
+
+    def keep(self, outgoing: Outgoing) -> None:
+        """Keep the octets of a delivery whose last frame is written, of an exactly-once sender, until its outcome."""
+        if self.exactly_once and not (outgoing.settled or outgoing.decided.is_set()) and outgoing.payload:
+            _, tries = self._kept.get(outgoing, (b"", 0))
+            self._kept[outgoing] = bytes(outgoing.payload), tries + 1
+
+    def sends_again(self, outgoing: Outgoing, outcome: Outcome) -> bool:
+        """Have a message sent again whose outcome is `released`, a few times. Returns: whether it is."""
+        kept = self._kept.get(outgoing)
+        if kept is None:
+            return False
+        payload, tries = kept
+        if isinstance(outcome, Released) and tries < ATTEMPTS:
+            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.tag = payload, 0, None, b""
+            return True
+        del self._kept[outgoing]
+        return False
+
+    def _doubt(self, outgoing: Outgoing, reason: str) -> None:
+        self._kept.pop(outgoing, None)
+        if not outgoing.decided.is_set():
+            outgoing.decide(None, InDoubtError(reason))

@@ -1,0 +1,114 @@
+"""Termini that outlive their links (§2.6.13), as seen by the rooms that end links and attach them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.kernel import Delivery
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
+    from amqpmesh.router.kernel import FastDelivery, FastMulticast
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import IncomingLink, LinkKey
+    from amqpmesh.router.model.node import Node
+
+
+class Grant(NamedTuple):
+    """The time that a terminus is kept without its link."""
+
+    policy: TerminusExpiryPolicy
+    """The event from which the time runs (§3.5.6)."""
+    timeout: int
+    """Seconds (§3.5.4)."""
+    holder: tuple[str, str]
+    """The tenant and the user, or host, for whom it is kept."""
+    address: str | None
+    """As the sender has named it (§3.5.4, address); None: each message names its own."""
+
+    @property
+    def target(self) -> Target:
+        """The target that is kept."""
+        return Target(address=self.address, expiry_policy=self.policy, timeout=self.timeout)
+
+
+class LastingTermini:
+    """The termini of a router that outlive their links: none. `resumption` has those that do."""
+
+    def __init__(self) -> None:
+        #: Links that were resumed; termini that nobody resumed in time, and those that were given up for want of room.
+        self.resumptions = 0
+        self.lapsed = 0
+        self.evicted = 0
+
+    @property
+    def suspended_number(self) -> int:
+        """The termini that are kept without a link."""
+        return 0
+
+    def grant(
+        self,
+        record: ConnectionRecord,  # noqa: ARG002
+        endpoint: Receiver,  # noqa: ARG002
+        target: Target,  # noqa: ARG002
+        node: Node | None,  # noqa: ARG002
+        known: SuspendedTerminus | None,  # noqa: ARG002
+    ) -> Grant | None:
+        """Return the time that a sender's terminus is kept; None: it goes with its link."""
+        return None
+
+    def take_back(self, grant: Grant) -> None:
+        """Note that a link with a grant has ended for good."""
+
+    def suspend(self, link: IncomingLink) -> None:
+        """Keep the terminus and the deliveries of a link that ends, which has a grant."""
+        raise NotImplementedError
+
+    def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
+        """Keep those of a connection that is lost or closed, or of a session of it that has ended."""
+
+    def suspended(self, key: LinkKey) -> SuspendedTerminus | None:  # noqa: ARG002
+        """Return the terminus that is kept for a link; None: there is none."""
+        return None
+
+    def end(self, terminus: SuspendedTerminus, reason: str) -> None:
+        """End a terminus that nobody can resume any more, and its deliveries."""
+        raise NotImplementedError
+
+    def end_all(self, reason: str) -> None:
+        """End all of them."""
+
+    def resumed(self, terminus: SuspendedTerminus) -> None:
+        """Let go of a terminus whose deliveries are on a new link."""
+        raise NotImplementedError
+
+
+class SuspendedTerminus:
+    """A terminus without a link, and its unsettled deliveries.
+
+    The sender does not hear of them: they have no delivery-id until it resumes them. Outcomes are kept meanwhile.
+    """
+
+    __slots__ = ("deliveries", "expires", "grant", "key", "link", "octets", "session", "since")
+
+    def __init__(self, key: LinkKey, link: IncomingLink, grant: Grant, now: float) -> None:
+        self.key = key
+        #: The link that it had last.
+        self.link = link
+        self.grant = grant
+        #: By delivery-tag: those that have come whole, and whose sender has not settled them.
+        self.deliveries: dict[bytes, Delivery | FastDelivery | FastMulticast] = {}
+        #: Seconds. `expires`: None: not before its session or connection ends.
+        self.since = now
+        self.expires: float | None = None
+        #: The session that it was attached in; None: that has ended.
+        self.session: Session | None = link.endpoint.session
+        #: Octets that count in the router's memory.
+        self.octets = 0
+
+    def live(self) -> dict[bytes, Delivery]:
+        """Return its deliveries, by delivery-tag."""
+        return {tag: each for tag, each in self.deliveries.items() if isinstance(each, Delivery)}

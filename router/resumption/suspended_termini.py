@@ -1,0 +1,294 @@
+"""The termini that are kept for senders which have lost their link: grants, suspension, and the end of their time.
+
+A sender asks for it by the timeout of its target (§3.5.4). While it is away, its deliveries go on: they have left, and
+the outcomes that come are kept until the sender resumes its link and hears them, or until its time is over. Then each
+delivery ends as that of a sender that is gone.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
+from amqpmesh.router.config.urls import is_loopback
+from amqpmesh.router.delivery.link_loss import take_away
+from amqpmesh.router.delivery.settlement import sender_gone
+from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
+from amqpmesh.router.model.lasting_termini import Grant, LastingTermini, SuspendedTerminus
+from amqpmesh.router.model.links import IncomingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.messaging import Target
+    from amqpmesh.router.context import Context, Errand
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import LinkKey
+    from amqpmesh.router.model.node import Node
+
+#: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take.
+OF_TERMINUS: Final = 4_096
+OF_DELIVERY: Final = 2_048
+
+_NEVER: Final = TerminusExpiryPolicy.NEVER
+_CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
+_LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
+
+
+class SuspendedTermini(LastingTermini):
+    """The grants of a router, and the termini that have no link now."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context = context
+        #: The links that have a grant, suspended ones included, by holder.
+        self._granted: dict[tuple[str, str], int] = {}
+        self._granted_in_all = 0
+        self._suspended: dict[LinkKey, SuspendedTerminus] = {}
+        #: Those whose time runs from the end of a session or connection that is still there.
+        self._untimed: dict[ConnectionRecord, list[SuspendedTerminus]] = {}
+        #: Times of expiry; entries of termini that have come back meanwhile are skipped.
+        self._times: list[tuple[float, int, SuspendedTerminus]] = []
+        self._numbers = count()
+        self._errand: Errand | None = None
+        #: Deliveries are here while they have no link: no frame can name them.
+        self._nowhere = KernelSession(0)
+        self._memory = Budget(context.budget.limit, context.budget)
+
+    @property
+    def suspended_number(self) -> int:
+        """The termini that are kept without a link."""
+        return len(self._suspended)
+
+    @property
+    def deliveries(self) -> int:
+        """The unsettled deliveries of termini without a link."""
+        return sum(len(each.deliveries) for each in self._suspended.values())
+
+    # ---------------------------------------------------------------------------------------------------------- grants
+
+    def grant(
+        self,
+        record: ConnectionRecord,
+        endpoint: Receiver,
+        target: Target,
+        node: Node | None,
+        known: SuspendedTerminus | None,
+    ) -> Grant | None:
+        """Return the time that a sender's terminus is kept; None: it goes with its link.
+
+        `never` asks for it only together with an unsettled map: programs write it that never come back with one.
+        Args: known: the terminus that it had before, whose grant ends once it has this one.
+        """
+        context = self._context
+        limits = context.config.resumption
+        asked = float(target.timeout)
+        policy = target.expiry_policy
+        if policy is _NEVER:
+            remote = endpoint.remote
+            asked = limits.timeout if remote is not None and remote.unsettled is not None else 0.0
+            policy = _CONNECTION_CLOSE
+        seconds = int(min(asked, limits.timeout))
+        if seconds <= 0 or target.dynamic or record.listener is None or record.inside or context.draining:
+            return None
+        if node is not None and not node.config.resumption:
+            return None
+        if record.peer.user is None and not (limits.anonymous or is_loopback(record.host)):
+            return None
+        holder = record.peer.tenant, record.principal
+        back = 0 if known is None else 1
+        of_holder = self._granted.get(holder, 0)
+        if self._granted_in_all - back >= limits.links or of_holder - back >= limits.links_per_user:
+            return None
+        self._granted[holder] = of_holder + 1
+        self._granted_in_all += 1
+        return Grant(policy, seconds, holder, target.address)
+
+    def take_back(self, grant: Grant) -> None:
+        """Note that a link with a grant has ended for good."""
+        self._granted_in_all -= 1
+        left = self._granted[grant.holder] - 1
+        if left:
+            self._granted[grant.holder] = left
+        else:
+            del self._granted[grant.holder]
+
+    # ------------------------------------------------------------------------------------------------------ suspension
+
+    def suspended(self, key: LinkKey) -> SuspendedTerminus | None:
+        """Return the terminus that is kept for a link; None: there is none."""
+        return self._suspended.get(key)
+
+    def suspend(self, link: IncomingLink) -> None:
+        """Keep the terminus and the deliveries of a link that ends, which has a grant."""
+        self._suspend([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
+
+    def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
+        """Keep those of a connection that is lost or closed, or of a session of it that has ended."""
+        links = [
+            each
+            for each in (*record.incoming, *record.detached_unsettled)
+            if isinstance(each, IncomingLink)
+            and each.grant is not None
+            and (session is None or each.endpoint.session is session)
+        ]
+        if links:
+            self._suspend(links, has_time=session is None)
+        if record in self._untimed:
+            waiting = self._untimed.pop(record)
+            later = [each for each in waiting if session is not None and self._outlasts(each, session)]
+            if later:
+                self._untimed[record] = later
+            for each in waiting:
+                if each not in later:
+                    self._begin_time(each)
+
+    @staticmethod
+    def _outlasts(terminus: SuspendedTerminus, session: Session) -> bool:
+        """Tell whether the time of a terminus does not run yet when a session ends."""
+        return terminus.session is not session or terminus.grant.policy is _CONNECTION_CLOSE
+
+    def _suspend(self, links: Sequence[IncomingLink], *, has_time: bool) -> None:
+        context = self._context
+        for session, those in _by_session(links).items():
+            expand_received(session.flow_state, {each.endpoint.flow_state for each in those})
+        for link in links:
+            grant, key = link.grant, link.key
+            assert grant is not None
+            unsettled = dict(link.endpoint.flow_state.unsettled)
+            link.grant = None  # it is the terminus' now
+            take_away(context, link)
+            if key is None:  # it was stolen, and is another's now
+                self.take_back(grant)
+                continue
+            earlier = self._suspended.get(key)
+            if earlier is not None:
+                self.end(earlier, "another link of its name has ended")
+            terminus = self._suspended[key] = SuspendedTerminus(key, link, grant, context.now)
+            self._move(terminus, unsettled)
+            if has_time:
+                self._begin_time(terminus)
+            else:
+                self._untimed.setdefault(link.connection, []).append(terminus)
+            about = _described(terminus)
+            context.log.info("link suspended", **about, unsettled=len(terminus.deliveries), seconds=grant.timeout)
+        self._make_room()
+
+    def _move(self, terminus: SuspendedTerminus, unsettled: Mapping[bytes, object]) -> None:
+        """Move deliveries to a terminus without a link; but what has not come whole, which the sender sends again."""
+        link = KernelLink(self._nowhere, False, terminus.link, terminus.deliveries)
+        for tag, delivery in unsettled.items():
+            if isinstance(delivery, Delivery):
+                relay = delivery.relay
+                forget(delivery)
+                delivery.delivery_id = -1
+                if relay is not None and delivery.complete and not delivery.settled:
+                    relay.second = True  # an outcome is kept until the sender has heard it
+                    delivery.link = link
+                    terminus.deliveries[tag] = delivery
+        terminus.octets = OF_TERMINUS + OF_DELIVERY * len(terminus.deliveries)
+        self._memory.add(terminus.octets)
+
+    def _make_room(self) -> None:
+        """End termini of the holder that has most deliveries, until the limit is kept."""
+        most = self._context.config.resumption.unsettled
+        while self._suspended and (self.deliveries > most or self._context.memory.is_exceeded):
+            held: dict[tuple[str, str], int] = {}
+            for each in self._suspended.values():
+                holder = each.grant.holder
+                held[holder] = held.get(holder, 0) + len(each.deliveries) + 1
+            largest = max(held, key=held.__getitem__)
+            oldest = next(each for each in self._suspended.values() if each.grant.holder == largest)
+            self.evicted += 1
+            self.end(oldest, "there is no room")
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def resumed(self, terminus: SuspendedTerminus) -> None:
+        """Let go of a terminus whose deliveries are on a new link."""
+        self._let_go(terminus)
+        self.resumptions += 1
+        seconds = round(self._context.now - terminus.since, 3)
+        self._context.log.info("link resumed", **_described(terminus), seconds=seconds)
+
+    def end(self, terminus: SuspendedTerminus, reason: str) -> None:
+        """End a terminus that nobody can resume any more, and its deliveries."""
+        self._let_go(terminus)
+        about = _described(terminus)
+        self._context.log.info("link expired", **about, unsettled=len(terminus.deliveries), reason=reason)
+        if terminus.deliveries:
+            self._context.chores.do(self._end_deliveries(terminus))
+
+    def end_all(self, reason: str) -> None:
+        """End all of them."""
+        for each in tuple(self._suspended.values()):
+            self.end(each, reason)
+
+    def _end_deliveries(self, terminus: SuspendedTerminus) -> Steps[None]:
+        for delivery in terminus.live().values():
+            relay = delivery.relay
+            if relay is not None and not delivery.settled:
+                sender_gone(self._context, relay, delivery)
+            forget(delivery)
+            yield
+
+    def _let_go(self, terminus: SuspendedTerminus) -> None:
+        del self._suspended[terminus.key]
+        self.take_back(terminus.grant)
+        self._memory.add(-terminus.octets)
+        link = terminus.link
+        untimed = self._untimed.get(link.connection)
+        if untimed is not None and terminus in untimed:
+            untimed.remove(terminus)
+            if not untimed:
+                del self._untimed[link.connection]
+        self._context.keep_count(link)
+
+    def _begin_time(self, terminus: SuspendedTerminus) -> None:
+        terminus.session = None
+        terminus.expires = self._context.now + terminus.grant.timeout
+        heappush(self._times, (terminus.expires, next(self._numbers), terminus))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Have the next time looked at when it comes. Entries that are over do not stay for long."""
+        while self._times and not self._is_kept(self._times[0][2]):
+            heappop(self._times)
+        if len(self._times) > 2 * len(self._suspended) + 64:
+            self._times = [each for each in self._times if self._is_kept(each[2])]
+            self._times.sort()
+        if self._errand is not None:
+            self._context.cancel(self._errand)
+            self._errand = None
+        if self._times:
+            self._errand = self._context.schedule(self._times[0][0], self._expire)
+
+    def _is_kept(self, terminus: SuspendedTerminus) -> bool:
+        return self._suspended.get(terminus.key) is terminus
+
+    def _expire(self) -> None:
+        self._errand = None
+        while self._times and self._times[0][0] <= self._context.now:
+            terminus = heappop(self._times)[2]
+            if self._is_kept(terminus):
+                self.lapsed += 1
+                self.end(terminus, "its time is over")
+        self._wait()
+
+
+def _described(terminus: SuspendedTerminus) -> dict[str, object]:
+    """Return the fields of a log line that say whose terminus it is."""
+    record = terminus.link.connection
+    return {"connection": record.number, "peer": record.host, "link": terminus.key[4]}
+
+
+def _by_session(links: Sequence[IncomingLink]) -> dict[Session, list[IncomingLink]]:
+    found: dict[Session, list[IncomingLink]] = {}
+    for each in links:
+        found.setdefault(each.endpoint.session, []).append(each)
+    return found
