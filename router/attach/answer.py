@@ -252,14 +252,19 @@ class Attaching:
             pool = SharedWindow(record.limits.anonymous_window)
         else:
             pool = node.pool
-        grant = context.termini.grant(record, endpoint, target, node, kept)
         is_resumed = attach.unsettled is not None and (kept is not None or is_known(record, endpoint))
         both = in_common(context, record, endpoint, attach, kept)
         if both and not fits(endpoint, attach, both):
             is_resumed, both = False, {}
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
         unsettled = states(both) if is_resumed else None
-        answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
+        grant = context.termini.grant(record, endpoint, target, node, kept)
+        try:
+            answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
+        except Exception:
+            if grant is not None:
+                context.termini.take_back(grant)
+            raise
         incoming = (IncomingLink if foreign is None else ForeignIncomingLink)(
             record, endpoint, node, pool, number=context.next_link_number(), now=context.now, to=to, container=container
         )

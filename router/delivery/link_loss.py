@@ -167,7 +167,6 @@ def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6), or longer."""
     if isinstance(link, IncomingLink) and link.grant is not None:
         context.termini.suspend(link)
-        return
     _withdraw(context, link)
     if link.backlog:
         context.chores.do(end_backlog(context, link))
@@ -211,16 +210,6 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     if endpoint.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and endpoint.session.can_send:
         endpoint.detach()
     context.dismantle(outgoing)
-
-
-def take_away(context: Context, link: IncomingLink) -> None:
-    """Take a link from its connection and node, and leave its deliveries, whose outcomes others take from now on.
-
-    The delivery that is in the middle of its frames is aborted.
-    """
-    _withdraw(context, link)
-    context.forget_detached(link)
-    end_link(link.endpoint.flow_state)
 
 
 def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:

@@ -183,6 +183,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             irregular=core.context.irregular_heads,
             spans=0 if spans is None else spans.exported,
             spans_lost=0 if spans is None else spans.lost,
+            resumable=core.context.termini.granted,
             suspended=core.context.termini.suspended_number,
             resumed=core.context.termini.resumptions,
             lapsed=core.context.termini.lapsed,

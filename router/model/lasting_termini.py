@@ -45,6 +45,11 @@ class LastingTermini:
         self.evicted = 0
 
     @property
+    def granted(self) -> int:
+        """The links that are granted some time, and the termini that are kept without a link."""
+        return 0
+
+    @property
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
         return 0
@@ -64,11 +69,11 @@ class LastingTermini:
         """Note that a link with a grant has ended for good."""
 
     def suspend(self, link: IncomingLink) -> None:
-        """Keep the terminus and the deliveries of a link that ends, which has a grant."""
+        """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
         raise NotImplementedError
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
-        """Keep those of a connection that is lost or closed, or of a session of it that has ended."""
+        """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
 
     def suspended(self, key: LinkKey) -> SuspendedTerminus | None:  # noqa: ARG002
         """Return the terminus that is kept for a link; None: there is none."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.urls import is_loopback
-from amqpmesh.router.delivery.link_loss import take_away
 from amqpmesh.router.delivery.settlement import sender_gone
 from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
 from amqpmesh.router.model.lasting_termini import Grant, LastingTermini, SuspendedTerminus
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.session import Session
@@ -55,20 +54,22 @@ class SuspendedTermini(LastingTermini):
         #: Times of expiry; entries of termini that have come back meanwhile are skipped.
         self._times: list[tuple[float, int, SuspendedTerminus]] = []
         self._numbers = count()
+        #: The deliveries of all of them, or more: some have ended meanwhile.
+        self._most_deliveries = 0
         self._errand: Errand | None = None
         #: Deliveries are here while they have no link: no frame can name them.
         self._nowhere = KernelSession(0)
         self._memory = Budget(context.budget.limit, context.budget)
 
     @property
+    def granted(self) -> int:
+        """The links that are granted some time, and the termini that are kept without a link."""
+        return self._granted_in_all
+
+    @property
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
         return len(self._suspended)
-
-    @property
-    def deliveries(self) -> int:
-        """The unsettled deliveries of termini without a link."""
-        return sum(len(each.deliveries) for each in self._suspended.values())
 
     # ---------------------------------------------------------------------------------------------------------- grants
 
@@ -125,11 +126,11 @@ class SuspendedTermini(LastingTermini):
         return self._suspended.get(key)
 
     def suspend(self, link: IncomingLink) -> None:
-        """Keep the terminus and the deliveries of a link that ends, which has a grant."""
-        self._suspend([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
+        """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
+        self._keep([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
-        """Keep those of a connection that is lost or closed, or of a session of it that has ended."""
+        """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
         links = [
             each
             for each in (*record.incoming, *record.detached_unsettled)
@@ -138,7 +139,7 @@ class SuspendedTermini(LastingTermini):
             and (session is None or each.endpoint.session is session)
         ]
         if links:
-            self._suspend(links, has_time=session is None)
+            self._keep(links, has_time=session is None)
         if record in self._untimed:
             waiting = self._untimed.pop(record)
             later = [each for each in waiting if session is not None and self._outlasts(each, session)]
@@ -153,16 +154,15 @@ class SuspendedTermini(LastingTermini):
         """Tell whether the time of a terminus does not run yet when a session ends."""
         return terminus.session is not session or terminus.grant.policy is _CONNECTION_CLOSE
 
-    def _suspend(self, links: Sequence[IncomingLink], *, has_time: bool) -> None:
+    def _keep(self, links: Sequence[IncomingLink], *, has_time: bool) -> None:
+        """Keep termini and deliveries of links, all at once: an outcome that comes later is kept for the sender."""
         context = self._context
         for session, those in _by_session(links).items():
             expand_received(session.flow_state, {each.endpoint.flow_state for each in those})
         for link in links:
             grant, key = link.grant, link.key
             assert grant is not None
-            unsettled = dict(link.endpoint.flow_state.unsettled)
             link.grant = None  # it is the terminus' now
-            take_away(context, link)
             if key is None:  # it was stolen, and is another's now
                 self.take_back(grant)
                 continue
@@ -170,7 +170,7 @@ class SuspendedTermini(LastingTermini):
             if earlier is not None:
                 self.end(earlier, "another link of its name has ended")
             terminus = self._suspended[key] = SuspendedTerminus(key, link, grant, context.now)
-            self._move(terminus, unsettled)
+            self._move(terminus)
             if has_time:
                 self._begin_time(terminus)
             else:
@@ -179,25 +179,26 @@ class SuspendedTermini(LastingTermini):
             context.log.info("link suspended", **about, unsettled=len(terminus.deliveries), seconds=grant.timeout)
         self._make_room()
 
-    def _move(self, terminus: SuspendedTerminus, unsettled: Mapping[bytes, object]) -> None:
-        """Move deliveries to a terminus without a link; but what has not come whole, which the sender sends again."""
-        link = KernelLink(self._nowhere, False, terminus.link, terminus.deliveries)
-        for tag, delivery in unsettled.items():
-            if isinstance(delivery, Delivery):
+    def _move(self, terminus: SuspendedTerminus) -> None:
+        """Move the deliveries of a link to its terminus, but for what has not come whole: the sender sends it again."""
+        state = terminus.link.endpoint.flow_state
+        nowhere = KernelLink(self._nowhere, False, terminus.link, terminus.deliveries)
+        for tag, delivery in tuple(state.unsettled.items()):
+            if isinstance(delivery, Delivery) and delivery.complete and not delivery.settled:
                 relay = delivery.relay
-                forget(delivery)
-                delivery.delivery_id = -1
-                if relay is not None and delivery.complete and not delivery.settled:
+                if relay is not None:
+                    forget(delivery)
+                    delivery.delivery_id = -1
+                    delivery.link = nowhere
                     relay.second = True  # an outcome is kept until the sender has heard it
-                    delivery.link = link
                     terminus.deliveries[tag] = delivery
+        self._most_deliveries += len(terminus.deliveries)
         terminus.octets = OF_TERMINUS + OF_DELIVERY * len(terminus.deliveries)
         self._memory.add(terminus.octets)
 
     def _make_room(self) -> None:
         """End termini of the holder that has most deliveries, until the limit is kept."""
-        most = self._context.config.resumption.unsettled
-        while self._suspended and (self.deliveries > most or self._context.memory.is_exceeded):
+        while self._suspended and (self._has_too_many() or self._context.memory.is_exceeded):
             held: dict[tuple[str, str], int] = {}
             for each in self._suspended.values():
                 holder = each.grant.holder
@@ -206,6 +207,13 @@ class SuspendedTermini(LastingTermini):
             oldest = next(each for each in self._suspended.values() if each.grant.holder == largest)
             self.evicted += 1
             self.end(oldest, "there is no room")
+
+    def _has_too_many(self) -> bool:
+        """Tell whether more deliveries are kept than may be. They are counted only if there may be so many."""
+        most = self._context.config.resumption.unsettled
+        if self._most_deliveries > most:
+            self._most_deliveries = sum(len(each.deliveries) for each in self._suspended.values())
+        return self._most_deliveries > most
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -225,9 +233,14 @@ class SuspendedTermini(LastingTermini):
             self._context.chores.do(self._end_deliveries(terminus))
 
     def end_all(self, reason: str) -> None:
-        """End all of them."""
+        """End all of them, in steps."""
+        self._context.chores.do(self._end_all(reason))
+
+    def _end_all(self, reason: str) -> Steps[None]:
         for each in tuple(self._suspended.values()):
-            self.end(each, reason)
+            if self._is_kept(each):
+                self.end(each, reason)
+                yield
 
     def _end_deliveries(self, terminus: SuspendedTerminus) -> Steps[None]:
         for delivery in terminus.live().values():

@@ -91,8 +91,10 @@ class RouterStatistics(Outcomes):
     """Spans of messages that the collector of OpenTelemetry has taken."""
     spans_lost: int = 0
     """Messages in the share of `[tracing]` without a span at the collector: beyond `rate` or `queue`, or not sent."""
+    resumable: int = 0
+    """Links of senders that may be resumed, those of senders that are away included (§2.6.13)."""
     suspended: int = 0
-    """Senders whose end of the link is kept here while they are away (§2.6.13)."""
+    """Senders whose end of the link is kept here while they are away."""
     resumed: int = 0
     """Links that such senders have resumed."""
     lapsed: int = 0

@@ -94,6 +94,7 @@ class Roaming:
         """End all connections, and check that nothing is left."""
         self.lose()
         self.network.advance(self.timeout + 1)
+        assert self.network.core.context.termini.granted == 0
         assert self.suspended == 0
         assert self.network.relays == 0
         self.consumer.take(0)
@@ -447,4 +448,15 @@ def test_a_map_that_does_not_fit_into_a_frame_of_the_sender_is_none() -> None:
     r.peer.open(max_frame_size=512)
     r.peer.begin()
     assert r.attach({bytes([number]) * 32: None for number in range(8)}).unsettled is None
+    r.finish()
+
+
+def test_a_refused_attach_uses_no_place() -> None:
+    r = Roaming()
+    before = r.network.core.context.termini.granted
+    r.peer.write(
+        r.attaching({tag(0): None}, name="another", handle=1, rcv_settle_mode=SECOND, source=None, target=None)
+    )
+    assert [type(each.performative) for each in r.peer.hear()] == [Attach, Detach]
+    assert r.network.core.context.termini.granted == before == 1
     r.finish()
