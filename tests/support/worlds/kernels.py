@@ -56,7 +56,7 @@ def _told(call: Callable[[ModuleType], object], kernel: ModuleType) -> object:
 
 def comparable(value: object, seen: dict[int, int] | None = None) -> object:
     """Return a value of either kernel in a form that both share: objects by class and attributes, and a second time
-    by number.
+    by number; functions by name.
     """
     seen = {} if seen is None else seen
     if isinstance(value, bool | int | float | str | bytes | None):
@@ -71,5 +71,7 @@ def comparable(value: object, seen: dict[int, int] | None = None) -> object:
     slots = getattr(value, "__slots__", None)
     if slots is not None:
         return type(value).__name__, [(name, comparable(getattr(value, name, None), seen)) for name in slots]
+    if callable(value):
+        return value.__name__
     assert hasattr(value, "__iter__"), value
     return [comparable(each, seen) for each in value]
