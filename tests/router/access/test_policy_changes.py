@@ -4,6 +4,7 @@ change does not concern costs nothing.
 
 from __future__ import annotations
 
+import gc
 import sys
 import tomllib
 from pathlib import Path
@@ -42,6 +43,8 @@ def calls_of_change(world: Network, changed: Policy) -> int:
         nonlocal calls
         calls += event in ("call", "c_call")
 
+    gc.collect()
+    gc.disable()  # it would call the finalizers of other tests' objects
     sys.setprofile(count)
     try:
         world.core.set_policy(changed, world.now)
@@ -49,6 +52,7 @@ def calls_of_change(world: Network, changed: Policy) -> int:
             world.core.work(world.now, lambda: False)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
