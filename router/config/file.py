@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import ConfigError
@@ -318,9 +318,10 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-_TABLES = (
-    "router",
+#: The tables that are there once, in the order of a written file.
+_SINGLE: Final = (
     "log",
+    "elsewhere",
     "audit",
     "telemetry",
     "metrics",
@@ -329,14 +330,9 @@ _TABLES = (
     "mesh",
     "policy",
     "tokens",
-    "token_issuer",
-    "token_key",
-    "listener",
-    "connector",
-    "link",
-    "address",
-    "elsewhere",
 )
+
+_TABLES: Final = ("router", *_SINGLE, "token_issuer", "token_key", "listener", "connector", "link", "address")
 
 
 def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
@@ -381,18 +377,7 @@ def lines(config: RouterConfig, *, brief: bool = False) -> Iterator[str]:
     none: Mapping[str, object] | None = {} if brief else None
     limits: Mapping[str, object] | None = {"connections": config.connections, **config.limits()} if brief else None
     yield from written(config, "[router]", none)
-    for name in (
-        "log",
-        "elsewhere",
-        "audit",
-        "telemetry",
-        "metrics",
-        "tracing",
-        "resumption",
-        "mesh",
-        "policy",
-        "tokens",
-    ):
+    for name in _SINGLE:
         found = getattr(config, name)
         if found is not None and _is_shown(config, name, found, brief=brief):
             yield from written(found, f"\n[{name}]", none)
