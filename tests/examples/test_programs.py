@@ -71,7 +71,8 @@ def test_a_slow_pool_slows_its_producer(start: Programs) -> None:
         assert found, line
         workers, rate, ahead, waits = map(int, found.groups())
         assert rate <= workers / 0.05  # each job takes 50 ms
-        assert ahead <= 11  # the receiver's credit, and one delivery that the router holds
+        # The receiver's credit, one delivery that the router holds, and those ahead: workers may end together.
+        assert ahead <= 11 + workers
         assert waits
         figures.append((workers, rate))
     assert [workers for workers, _ in figures] == [2, 8]
