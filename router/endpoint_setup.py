@@ -29,6 +29,9 @@ TENANT: Final = Symbol("amqpmesh:tenant")
 #: The capabilities of the router, which its `open` offers.
 CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 
+#: Of a link whose terminus is kept: its unsettled map names all that has come, and null says that nothing is known.
+WHOLE_MAP: Final = Symbol("amqpmesh:whole")
+
 WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
 """A capability of a session: each of its deliveries is one frame. The router desires it in the `begin` of a session for
 lanes. A neighbour that offers it in its answer gives the session a wide window (§2.7.2)."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.events import DispositionReceived
-from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
 from amqpmesh.router.kernel import Delivery, expand_link, forget
 from amqpmesh.router.memory.retained import size_of_attach
+from amqpmesh.router.message.outcomes import ALL_RECEIVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-
-#: The state of a delivery that has arrived whole: a place behind the last section that a message can have (§3.4.1).
-WHOLE: Final = Received(section_number=2**32 - 1, section_offset=0)
 
 #: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its outcome.
 _AROUND: Final = 200
@@ -70,7 +67,7 @@ def in_common(
 
 def states(deliveries: Mapping[bytes, Delivery]) -> dict[bytes, DeliveryState]:
     """Return the states of deliveries in our attach: the outcome, or `received` with all of the delivery."""
-    return {tag: WHOLE if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
+    return {tag: ALL_RECEIVED if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
 
 
 def fits(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Delivery]) -> bool:

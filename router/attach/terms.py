@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.standard.performatives import Attach
+from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.memory.retained import LIFETIME_POLICY
 from amqpmesh.router.model.node import DynamicNode
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.node import Node
 
-#: Offered on a link whose terminus is kept: its unsettled map names all that has come, and null says that nothing is
-#: known.
-WHOLE: Final = Symbol("amqpmesh:whole")
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 # Members of enumerations that each attach needs, as of `states.direct`.
 _SENDER: Final = Role.SENDER
@@ -81,7 +79,7 @@ def answer_sender(
                 rcv_settle_mode=attach.rcv_settle_mode,
                 max_message_size=max_message_size,
                 unsettled=unsettled,
-                offered_capabilities=() if grant is None else (WHOLE,),
+                offered_capabilities=() if grant is None else (WHOLE_MAP,),
             )
             return
         answer = Attach(

@@ -7,13 +7,16 @@ from typing import Final, TypeAlias
 from amqpmesh.router.amqp.codec.composite import decode_composite
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.amqp.standard.definitions import Error
-from amqpmesh.router.amqp.standard.delivery_states import STATES, Accepted, Modified, Rejected, Released
+from amqpmesh.router.amqp.standard.delivery_states import STATES, Accepted, Modified, Received, Rejected, Released
 
 Outcome: TypeAlias = Accepted | Rejected | Released | Modified
 """The outcomes of a delivery."""
 
 #: The outcome in place of a missing one: a receiver that settles without an outcome may have begun to process.
 NOTHING_SAID: Final = Modified(delivery_failed=True)
+
+#: The state of a delivery that has come whole: a place behind the last section that a message can have (§3.4.1).
+ALL_RECEIVED: Final = Received(section_number=2**32 - 1, section_offset=0)
 
 
 class OutcomeError(AmqpMeshError):

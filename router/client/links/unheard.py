@@ -12,12 +12,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
-from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError, InDoubtError, ProtocolError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
-from amqpmesh.router.amqp.standard.delivery_states import Received, Released
+from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
-from amqpmesh.router.message.outcomes import outcome_of
+from amqpmesh.router.endpoint_setup import WHOLE_MAP
+from amqpmesh.router.message.outcomes import ALL_RECEIVED, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.links.outgoing import Outgoing
     from amqpmesh.router.message.outcomes import Outcome
 
-WHOLE: Final = Symbol("amqpmesh:whole")
-"""Capability of a link: a peer that offers it names all that it has in its map, and has no map if it knows nothing."""
-
 ATTEMPTS: Final = 3
 """Times that a message of an exactly-once sender is sent, as long as the outcome is `released`: nobody has taken it."""
 
 LONGEST: Final = 86_400.0
 
 _AROUND: Final = 1024  # octets of an attach beside its map, about
-_STATE: Final = encode_composite(Received(section_number=2**32 - 1, section_offset=0))
+_ALL_RECEIVED: Final = encode_composite(ALL_RECEIVED)
 
 
 class UnheardDeliveries:
@@ -101,7 +98,7 @@ class UnheardDeliveries:
                 state = theirs[tag]
                 encoded = None if state is None else encode_composite(state)
                 outcome = outcome_of(encoded)
-                outgoing.resumed = encoded if outcome is not None and encoded is not None else _STATE
+                outgoing.resumed = encoded if outcome is not None and encoded is not None else _ALL_RECEIVED
                 if outcome is not None and not outgoing.decided.is_set():
                     self._kept.pop(outgoing, None)
                     outgoing.decide(outcome)
@@ -119,7 +116,7 @@ class UnheardDeliveries:
         return (
             attach.rcv_settle_mode is ReceiverSettleMode.SECOND
             and not attach.incomplete_unsettled
-            and WHOLE in attach.offered_capabilities
+            and WHOLE_MAP in attach.offered_capabilities
         )
 
     def _is_sent_again(self, outgoing: Outgoing, first: list[Outgoing]) -> bool:
