@@ -17,7 +17,6 @@ from amqpmesh.router.model.connections import Freed
 from amqpmesh.router.model.counters import Tally, TenantCounts
 from amqpmesh.router.model.credit_share import take_counts
 from amqpmesh.router.model.ended_links import EndedLinks
-from amqpmesh.router.model.lasting_termini import LastingTermini
 from amqpmesh.router.model.link_names import LinkNames
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.local_routes import LocalRoutes
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.kernel import Budget, Pool
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import LastingTermini
     from amqpmesh.router.model.refusal import RefusedError
     from amqpmesh.router.model.usage import Usage
     from amqpmesh.router.telemetry.recent_changes import RecentChanges
@@ -121,7 +121,7 @@ class Context:
         self.nodes = NodeTable(config.address_table(), self.usages.memory_of)
         #: The routes to other routers; of a router in a mesh, `MeshRoutes`.
         self.routes = LocalRoutes()
-        self.termini = LastingTermini()
+        self.termini: LastingTermini  # those of `Handlers`
         self.connections: dict[ConnectionRecord, None] = {}
         #: Lost connections, until all their links have ended.
         self.leaving: dict[ConnectionRecord, None] = {}

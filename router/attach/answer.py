@@ -43,6 +43,7 @@ from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_o
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
 from amqpmesh.router.model.lane import tenant_of_attach
+from amqpmesh.router.model.lasting_termini import is_lasting
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode
 from amqpmesh.router.model.refusal import RefusedError
@@ -92,7 +93,6 @@ class Attaching:
         self._check_handles(record)
         key = self._key(record, endpoint)
         known = self._context.link_names.having(key)
-        kept = self._context.termini.suspended(key) if isinstance(endpoint, Receiver) else None
         claim = endpoint.context if isinstance(endpoint.context, Claim) else None
         # The same link on this connection. If the peer resumes, the new link takes over its live deliveries.
         resumed: list[IncomingLink | OutgoingLink] = []
@@ -105,7 +105,7 @@ class Attaching:
                 endpoint.attach(
                     source=attach.source,
                     target=attach.target,
-                    unsettled=self._unsettled(record, endpoint, attach, kept),
+                    unsettled=self._unsettled(record, endpoint, attach, self._context.termini.suspended(key)),
                 )
                 endpoint.detach(closed=False)
                 return
@@ -121,7 +121,7 @@ class Attaching:
             caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
-                resumed = [each for each in known if each.connection is record or _is_lasting(each)]
+                resumed = [each for each in known if each.connection is record or is_lasting(each)]
                 for each in resumed:
                     suspend(self._context, each)
             if isinstance(endpoint, Receiver):
@@ -444,11 +444,6 @@ class Attaching:
             container=record.peer.container_id,
             link=holder.endpoint.name,
         )
-
-
-def _is_lasting(holder: IncomingLink | OutgoingLink) -> bool:
-    """Tell whether the terminus of a link outlives it."""
-    return isinstance(holder, IncomingLink) and holder.grant is not None
 
 
 def _is_robbed(record: ConnectionRecord, claim: Claim | None, holder: IncomingLink | OutgoingLink) -> bool:

@@ -16,6 +16,7 @@ from amqpmesh.router.delivery.settlement import receiver_gone, route_again, unde
 from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.memory.retained import forget
+from amqpmesh.router.model.lasting_termini import is_lasting
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.model.usage import RECEIVER, SENDER
@@ -165,7 +166,7 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
 
 def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """Detach a link without closing it: its unsettled deliveries live until the session ends (§2.7.6), or longer."""
-    if isinstance(link, IncomingLink) and link.grant is not None:
+    if is_lasting(link):
         context.termini.suspend(link)
     _withdraw(context, link)
     if link.backlog:

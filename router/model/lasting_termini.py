@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.kernel import Delivery
+from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
     from amqpmesh.router.kernel import FastDelivery, FastMulticast
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import IncomingLink, LinkKey
+    from amqpmesh.router.model.links import LinkKey, OutgoingLink
     from amqpmesh.router.model.node import Node
 
 
@@ -35,60 +36,60 @@ class Grant(NamedTuple):
         return Target(address=self.address, expiry_policy=self.policy, timeout=self.timeout)
 
 
-class LastingTermini:
-    """The termini of a router that outlive their links: none. `resumption` has those that do."""
+class LastingTermini(Protocol):
+    """The termini of a router that outlive their links; `resumption` has them."""
 
-    def __init__(self) -> None:
-        #: Links that were resumed; termini that nobody resumed in time, and those that were given up for want of room.
-        self.resumptions = 0
-        self.lapsed = 0
-        self.evicted = 0
+    #: Links that were resumed; termini that nobody resumed in time, and those that were given up for want of room.
+    resumptions: int
+    lapsed: int
+    evicted: int
 
     @property
     def granted(self) -> int:
         """The links that are granted some time, and the termini that are kept without a link."""
-        return 0
 
     @property
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
-        return 0
 
     def grant(
         self,
-        record: ConnectionRecord,  # noqa: ARG002
-        endpoint: Receiver,  # noqa: ARG002
-        target: Target,  # noqa: ARG002
-        node: Node | None,  # noqa: ARG002
-        known: SuspendedTerminus | None,  # noqa: ARG002
+        record: ConnectionRecord,
+        endpoint: Receiver,
+        target: Target,
+        node: Node | None,
+        known: SuspendedTerminus | None,
     ) -> Grant | None:
-        """Return the time that a sender's terminus is kept; None: it goes with its link."""
-        return None
+        """Return the time that a sender's terminus is kept; None: it goes with its link.
+
+        Args: known: the terminus that it had before, whose grant ends once it has this one.
+        """
 
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
 
     def suspend(self, link: IncomingLink) -> None:
         """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
-        raise NotImplementedError
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
         """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
 
-    def suspended(self, key: LinkKey) -> SuspendedTerminus | None:  # noqa: ARG002
+    def suspended(self, key: LinkKey) -> SuspendedTerminus | None:
         """Return the terminus that is kept for a link; None: there is none."""
-        return None
 
     def end(self, terminus: SuspendedTerminus, reason: str) -> None:
         """End a terminus that nobody can resume any more, and its deliveries."""
-        raise NotImplementedError
 
     def end_all(self, reason: str) -> None:
-        """End all of them."""
+        """End all of them, in steps."""
 
     def resumed(self, terminus: SuspendedTerminus) -> None:
         """Let go of a terminus whose deliveries are on a new link."""
-        raise NotImplementedError
+
+
+def is_lasting(link: IncomingLink | OutgoingLink) -> TypeGuard[IncomingLink]:
+    """Tell whether the terminus of a link outlives it."""
+    return isinstance(link, IncomingLink) and link.grant is not None
 
 
 class SuspendedTerminus:
@@ -97,7 +98,7 @@ class SuspendedTerminus:
     The sender does not hear of them: they have no delivery-id until it resumes them. Outcomes are kept meanwhile.
     """
 
-    __slots__ = ("deliveries", "expires", "grant", "key", "link", "octets", "session", "since")
+    __slots__ = ("deliveries", "grant", "key", "link", "octets", "session", "since")
 
     def __init__(self, key: LinkKey, link: IncomingLink, grant: Grant, now: float) -> None:
         self.key = key
@@ -106,9 +107,8 @@ class SuspendedTerminus:
         self.grant = grant
         #: By delivery-tag: those that have come whole, and whose sender has not settled them.
         self.deliveries: dict[bytes, Delivery | FastDelivery | FastMulticast] = {}
-        #: Seconds. `expires`: None: not before its session or connection ends.
+        #: Seconds.
         self.since = now
-        self.expires: float | None = None
         #: The session that it was attached in; None: that has ended.
         self.session: Session | None = link.endpoint.session
         #: Octets that count in the router's memory.

@@ -15,8 +15,7 @@ from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.settlement import sender_gone
 from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
-from amqpmesh.router.model.lasting_termini import Grant, LastingTermini, SuspendedTerminus
-from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.lasting_termini import Grant, LastingTermini, SuspendedTerminus, is_lasting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context, Errand
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import LinkKey
+    from amqpmesh.router.model.links import IncomingLink, LinkKey
     from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take.
@@ -43,14 +42,16 @@ class SuspendedTermini(LastingTermini):
     """The grants of a router, and the termini that have no link now."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__()
         self._context = context
+        self.resumptions = 0
+        self.lapsed = 0
+        self.evicted = 0
         #: The links that have a grant, suspended ones included, by holder.
         self._granted: dict[tuple[str, str], int] = {}
         self._granted_in_all = 0
         self._suspended: dict[LinkKey, SuspendedTerminus] = {}
         #: Those whose time runs from the end of a session or connection that is still there.
-        self._untimed: dict[ConnectionRecord, list[SuspendedTerminus]] = {}
+        self._untimed: dict[ConnectionRecord, dict[SuspendedTerminus, None]] = {}
         #: Times of expiry; entries of termini that have come back meanwhile are skipped.
         self._times: list[tuple[float, int, SuspendedTerminus]] = []
         self._numbers = count()
@@ -134,20 +135,15 @@ class SuspendedTermini(LastingTermini):
         links = [
             each
             for each in (*record.incoming, *record.detached_unsettled)
-            if isinstance(each, IncomingLink)
-            and each.grant is not None
-            and (session is None or each.endpoint.session is session)
+            if is_lasting(each) and (session is None or each.endpoint.session is session)
         ]
         if links:
             self._keep(links, has_time=session is None)
-        if record in self._untimed:
-            waiting = self._untimed.pop(record)
-            later = [each for each in waiting if session is not None and self._outlasts(each, session)]
-            if later:
-                self._untimed[record] = later
-            for each in waiting:
-                if each not in later:
-                    self._begin_time(each)
+        for each in self._untimed.pop(record, ()):
+            if session is not None and self._outlasts(each, session):
+                self._leave_untimed(each)
+            else:
+                self._begin_time(each)
 
     @staticmethod
     def _outlasts(terminus: SuspendedTerminus, session: Session) -> bool:
@@ -174,7 +170,7 @@ class SuspendedTermini(LastingTermini):
             if has_time:
                 self._begin_time(terminus)
             else:
-                self._untimed.setdefault(link.connection, []).append(terminus)
+                self._leave_untimed(terminus)
             about = _described(terminus)
             context.log.info("link suspended", **about, unsettled=len(terminus.deliveries), seconds=grant.timeout)
         self._make_room()
@@ -256,16 +252,19 @@ class SuspendedTermini(LastingTermini):
         self._memory.add(-terminus.octets)
         link = terminus.link
         untimed = self._untimed.get(link.connection)
-        if untimed is not None and terminus in untimed:
-            untimed.remove(terminus)
+        if untimed is not None:
+            untimed.pop(terminus, None)
             if not untimed:
                 del self._untimed[link.connection]
         self._context.keep_count(link)
 
+    def _leave_untimed(self, terminus: SuspendedTerminus) -> None:
+        self._untimed.setdefault(terminus.link.connection, {})[terminus] = None
+
     def _begin_time(self, terminus: SuspendedTerminus) -> None:
         terminus.session = None
-        terminus.expires = self._context.now + terminus.grant.timeout
-        heappush(self._times, (terminus.expires, next(self._numbers), terminus))
+        expires = self._context.now + terminus.grant.timeout
+        heappush(self._times, (expires, next(self._numbers), terminus))
         self._wait()
 
     def _wait(self) -> None:
