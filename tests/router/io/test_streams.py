@@ -1,7 +1,9 @@
 """The end of a stream: our direction first, then the peer's, then the socket (§2.2, §5.1)."""
 
+import fcntl
 import socket
 import ssl
+import struct
 
 import pytest
 import trio
@@ -15,6 +17,9 @@ from amqpmesh.router.io.dialing import open_tcp
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
 from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, UNSENT_TO_SENDER, TcpStream
+
+#: Linux: the octets that the system accepted and has not sent once (`linux/sockios.h`).
+SIOCOUTQNSD = 0x894B
 
 
 class Recorded(trio.abc.HalfCloseableStream):
@@ -119,20 +124,29 @@ async def test_it_is_known_how_far_a_peer_is() -> None:
 
 async def test_little_waits_in_the_system_for_a_peer_that_sends_itself() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = TcpStream(socket.create_connection(listener.getsockname()))
+        system = socket.create_connection(listener.getsockname())
+        near = TcpStream(system)
         far = TcpStream(listener.accept()[0])
     within, other = (TcpStream(each) for each in socket.socketpair())
+    piece = bytes(1 << 16)
     async with near, far, within, other:
         within.limit_unsent(UNSENT_TO_SENDER)  # the system has no such limit between workers
-        written = []
+        waiting = []
         for _ in range(2):
-            written.append(0)
-            while sent := near.send_nowait(bytes(1 << 16)):
-                written[-1] += sent
+            while near.send_nowait(piece):
+                pass
+            waiting.append(unsent(system))
             while far.receive_nowait(1 << 20):
                 pass
             near.limit_unsent(UNSENT_TO_SENDER)
-        assert written[1] < written[0] / 2
+        assert waiting[1] <= UNSENT_TO_SENDER + len(piece)
+        assert waiting[0] > 2 * waiting[1], "without a limit the system takes what its buffer holds"
+
+
+def unsent(connected: socket.socket) -> int:
+    """Return how many octets wait in the system that it has not sent once, as its window is closed."""
+    (octets,) = struct.unpack("i", fcntl.ioctl(connected, SIOCOUTQNSD, bytes(4)))
+    return int(octets)
 
 
 async def test_between_neighbours_little_waits_where_nothing_can_pass() -> None:
