@@ -45,6 +45,7 @@ class Policy:
         self._by_name = {(each.tenant, each.name): each for each in self.groups}
         self._by_key = {each.key: each for each in self.tenants}
         self._default = next((each for each in self.tenants if each.default), None)
+        self._sharers = len({"", *self._by_key})
         #: Whether any limit is one of frames or of session windows.
         limits = (*(each.limits for each in self.tenants), *(each.limits for each in self.groups))
         self.limits_frames = any((each.frame or each.session_window) is not None for each in limits)
@@ -71,6 +72,13 @@ class Policy:
     def tenant(self, key: str) -> Tenant | None:
         """Return a tenant. Args: key: as of `Tenant.key`."""
         return self._by_key.get(key)
+
+    def part(self, whole: int) -> int:
+        """Return what each tenant, the operator as well, has of a limit: equal parts, at least 1.
+
+        A part is the same, whatever the others use: so none of them learns it.
+        """
+        return max(1, whole // self._sharers)
 
     def limits_of(self, key: str) -> Allowance:
         """Return the limits of a tenant. Args: key: as of `Tenant.key`."""

@@ -122,6 +122,10 @@ class ContainerLink:
         """True if a delivery on the link is unsettled, or is being written."""
         return self.link is not None and bool(self.link.terminus.unsettled)
 
+    def tenant(self, record: ConnectionRecord) -> str:
+        """Return the key of the tenant that needs the link. Args: record: a connection of its connector."""
+        return record.peer.tenant if self.is_configured else self.serves(record).tenant
+
     def become(self, state: ContainerLinkState, now: float) -> None:
         """Enter a state."""
         self.state = state

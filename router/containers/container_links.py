@@ -409,7 +409,7 @@ class Containers:
         redirect = redirect_of(error)
         try:
             chain = self._on_demand.extend_chain(each.home, each.chain, record, each.node, redirect)
-            connector = self._on_demand.use(chain.place, each, home=each.home)
+            connector = self._on_demand.use(chain.place, each, each.tenant(record), home=each.home)
         except NotFollowedError as refusal:
             return str(refusal)
         came_from = each.connector

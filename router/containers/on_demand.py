@@ -44,7 +44,10 @@ class OnDemandConnection:
     origin: str | None = None
     #: True if only redirects of peers have named the place.
     redirected: bool = False
-    users: dict[object, None] = field(default_factory=dict)
+    #: The tenant of each user, by its key.
+    users: dict[object, str] = field(default_factory=dict)
+    #: The number of users of each tenant; of a connection that is not used, the tenant that used it last.
+    tenants: dict[str, int] = field(default_factory=dict)
     #: The time when the connection is closed if nothing needs it until then, seconds.
     left_at: float | None = None
 
@@ -68,14 +71,15 @@ class OnDemandConnections:
         """Have other limits from now on. What exists stays."""
         self._config = config
 
-    def use(self, place: PeerAddress, user: object, *, home: str | None = None) -> str:
+    def use(self, place: PeerAddress, user: object, tenant: str, *, home: str | None = None) -> str:
         """Provide a connection to a place until `user` leaves it (`leave`).
 
-        Args: home: the connector whose redirects lead to the place; None: the configuration names it. With `home`, only
-            the credentials and the connection of this connector are used: by a redirect a peer must not use those of
-            other connectors.
+        Args: tenant: the user's, by its key. home: the connector whose redirects lead to the place; None: the
+            configuration names it. With `home`, only the credentials and the connection of this connector are used: by
+            a redirect a peer must not use those of other connectors.
         Returns: the name of the connector: a configured one, or one made for the place.
-        Raises: NotFollowedError: there are too many places, or too many users of this one; or the host is invalid.
+        Raises: NotFollowedError: the tenant has too many places, or too many users of this one; or the host is
+            invalid.
         """
         endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
         connectors = self._usable_connectors(home)
@@ -95,9 +99,9 @@ class OnDemandConnections:
         allowed = replace(policy, own=(*policy.own, *hosts))
         shown_as = origin.name if origin is not None else None
         wanted = OnDemandConnection(config, allowed, place.certified, place, shown_as, redirected=home is not None)
-        return self._use_connection(wanted, user)
+        return self._use_connection(wanted, user, tenant)
 
-    def use_domain(self, domain: str, user: object) -> str:
+    def use_domain(self, domain: str, user: object, tenant: str) -> str:
         """Provide a connection to a domain: by a configured connector to its host, or to the servers that DNS names."""
         domain = domain.lower().removesuffix(".")
         for connector in self._connectors():
@@ -108,7 +112,7 @@ class OnDemandConnections:
             config = self._config_of(None, urls, self._name(f"@{domain}"), None)
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
-        return self._use_connection(OnDemandConnection(config, config.redirect_policy, None, None), user)
+        return self._use_connection(OnDemandConnection(config, config.redirect_policy, None, None), user, tenant)
 
     def is_redirected(self, name: str) -> bool:
         """Return whether only redirects of peers have named the place of a connector. Args: name: the connector's."""
@@ -118,7 +122,13 @@ class OnDemandConnections:
     def leave(self, name: str, user: object) -> None:
         """Note that `user` no longer needs the connection. Args: name: the connector's."""
         connection = self._connections.get(name)
-        if connection is None or connection.users.pop(user, 0) == 0 or connection.users:
+        tenant = None if connection is None else connection.users.pop(user, None)
+        if connection is None or tenant is None:
+            return
+        connection.tenants[tenant] -= 1
+        if connection.users:
+            if not connection.tenants[tenant]:
+                del connection.tenants[tenant]
             return
         connection.left_at = self._context.now + self._config.idle
         self._context.schedule(connection.left_at, partial(self._close_if_idle, name, connection, connection.left_at))
@@ -138,24 +148,33 @@ class OnDemandConnections:
             policy = next(each for each in self._connectors() if each.name == home).redirect_policy
         return policy.follow(chain or RedirectChain(self._place_of(record), node), redirect)
 
-    def _use_connection(self, wanted: OnDemandConnection, user: object) -> str:
+    def _use_connection(self, wanted: OnDemandConnection, user: object, tenant: str) -> str:
         name = wanted.config.name
         connection = self._connections.get(name)
+        if connection is None or tenant not in connection.tenants:
+            most = self._part(self._config.places)
+            if sum(tenant in each.tenants for each in self._connections.values()) >= most:
+                raise NotFollowedError(f"more than {most} places elsewhere")
         if connection is None:
-            if len(self._connections) >= self._config.places:
-                raise NotFollowedError(f"more than {self._config.places} places elsewhere")
             connection = self._connections[name] = wanted
             self.on_connect(wanted.config, wanted.certified)
-        elif (
-            len(connection.users) >= self._config.nodes
-            and user not in connection.users
-            and not _make_room(connection, user)
-        ):
-            raise NotFollowedError(f"more than {self._config.nodes} nodes at {name}")
-        connection.users[user] = None
+        elif user not in connection.users:
+            most = self._part(self._config.nodes)
+            if connection.tenants.get(tenant, 0) >= most and not _make_room(connection, user, tenant):
+                raise NotFollowedError(f"more than {most} nodes at {name}")
+        if user not in connection.users:
+            if not connection.users:
+                connection.tenants.clear()
+            connection.users[user] = tenant
+            connection.tenants[tenant] = connection.tenants.get(tenant, 0) + 1
         connection.redirected = connection.redirected and wanted.redirected
         connection.left_at = None
         return name
+
+    def _part(self, limit: int) -> int:
+        """Return what one tenant has of a limit, whatever the others use."""
+        policy = self._context.policy
+        return limit if policy is None else policy.part(limit)
 
     def _close_if_idle(self, name: str, connection: OnDemandConnection, at: float) -> None:
         """Close a connection that nothing has needed for a while."""
@@ -220,13 +239,18 @@ class OnDemandConnections:
         return PeerAddress(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
 
 
-def _make_room(connection: OnDemandConnection, user: object) -> bool:
-    """Remove the node that has been idle the longest: nodes of made-up names must not keep others from a place.
+def _make_room(connection: OnDemandConnection, user: object, tenant: str) -> bool:
+    """Remove the node of a tenant that has been idle the longest: nodes of made-up names must not keep others from a
+    place.
 
     Args: user: the user that needs the room. If it is a link, its own node stays.
     Returns: whether a node was removed.
     """
-    nodes = [each for each in connection.users if isinstance(each, RemoteNode) and not each.has(user)]
+    nodes = [
+        each
+        for each, of in connection.users.items()
+        if of == tenant and isinstance(each, RemoteNode) and not each.has(user)
+    ]
     idle = [(since, each) for each in nodes if (since := each.idle_since()) is not None]
     return any(each.let_go() for _, each in sorted(idle, key=itemgetter(0)))
 

@@ -307,9 +307,9 @@ class RemoteNodes:
             far = RemoteNode(context, self._containers, self._on_demand, local, node)
             try:
                 if isinstance(place, str):
-                    far.connector = self._on_demand.use_domain(place, far)
+                    far.connector = self._on_demand.use_domain(place, far, tenant)
                 else:
-                    far.connector = self._on_demand.use(place, far)
+                    far.connector = self._on_demand.use(place, far, tenant)
             except NotFollowedError as refusal:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
             local.remote = far

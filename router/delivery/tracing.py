@@ -47,7 +47,7 @@ def came(context: Context, relay: Relay, incoming: IncomingLink, data: bytes) ->
         return
     mark = message_head.trace_mark(data, head)
     if isinstance(mark, bytes) and len(mark) == ID_OCTETS:
-        trace = context.traces.begin(mark, tenant_of(incoming), context.now)
+        trace = context.traces.begin(mark, tenant_of(incoming), context.now, context.policy)
         if trace is not None:
             address = name_of(incoming) or message_head.final_address(data, head)
             follow(context, relay, incoming, trace, len(data), address)

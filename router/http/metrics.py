@@ -90,8 +90,8 @@ class Metrics:
         """Read all counts, in steps."""
         self._fit()
         found = yield from measure(self._core, self._listeners())
-        shares = self._core.context.policy is not None and len(self._core.context.policy.tenants) > 1
-        yield from self._addresses.update(found.addresses, shares=shares)
+        policy = self._core.context.policy
+        yield from self._addresses.update(found.addresses, None if policy is None else policy.part)
         rest = [Subject(tenant, (tenant,), values, tenant) for tenant, values in self._addresses.others()]
         yield from self._rest.update(rest)
         yield from self._tenants.update(found.tenants)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from amqpmesh.router.http.families import COUNTER, PREFIX, counters, series
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from amqpmesh.router.http.families import Family
 
@@ -75,11 +75,13 @@ class Table:
         """Have room for other many series. If it has shrunk, rows stay while their subjects are used."""
         self._most = max(0, room // self._series - 1)
 
-    def update(self, subjects: Iterable[Subject], *, shares: bool = False) -> Iterator[None]:
+    def update(self, subjects: Iterable[Subject], part: Callable[[int], int] | None = None) -> Iterator[None]:
         """Take the values of all subjects now, in steps.
 
-        Args: shares: tenants share the rows: one has half of them at most, and leaves half of the rest to each other.
+        Args: part: returns how many of a number of rows one tenant has, whatever the others use; None: they have one
+            room for all.
         """
+        most = self._most if part is None else part(self._most)
         rows, before = self.rows, self._seen
         self.rows, self._seen, self._gauges = {}, {}, {}
         left: list[Subject] = []
@@ -97,9 +99,8 @@ class Table:
                 yield
         for number, subject in enumerate(left):
             labels = subject.labels
-            free = self._most - len(self.rows)
-            allowed = free - taken.get(subject.tenant, 0) if shares else free
-            if allowed > 0 and labels not in self.rows and OTHER not in labels:
+            used = len(self.rows) if part is None else taken.get(subject.tenant, 0)
+            if used < most and labels not in self.rows and OTHER not in labels:
                 self.rows[labels] = self.row(subject)
                 taken[subject.tenant] = taken.get(subject.tenant, 0) + 1
             else:

@@ -229,11 +229,10 @@ class Passwords:
     def _delay(self, place: _Place) -> Iterator[None]:
         """Count a delayed connection.
 
-        Raises: _TooManyError: the maximum is delayed already; or of a tenant, as many as places are free. So one tenant
-            has half of them, and leaves some to each other one.
+        Raises: _TooManyError: as many of its tenant are delayed already as this may have.
         """
-        free = self._most_delayed - self.delayed.total()
-        if free <= 0 or (place.tenant is not None and self._delayed_of[place.tenant] >= free):
+        policy, most = self._context.policy, self._most_delayed
+        if self._delayed_of[place.tenant] >= (most if policy is None else policy.part(most)):
             raise _TooManyError
         name = place.listener
         self.delayed[name] += 1

@@ -105,7 +105,7 @@ class Tracer:
         name = local_key(context.id, place.name) if is_here else place.address
         if asked.next and (peer.tenant, name) in context.traces.addresses:
             raise service.RequestError(service.CONFLICT, "another trace awaits the next message there")
-        trace = context.traces.begin(secrets.token_bytes(ID_OCTETS), peer.tenant, now)
+        trace = context.traces.begin(secrets.token_bytes(ID_OCTETS), peer.tenant, now, context.policy)
         if trace is None:
             raise service.RequestError(service.CONFLICT, "there are too many traces: [tracing] traces")
         trace.pending = True

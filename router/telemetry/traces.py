@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.config.observability import TracingConfig
     from amqpmesh.router.telemetry.span_book import SpanBook
 
@@ -172,29 +173,29 @@ class TraceBook:
         """Return a trace; None: it is unknown, or forgotten."""
         return self._traces.get(trace_id)
 
-    def begin(self, trace_id: bytes, tenant: str, now: float) -> Trace | None:
+    def begin(self, trace_id: bytes, tenant: str, now: float, policy: Policy | None = None) -> Trace | None:
         """Return the trace of an id, made if it is new; None: there are too many.
 
-        One tenant has a quarter of the traces at most, and all tenants together three quarters: so the operator can
-        always trace. A trace that is over makes room for a new one of its tenant.
+        A trace that is over makes room for a new one of its tenant.
+
+        Args: policy: its tenants have equal parts of three quarters of the traces, and the operator has the last
+            quarter; None: the operator has all.
         """
         trace = self._traces.get(trace_id)
         if trace is not None:
             return trace
-        if not self._has_room(tenant) and not self._make_room(tenant):
+        if not self._has_room(tenant, policy) and not self._make_room(tenant):
             self.refused += 1
             return None
         trace = self._traces[trace_id] = Trace(trace_id, tenant, self._config.events, now)
         return trace
 
-    def _has_room(self, tenant: str) -> bool:
+    def _has_room(self, tenant: str, policy: Policy | None) -> bool:
         most = self._config.traces
-        if len(self._traces) >= most:
-            return False
-        if not tenant:
-            return True
-        tenants = [each.tenant for each in self._traces.values() if each.tenant]
-        return len(tenants) < most * 3 // 4 and tenants.count(tenant) < most // 4
+        if policy is not None:
+            part = policy.part(most * 3 // 4)
+            most = part if tenant else max(part, most // 4)
+        return sum(each.tenant == tenant for each in self._traces.values()) < most
 
     def _make_room(self, tenant: str) -> bool:
         over = next((each for each in self._traces.values() if each.tenant == tenant and each.is_over), None)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.groups import Group
+from amqpmesh.policies.names import NamePattern
+from amqpmesh.policies.policy import Policy
 from amqpmesh.policies.redirect import Redirect
+from amqpmesh.policies.tenants import Match, Tenant
 from amqpmesh.router.amqp.link import Link, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
@@ -526,6 +530,33 @@ def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None
     assert error.description == f"more than 2 nodes at {PLACE}"
     sent = client.send(client.sender(None), message(to="elsewhere/d"))
     assert isinstance(sent.outcome, Rejected)
+    n.leave()
+
+
+def test_tenants_have_equal_parts_of_the_places_and_of_their_nodes() -> None:
+    others = [
+        AddressConfig(pattern=name, redirect=replace(THERE, network_host=f"10.0.1.{at}"))
+        for at, name in enumerate("xyz")
+    ]
+    n = Far(ELSEWHERE, *others, elsewhere=ElsewhereConfig(places=6, nodes=4))
+    tenants = [Tenant(name=each, match=(Match(hostname=NamePattern(each)),)) for each in "ab"]
+    groups = [Group(name="all", key=f"group[{each}]", tenant=each, send=("#",)) for each in "ab"]
+    n.core.set_policy(Policy(tenants, groups), n.now)
+    ann, bob = n.client(hostname="a"), n.client(hostname="b")
+    for client in (ann, bob):  # what the other has makes no difference
+        for address in ("elsewhere/a", "x"):
+            assert client.sender(address) not in client.detached
+        error = refusal(client, client.sender("y"))
+        assert error.description == "more than 2 places elsewhere"
+        error = refusal(client, client.sender("elsewhere/b"))
+        assert error.description == f"more than 1 nodes at {PLACE}"
+    assert len(n.wanted) == 2, "both use the same connections"
+    ann.close()
+    bob.close()
+    n.advance(300.0)
+    last = n.client(hostname="b")
+    assert last.sender("z") not in last.detached
+    assert len(n.wanted) == 1
     n.leave()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -25,8 +25,8 @@ def subject(name: str, into: int, out: int = 0, level: int = 0, *, key: object =
     return Subject(name if key is None else key, (name,), (into, out, level), tenant)
 
 
-def update(made: Table, *subjects: Subject, shares: bool = False) -> None:
-    for _ in made.update(subjects, shares=shares):
+def update(made: Table, *subjects: Subject, part: Callable[[int], int] | None = None) -> None:
+    for _ in made.update(subjects, part):
         pass
 
 
@@ -82,12 +82,13 @@ def test_a_subject_called_other_has_no_row() -> None:
     assert dict(made.others()) == {"": (1, 0, 0)}
 
 
-def test_one_tenant_leaves_rows_to_others() -> None:
+def test_tenants_have_equal_parts_of_the_rows() -> None:
     made = table(10)
-    update(made, *(subject(f"one/{n}", 1, tenant="one") for n in range(50)), shares=True)
-    assert len(made.rows) == 5
-    update(made, *_of(made), *(subject(f"two/{n}", 1, tenant="two") for n in range(50)), shares=True)
-    assert [sum(row.tenant == each for row in made.rows.values()) for each in ("one", "two")] == [5, 3]
+    update(made, *(subject(f"one/{n}", 1, tenant="one") for n in range(50)), part=lambda most: most // 3)
+    assert len(made.rows) == 3
+    both = [*_of(made), *(subject(f"two/{n}", 1, tenant="two") for n in range(50))]
+    update(made, *both, part=lambda most: most // 3)
+    assert [sum(row.tenant == each for row in made.rows.values()) for each in ("one", "two")] == [3, 3]
     assert {tenant for tenant, _ in made.others()} == {"one", "two"}
 
 

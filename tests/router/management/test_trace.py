@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from amqpmesh.policies.policy import Policy
+from amqpmesh.policies.tenants import Tenant
 from amqpmesh.router.config.observability import TracingConfig
 from amqpmesh.router.management.service import BAD_REQUEST, RequestError
 from amqpmesh.router.management.trace import (
@@ -89,23 +91,22 @@ def test_events_are_bounded_in_number_and_in_length() -> None:
     assert (len(str(shown["link"])), len(str(shown["reason"]))) == (LONGEST, LONGEST)
 
 
-def test_tenants_leave_room_for_others_and_for_the_operator() -> None:
+def test_tenants_have_equal_parts_of_the_traces_and_the_operator_a_quarter() -> None:
     book = TraceBook(TracingConfig(traces=8))
+    policy = Policy([Tenant(name=each) for each in "abc"], [])
 
     def begin(number: int, tenant: str) -> Trace | None:
-        found = book.begin(number.to_bytes(16, "big"), tenant, 0.0)
+        found = book.begin(number.to_bytes(16, "big"), tenant, 0.0, policy)
         if found is not None:
             found.pending = True
         return found
 
-    assert [begin(each, "a") is not None for each in range(3)] == [True, True, False]  # a quarter
-    assert all(begin(10 + each, "b") for each in range(2))
-    assert all(begin(20 + each, "c") for each in range(2))
-    assert begin(30, "d") is None  # three quarters
-    assert [begin(40 + each, "") is not None for each in range(3)] == [True, True, False]
-    assert book.refused == 3
-    ours = book.find((0).to_bytes(16, "big"))
+    assert [begin(each, "") is not None for each in range(3)] == [True, True, False]
+    for first, tenant in zip((10, 20, 30), "abc", strict=True):
+        assert [begin(first + each, tenant) is not None for each in range(2)] == [True, False]
+    assert book.refused == 4
+    ours = book.find((10).to_bytes(16, "big"))
     assert ours is not None
     ours.pending = False
-    assert begin(3, "a") is not None  # one that is over makes room for its own tenant
-    assert book.find((0).to_bytes(16, "big")) is None
+    assert begin(15, "a") is not None  # one that is over makes room for its own tenant
+    assert book.find((10).to_bytes(16, "big")) is None

@@ -100,7 +100,7 @@ async def test_the_hosts_of_one_network_of_ipv6_are_one(
 async def test_the_answers_that_wait_for_one_tenant_leave_places_to_another(
     users: Path, policy: PolicyConfig, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    async with Router(policy=policy, login_failures=1, login_queue=4, login_wait=20.0) as router:
+    async with Router(policy=policy, login_failures=1, login_queue=6, login_wait=20.0) as router:
         where = listener(users)
         site = Site(router, where, nursery)
         codes: list[SaslCode] = []
@@ -115,7 +115,7 @@ async def test_the_answers_that_wait_for_one_tenant_leave_places_to_another(
             for number in range(4):
                 guessing.start_soon(guess, f"a-{number}")
             await wait_all_tasks_blocked()
-            assert codes == [SaslCode.SYS_TEMP] * 2, "two wait, which is half of the places"
+            assert codes == [SaslCode.SYS_TEMP] * 2, "two wait, which is the tenant's part of the places"
             assert await site.log_in("b-ada", "right", host=HOST) == (SaslCode.OK, 1)
 
 
