@@ -33,6 +33,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, states
 from amqpmesh.router.attach.resolve import is_cut_off
+from amqpmesh.router.attach.resumable import check_grant, check_terms
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
 from amqpmesh.router.credit.anonymous_window import SharedWindow
@@ -242,6 +243,7 @@ class Attaching:
             check_address(context, record, place.name, place.container, sends=True)
             tenant = tenant_of_attach(record, attach)
             owner = self._lookup.owner(tenant, place, sends=True)
+            check_terms(context, record, owner.place, attach, target)
             node = self._lookup.target(record, attach, owner)
             if node is None:
                 to, container = place.address if place.name else None, place.container
@@ -259,6 +261,7 @@ class Attaching:
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
         unsettled = states(both) if is_resumed else None
         grant = context.termini.grant(record, endpoint, target, node, kept)
+        check_grant(record, node, grant)
         try:
             answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
         except Exception:
@@ -329,6 +332,7 @@ class Attaching:
             place = self._lookup.place(named)
             check_address(context, record, place.name, place.container, sends=False)
             owner = self._lookup.owner(record.peer.tenant, place, sends=False)
+            check_terms(context, record, owner.place, attach, source)
             node = self._lookup.source(record, attach, owner)
             if owner.crossing is not None:
                 foreign = Foreign(place.address, owner.crossing)

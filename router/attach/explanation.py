@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
 
 ATTRIBUTES: Final = (
-    *("address", "pattern", "distribution", "redirect", "follows"),
+    *("address", "pattern", "distribution", "redirect", "follows", "resumption"),
     *("refused", "rights", "exporter", "exported"),
 )
 """The attributes of an explanation."""
@@ -36,7 +36,8 @@ def explain(
     """Return what is known of an address, as a map of attributes; null is for what does not apply.
 
     `address`: after the aliases of this router. `pattern`, `distribution`, `redirect`, `follows`: of its
-    configuration; `follows`: this router follows the redirect. `refused`: the reason why a link is refused, whatever
+    configuration; `follows`: this router follows the redirect. `resumption`: of the configuration of the address'
+    owner: whether links may, or have to, be resumable. `refused`: the reason why a link is refused, whatever
     the rights are. `rights`: a list of the rights that the use needs, each with the line of the policy that gives it,
     or null; null if `rights` was not given. `exporter`, `exported`: the tenant, and the name there, of an imported
     address.
@@ -54,6 +55,8 @@ def explain(
         crossed = crossing(context, tenant, place.name, place.container, sends=sends) if place.name else None
         if crossed is not None and for_operator:
             found |= {"exporter": crossed.tenant or OPERATOR, "exported": crossed.name}
+        if place.name and not place.is_reserved:
+            found["resumption"] = str(lookup.owner(tenant, place, sends=sends).place.config.resumption)
         found["refused"] = _refusal(context, tenant, place, sends=sends)
     except RefusedError as refused:
         found["refused"] = refused.reason if for_operator else refused.error.description

@@ -16,6 +16,7 @@ from amqpmesh.router.access.crossings import answerable, crossing, for_importer,
 from amqpmesh.router.access.rights import check_address
 from amqpmesh.router.address_syntax import local_key, of_tools, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
+from amqpmesh.router.attach.resumable import check_message
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.model.lane import tenant_of
@@ -263,7 +264,7 @@ class Lookup:
 
         Returns: None for the node: no receiver of the address is known.
         Raises: RefusedError: the address can never be served, or the configuration redirects it (§2.8.18); or the
-            sender may not send to it.
+            sender may not send to it, or has a link that cannot be resumed as the address requires.
         """
         lane, only = incoming.lane, incoming.container
         if lane is not None:
@@ -284,6 +285,7 @@ class Lookup:
         check_address(self._context, incoming.connection, place.name, place.container, sends=True)
         owner = self.owner(tenant_of(incoming), place, sends=True)
         tenant, place, _ = owner
+        check_message(incoming, place)
         try:
             if self._is_here(place) and place.config.redirect is not None:
                 return self._redirected(incoming, owner), place.address
@@ -307,7 +309,9 @@ class Lookup:
         ):
             return None
         config = context.nodes.patterns.lookup(to)
-        if config is not None and (config.alias or config.redirect or config.distribution is UNAVAILABLE):
+        if config is not None and (
+            config.alias or config.redirect or config.distribution is UNAVAILABLE or config.requires_resumption
+        ):
             return None
         return context.nodes.find(tenant_of(incoming), to)
 

@@ -145,6 +145,10 @@ def _address(question: Question) -> Iterator[Step]:
     owner = "" if facts["exporter"] is None else f", which is {facts['exported']} of tenant {facts['exporter']}"
     pattern = "" if facts["pattern"] is None else f" by the pattern {facts['pattern']}"
     yield Step("address", f"{alias}{facts['distribution']}{pattern}{owner}")
+    if facts.get("resumption") == "required":  # routers of earlier versions do not tell
+        asked = "target" if question.sends else "source"
+        says = f"only links that can be resumed: rcv-settle-mode second, and a timeout of the {asked}"
+        yield Step("resumption", says)
 
 
 def _limits(question: Question) -> Iterator[Step]:

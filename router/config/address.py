@@ -19,6 +19,17 @@ class Duplicates(StrEnum):
     MESSAGE_ID = "message-id"
 
 
+class Resumption(StrEnum):
+    """The links of an address that outlive their connections (§2.6.13)."""
+
+    OFF = "off"
+    """None."""
+    ON = "on"
+    """Those that ask for it."""
+    REQUIRED = "required"
+    """All: links that do not ask for it are refused."""
+
+
 class Overflow(StrEnum):
     """The behaviour of a multicast address while one receiver gives no credit and others do."""
 
@@ -65,7 +76,7 @@ class AddressConfig(Table):
     redirect: RedirectConfig | None = setting(default=None, effect=Effect.NEW_LINKS)
     alias: str | None = setting(default=None, check=refusal, effect=Effect.NEW_LINKS)
     worker: int | None = setting(default=None, low=0, high=MAX_WORKERS, effect=Effect.NEW_LINKS)
-    resumption: bool = setting(default=True, effect=Effect.NEW_LINKS)
+    resumption: Resumption = setting(default=Resumption.ON, effect=Effect.NEW_LINKS)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -93,7 +104,17 @@ class AddressConfig(Table):
             "excludes an alias and a redirect: the messages have their receivers elsewhere",
             lambda c: c.drops_duplicates and (c.alias is not None or c.redirect is not None),
         ),
+        Rule(
+            "resumption",
+            "excludes an alias, whose target has its own, and a redirect: no other container resumes links",
+            lambda c: c.requires_resumption and (c.alias is not None or c.redirect is not None),
+        ),
     )
+
+    @property
+    def requires_resumption(self) -> bool:
+        """True if the links of the address have to be resumable."""
+        return self.resumption is Resumption.REQUIRED
 
     @property
     def drops_duplicates(self) -> bool:

@@ -45,6 +45,11 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
         yield "address", str(error)
         return
     yield from _circular_redirects(config)
+    limits = config.resumption
+    if limits.timeout < 1 or not (limits.links and limits.links_per_user):
+        for position, address in enumerate(config.addresses):
+            if address.requires_resumption:
+                yield f"address[{position}].resumption", "cannot be required: [resumption] grants no link any time"
 
 
 def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
@@ -67,6 +72,9 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
             yield f"link[{position}].address", f"stands for {address.alias}, by the pattern {address.pattern!r}"
         elif address is not None and address.distribution is Distribution.UNAVAILABLE:
             yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
+        elif address is not None and address.requires_resumption:
+            reason = f"takes only links that can be resumed, by the pattern {address.pattern!r}: no container resumes"
+            yield f"link[{position}].address", reason
     yield from _circular_links(config)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config.address import AddressConfig, Duplicates, Overflow
+from amqpmesh.router.config.address import AddressConfig, Duplicates, Overflow, Resumption
 from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
 from amqpmesh.router.config.consistency import disagreements, free_name, unbound
 from amqpmesh.router.config.http import HttpConfig, WebSocketConfig
@@ -52,6 +52,8 @@ __all__ = [
     "PlaceConfig",
     "PolicyConfig",
     "RedirectConfig",
+    "Resumption",
+    "ResumptionConfig",
     "RouterConfig",
     "TelemetryConfig",
     "TlsConfig",

@@ -12,6 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
+from amqpmesh.router.config.address import Resumption
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.settlement import sender_gone
 from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
@@ -98,7 +99,7 @@ class SuspendedTermini(LastingTermini):
         seconds = int(min(asked, limits.timeout))
         if seconds <= 0 or target.dynamic or record.listener is None or record.inside or context.draining:
             return None
-        if node is not None and not node.config.resumption:
+        if node is not None and node.config.resumption is Resumption.OFF:
             return None
         if record.peer.user is None and not (limits.anonymous or is_loopback(record.host)):
             return None

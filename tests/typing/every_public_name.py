@@ -97,6 +97,8 @@ from amqpmesh import (
     Released,
     ReleasedError,
     Requester,
+    Resumption,
+    ResumptionConfig,
     Router,
     RouterConfig,
     RouterStatistics,
@@ -282,6 +284,9 @@ def configuration(folder: Path) -> RouterConfig:
         pattern="jobs.#", duplicates=Duplicates.MESSAGE_ID, duplicate_window=5_000, duplicate_time=600.0
     )
     assert jobs.drops_duplicates
+    payments = AddressConfig(pattern="payments.#", resumption=Resumption.REQUIRED)
+    assert payments.requires_resumption
+    kept = ResumptionConfig(timeout=30.0, links=1_000, links_per_user=10, unsettled=10_000, anonymous=True)
     mesh = MeshConfig(certificate=folder / "A.pem", key=folder / "A.key", trust=folder / "mesh-ca.pem")
     neighbour = ConnectorConfig(url=("amqps://b1.example", "amqps://b2.example"), cost=2)
     broker = ConnectorConfig(
@@ -314,9 +319,10 @@ def configuration(folder: Path) -> RouterConfig:
         listeners=(public, asking, browsed, watched, moved),
         connectors=(neighbour, broker),
         container_links=(orders, audit),
-        addresses=(news, elsewhere, followed),
+        addresses=(news, elsewhere, followed, payments),
         elsewhere=ElsewhereConfig(domains=("*.example",), places=8),
         log=LogConfig(level="debug", format="json"),
+        resumption=kept,
     )
 
 

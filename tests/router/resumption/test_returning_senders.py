@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
 from amqpmesh.router.amqp.standard.performatives import Attach, Close, Detach, Disposition, End, Flow, Open
-from amqpmesh.router.config.address import AddressConfig
+from amqpmesh.router.config.address import AddressConfig, Resumption
 from amqpmesh.router.config.resumption import ResumptionConfig
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.scripted import AMQP, attached, frame, transferred
@@ -175,7 +175,7 @@ def refused_by(settings: ResumptionConfig, *addresses: AddressConfig) -> Roaming
         refused_by(ResumptionConfig(timeout=0.0)),
         refused_by(ResumptionConfig(links=0)),
         refused_by(ResumptionConfig(links_per_user=0)),
-        refused_by(ResumptionConfig(), AddressConfig(pattern="q", resumption=False)),
+        refused_by(ResumptionConfig(), AddressConfig(pattern="q", resumption=Resumption.OFF)),
     ],
     ids=["no time", "no links", "no links of a user", "the address"],
 )

@@ -22,6 +22,7 @@ FACTS: dict[str, Any] = {
     "distribution": "balanced",
     "redirect": None,
     "follows": False,
+    "resumption": "on",
     "refused": None,
     "rights": None,
     "exporter": None,
@@ -71,6 +72,13 @@ def test_all_that_is_in_order_stops_nothing() -> None:
 
 def test_what_is_behind_an_obstacle_is_not_reached() -> None:
     assert found({"admitted": False}, user="eve") == [("rights", "no tenant has eve", True)]
+
+
+@pytest.mark.parametrize(("sends", "terminus"), [(True, "target"), (False, "source")])
+def test_an_address_that_takes_only_resumable_links_says_so(sends: bool, terminus: str) -> None:
+    question = Question("a", sends, None, {**FACTS, "resumption": "required"}, entities())
+    says = f"only links that can be resumed: rcv-settle-mode second, and a timeout of the {terminus}"
+    assert [each.says for each in steps(question) if each.name == "resumption"] == [says]
 
 
 def test_a_right_that_no_line_gives_stops() -> None:
