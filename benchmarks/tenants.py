@@ -7,22 +7,22 @@ and the polite part of it alone, through both. Rounds take turns.
     python -m benchmarks.tenants [--hops 1] [--hops 3] [--rounds 5] [--seconds 2]
 
 Routers and clients are five processes or seven. If the user has the right (root), the routers and the polite clients
-come first: else what is measured is how the system divides its cores among the processes.
+come first, at real-time priorities: else what is measured is how the system divides its cores among the processes.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench, progress
 from benchmarks.generator import generate
-from benchmarks.processes import Failed
+from benchmarks.large_beside_small import first, may_come_first
+from benchmarks.processes import Failed, cpu_seconds
 from benchmarks.tables import Figures, median, table
 from benchmarks.targets import PATIENCE, Target, Traffic, both, leave, routers, run, under
 
@@ -58,7 +58,6 @@ ALONE = "none"
 SECONDS = 2.0
 WARM = 0.5  # seconds of the flood before the polite tenant sends
 PROBE = 2_000.0  # messages a second that say what one costs
-PRIORITY = -15
 ENDLESS = str(2**32 - 1)
 
 
@@ -69,7 +68,9 @@ def load(target: Target) -> float:
 
 
 def polite(target: Target, rate: float, seconds: float) -> Figures:
-    """Return the messages a second that arrive of the polite tenant, and their latency."""
+    """Return the messages a second that arrive of the polite tenant, their latency, and the part of the time for which
+    the routers were busy, from 0 to 1.
+    """
     count = int(rate * seconds)
     common = ["--hostname", TENANTS[0], "--connections", str(PAIRS), "--count", str(count), "--wait"]
     common += ["--address", f"polite-{time.monotonic_ns()}-%", "--patience", str(PATIENCE)]
@@ -79,16 +80,26 @@ def polite(target: Target, rate: float, seconds: float) -> Figures:
     ):
         receiver.line()
         sender.line()
-        with suppress(PermissionError):
-            for pid in (*target.pids, receiver.process.pid, sender.process.pid):
-                os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
-        sender.go()
-        sent, received = both(sender, receiver)
+        with comes_first(target.pids, [receiver.process.pid, sender.process.pid]):
+            used, began = sum(map(cpu_seconds, target.pids)), time.monotonic()
+            sender.go()
+            sent, received = both(sender, receiver)
+            busy = (sum(map(cpu_seconds, target.pids)) - used) / (time.monotonic() - began) / target.hops
         leave(receiver, sender)
     if sent["outcomes"] != {"accepted": count}:
         raise Failed(f"{target.name}: not all accepted: {sent['outcomes']}")
     latency = received["latency_us"]
-    return {"messages_per_second": received["rate"], "p50_us": latency["p50"], "p99_us": latency["p99"]}
+    return {
+        "messages_per_second": received["rate"],
+        "p50_us": latency["p50"],
+        "p99_us": latency["p99"],
+        "busy": busy,
+    }
+
+
+def comes_first(middle: Sequence[int], clients: Sequence[int]) -> AbstractContextManager[None]:
+    """Have routers and polite clients come before all other processes, where the user has the right."""
+    return first(middle, clients) if may_come_first() else nullcontext()
 
 
 @contextmanager
@@ -139,9 +150,9 @@ def measure(bench: Bench, hops: Sequence[int], seconds: float) -> None:
                 for target in targets:
                     each = kept[target.name]
                     cells += [f"{each['messages_per_second'] / rate:.0%}"]
-                    cells += [f"{each['p50_us'] / 1000:,.2f} / {each['p99_us'] / 1000:,.2f} ms"]
+                    cells += [f"{each['p50_us'] / 1000:,.2f} / {each['p99_us'] / 1000:,.2f} ms, {each['busy']:.0%}"]
                 rows.append((f"{case}, {rate:,.0f}/s", cells))
-    columns = ["arrive", "p50 / p99", "without tenants", "p50 / p99"]
+    columns = ["arrive", "p50 / p99, routers busy", "without tenants", "p50 / p99, routers busy"]
     table("a polite tenant beside another one", columns, rows)
 
 
