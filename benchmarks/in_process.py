@@ -1,13 +1,15 @@
 """A program that embeds a router, and receives or replies within the process.
 
-    python -m benchmarks.in_process receive|reply
+    python -m benchmarks.in_process receive|take|reply
 
-It says where it listens, and serves the address `here` until it is ended.
+It says where it listens, and serves the address `here` until it is ended. With `take` it takes all deliveries that are
+there at a time.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -29,6 +31,10 @@ async def main(work: str) -> None:
                     await delivery.reply(message)
             else:
                 delivery.accept()
+                if work == "take":
+                    with suppress(trio.WouldBlock):
+                        while True:
+                            receiver.receive_nowait().accept()
 
 
 if __name__ == "__main__":

@@ -293,6 +293,7 @@ def _others() -> Iterator[Row]:
     )  # fmt: skip
     yield Row("to a container link", "send A address=here", "receive listen", settings=CONTAINER, is_ours=True)
     yield Row("receiver in the process", "send A address=here", "", program="receive", is_ours=True)
+    yield Row("receiver in the process, all at once", "send A address=here", "", program="take", is_ours=True)
     yield Row(
         "request and reply in the process", "request A address=here outstanding=100", "", "outstanding=100", 2,
         program="reply", is_ours=True,

@@ -54,6 +54,13 @@ class Receiver(PublicLink[ReceiverLink]):
         """
         return Delivery(self._link, await self._link.receive())
 
+    def receive_nowait(self) -> Delivery:
+        """Return the next delivery, as `receive` does, if there is one that no waiting task gets.
+
+        Raises: trio.WouldBlock: there is none. Others as `receive`.
+        """
+        return Delivery(self._link, self._link.receive_nowait())
+
     def flow(self, credit: int) -> None:
         """Give the peer credit for this many more deliveries (§2.6.7). A task that waits in `drain` stops waiting.
 

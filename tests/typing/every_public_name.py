@@ -6,6 +6,7 @@ Its first half is an example of the library: a service within the process, and a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -420,6 +421,8 @@ async def receive_one(receiver: Receiver) -> Delivery:
     """Receive one delivery with credit given by the program."""
     receiver.flow(1)
     delivery: Delivery = await receiver.receive()
+    with suppress(trio.WouldBlock):
+        delivery = receiver.receive_nowait()
     await receiver.drain()
     return delivery
 

@@ -103,16 +103,17 @@ class Incoming:
         "_message",
         "_parts",
         "_pieces",
+        "_settlement",
         "_streaming",
         "_unstreamed",
         "_window_share",
         "frames",
         "is_decided",
         "is_lost",
+        "is_over",
         "is_queued",
         "is_taken",
         "kernel",
-        "settlement",
         "uses_credit",
     )
 
@@ -127,7 +128,9 @@ class Incoming:
         self._came: deque[bytes] = deque()
         self._pieces: list[bytes] = []
         self._message: Message | None = None
-        self._change = trio.Event()
+        #: Events are made when a task waits: few deliveries have one that does.
+        self._change: trio.Event | None = None
+        self._settlement: trio.Event | None = None
         self._failure: AmqpMeshError | None = None
         #: Frames of the session's window that the delivery holds. `_unstreamed`: those of them that no program reads as
         #: a stream.
@@ -143,10 +146,8 @@ class Incoming:
         self.is_decided = False
         #: Whether its link is gone, so that the sender cannot be told a decision.
         self.is_lost = False
-        #: Set when the sender has settled it, or when its link is gone.
-        self.settlement = trio.Event()
-        if kernel.remote_settled:
-            self.settlement.set()
+        #: True if the sender has settled it, or its link is gone.
+        self.is_over = kernel.remote_settled
 
     def described(self) -> str:
         """Return its tag, state and size, for people; nothing of its content."""
@@ -196,7 +197,7 @@ class Incoming:
                     raise without_traceback(self._failure)
                 if self.kernel.complete:
                     return
-                await self._change.wait()
+                await self._changes()
             part = self._came.popleft()
             self._release(1)
             yield part
@@ -212,7 +213,7 @@ class Incoming:
             message.body = octets if self._parts.has_body else None
         else:
             while not self.kernel.complete and self._failure is None:
-                await self._change.wait()
+                await self._changes()
             if self._failure is not None:
                 raise without_traceback(self._failure)
             message = self._parts.whole()
@@ -222,7 +223,10 @@ class Incoming:
     async def until_settled(self) -> bool:
         """Wait until the sender has settled it, as `Delivery.settled` does."""
         await trio.lowlevel.checkpoint()
-        await self.settlement.wait()
+        if not self.is_over:
+            if self._settlement is None:
+                self._settlement = trio.Event()
+            await self._settlement.wait()
         return not self.is_lost
 
     # ------------------------------------------------------------------------------------------------ for the receiver
@@ -270,7 +274,7 @@ class Incoming:
     def lose(self, failure: AmqpMeshError) -> None:
         """Mark it as lost with its link."""
         self.is_lost = True
-        self.settlement.set()
+        self.settled()
         if not self.kernel.complete:
             self.end(failure)
 
@@ -282,6 +286,12 @@ class Incoming:
             except ProtocolError as error:
                 return error
         return None
+
+    def settled(self) -> None:
+        """Note that the sender has settled it, or that its link is gone."""
+        self.is_over = True
+        if self._settlement is not None:
+            self._settlement.set()
 
     def decided(self) -> None:
         """Mark it as decided, and free what the program has not taken."""
@@ -306,9 +316,15 @@ class Incoming:
         self.frames -= frames
         self._window_share.release(frames)
 
+    async def _changes(self) -> None:
+        if self._change is None:
+            self._change = trio.Event()
+        await self._change.wait()
+
     def _changed(self) -> None:
-        change, self._change = self._change, trio.Event()
-        change.set()
+        change, self._change = self._change, None
+        if change is not None:
+            change.set()
 
 
 def _data(body: object) -> list[bytes]:

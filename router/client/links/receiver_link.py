@@ -119,6 +119,19 @@ class ReceiverLink(CreditingLink):
             await trio.lowlevel.cancel_shielded_checkpoint()
         return delivery
 
+    def receive_nowait(self) -> Incoming:
+        """Return the next delivery, as `Receiver.receive_nowait` does."""
+        # A task that was woken and has not run yet goes first: it called earlier.
+        while len(self._ready) > self._woken or (self._ready and self.is_over):
+            delivery = self._take()
+            error = delivery.decode()
+            if error is None:
+                return delivery
+            self._reject(delivery, error)
+            self._refund_credit()
+        self.check()
+        raise trio.WouldBlock
+
     # ------------------------------------------------------------------------------------------------- for deliveries
 
     def decide(self, delivery: Incoming, state: bytes) -> bool:
@@ -135,7 +148,7 @@ class ReceiverLink(CreditingLink):
             kernel.dispose(kernel_delivery, state, settle)
             if settle:
                 self._open.pop(kernel_delivery, None)
-                delivery.settlement.set()
+                delivery.settled()
             self._note_progress()
         self._replenish()
         return told
@@ -250,10 +263,10 @@ class ReceiverLink(CreditingLink):
             return
         if came.complete:
             self._arriving = None
-        if came.remote_settled and not delivery.settlement.is_set():
+        if came.remote_settled and not delivery.is_over:
             # A later frame of the delivery has `settled` set (§2.7.5).
             self._open.pop(came, None)
-            delivery.settlement.set()
+            delivery.settled()
         if came.aborted:
             share.release(1)
             self._aborted(delivery)
@@ -296,7 +309,7 @@ class ReceiverLink(CreditingLink):
         kernel.dispose(delivery, None, True)
         del self._open[delivery]
         self._changed()
-        known.settlement.set()
+        known.settled()
 
     def flow_received(self) -> None:
         """Handle the sender's `flow` (§2.6.7)."""
@@ -315,7 +328,8 @@ class ReceiverLink(CreditingLink):
         """Queue a delivery for the program, and wake a task that waits for one."""
         delivery.is_queued = True
         self._ready.append(delivery)
-        self._woken += len(self._takers.unpark())
+        if self._takers:
+            self._woken += len(self._takers.unpark())
 
     def _take(self) -> Incoming:
         delivery = self._ready.popleft()
@@ -330,7 +344,7 @@ class ReceiverLink(CreditingLink):
             self._free_credit(delivery)
             self._replenish()
         self._open_window()
-        if self._ready and not self._woken:
+        if self._takers and self._ready and not self._woken:
             # Tasks that called while another was being woken still wait.
             self._woken += len(self._takers.unpark())
         return delivery
@@ -353,7 +367,7 @@ class ReceiverLink(CreditingLink):
     def _aborted(self, delivery: Incoming) -> None:
         self._open.pop(delivery.kernel, None)
         delivery.end(DeliveryAbortedError("the sender aborted the delivery"))
-        delivery.settlement.set()
+        delivery.settled()
         self._withdraw(delivery)
         # An aborted delivery needs no decision.
         self._free_credit(delivery)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -16,6 +17,7 @@ from amqpmesh.router.amqp.standard.definitions import LinkCondition, ReceiverSet
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source, TerminusDurability
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
+from amqpmesh.router.client.links import client_connection
 from amqpmesh.router.client.links.attach_options import MAX_MESSAGE_SIZE
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.message.content import Message
@@ -131,6 +133,43 @@ async def test_the_caller_that_waits_first_gets_the_first_delivery(
             assert await second.result() == 2
 
 
+async def test_what_is_there_is_taken_without_a_wait_but_not_from_a_task_that_waits(
+    factory: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with factory.receiver("q") as receiver, factory.sender("q") as sender:
+        with pytest.raises(trio.WouldBlock):
+            receiver.receive_nowait()
+        for number in range(3):
+            await sender.transfer(number)
+        await wait_all_tasks_blocked()
+        taken = [receiver.receive_nowait() for _ in range(3)]
+        assert [each.message.body for each in taken] == [0, 1, 2]
+        assert all(each.accept() for each in taken)
+        waiting = Call(nursery, receiver.receive)
+        await wait_all_tasks_blocked()
+        await sender.transfer(3)
+        while receiver.undecided == 0:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(trio.WouldBlock):
+            receiver.receive_nowait()
+        last = await waiting.result()
+        assert last.message.body == 3
+        last.accept()
+    with pytest.raises(CommandError, match="left"):
+        receiver.receive_nowait()
+
+
+async def test_a_malformed_message_is_not_taken_without_a_wait_either(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=10) as receiver:
+        for payload in (b"no message", numbered(1)):
+            await far.links[0].send(payload)
+        await wait_all_tasks_blocked()
+        assert receiver.receive_nowait().message.body == 1
+
+
 async def test_a_dynamic_node_without_an_address_is_none(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery, source=Source(dynamic=True))
     async with far.connect() as connection:
@@ -191,8 +230,9 @@ async def test_frames_are_put_together_and_come_in_their_order(
 
 
 async def test_outcomes_of_deliveries_that_wait_are_told_together(
-    nursery: trio.Nursery, autojump_clock: MockClock
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_connection, "BATCH_TIME", math.inf)  # seconds of this machine
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q", credit=60) as receiver:
         for number in range(60):

@@ -122,7 +122,7 @@ async def test_the_outcome_arrives_as_it_was_given_and_both_ends_settle(
         assert not sent.is_decided
         assert decide(delivery) is True
         # The receiver settles first, with its decision; or the sender does, once it knows the decision.
-        assert delivery._incoming.settlement.is_set() is (rcv_receiver is FIRST)
+        assert delivery._incoming.is_over is (rcv_receiver is FIRST)
         assert await sent.outcome() == outcome
         with trio.fail_after(1):
             assert await delivery.settled() is True
