@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         RateStatistics,
         RouterStatistics,
         Statistics,
+        TerminusStatistics,
     )
 
 __version__ = "0.1.0"
@@ -225,6 +226,7 @@ __all__ = [
     "Symbol",
     "TableStatistics",
     "Target",
+    "TerminusStatistics",
     "Timestamp",
     "TlsConfig",
     "TokenIssuerConfig",
@@ -368,6 +370,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "RateStatistics",
                 "RouterStatistics",
                 "Statistics",
+                "TerminusStatistics",
             ),
         }.items()
         for name in names

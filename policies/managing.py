@@ -13,8 +13,8 @@ class Manage(StrEnum):
 
 
 KINDS: Final = (
-    *("router", "listener", "connector", "container-link", "policy", "connection", "link", "address", "node"),
-    *("limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
+    *("router", "listener", "connector", "container-link", "policy", "connection", "link", "terminus"),
+    *("address", "node", "limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
     *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "tracing", "user"),
 )
 """The names of all types of entities, without their prefix."""

@@ -260,6 +260,8 @@ class Attaching:
             is_resumed, both = False, {}
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
         unsettled = states(both) if is_resumed else None
+        if attach.unsettled and not is_resumed:
+            context.termini.counts.in_doubt += len(attach.unsettled)
         grant = context.termini.grant(record, endpoint, target, node, kept)
         check_grant(record, node, grant)
         try:

@@ -57,6 +57,7 @@ def in_common(
         if delivery is not None:
             both[tag] = delivery
             if (encoded := _outcome(state)) is not None:
+                context.termini.counts.restated += delivery.state not in (None, encoded)
                 _apply_state(context, delivery, encoded, settled=False)
         if not ours:
             break  # the rest of the map is not read
@@ -83,8 +84,12 @@ def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: Inco
 
     The sender must resume each of them (`resume`). Until then a delivery has no delivery-id, and its outcome is kept.
     """
-    flow_state = incoming.endpoint.flow_state
+    flow_state, counts = incoming.endpoint.flow_state, context.termini.counts
     for tag, delivery in deliveries.items():
+        if delivery.state is None:
+            counts.resumed_again += 1
+        else:
+            counts.resumed_outcomes += 1
         forget(delivery)
         delivery.link = flow_state
         delivery.delivery_id = -1

@@ -147,6 +147,7 @@ def resumed(context: Context, delivery: Delivery) -> None:
     if delivery.remote_settled:
         forget(delivery)
         delivery.settled = True
+        context.termini.counts.aborted_resumes += not relay.answered
         _sender_settled(context, relay, delivery)
         return
     if is_outcome(delivery.remote_state):

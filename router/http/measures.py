@@ -120,17 +120,23 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
                 values = record.octets_in, record.octets_out, int(each.up), each.cost
                 found.neighbours.append(Subject(record.number, (neighbour.router,), values))
             yield
-    windows = context.kernel.windows
+    windows, termini = context.kernel.windows, context.termini
+    resumption, kept = termini.counts, tuple(termini.kept())
     found.router = (
         *(context.octets_in, context.octets_out, context.expired),
         *(windows.duplicates, windows.window_passed, windows.moved, context.no_path),
         *(context.stolen, context.denied, context.limited),
         *((0, 0) if context.traces.spans is None else (context.traces.spans.exported, context.traces.spans.lost)),
+        *(termini.resumptions, termini.lapsed, termini.evicted),
+        *(resumption.resumed_outcomes, resumption.resumed_again, resumption.aborted_resumes),
+        *(resumption.restated, resumption.in_doubt),
         *(
             context.now - context.started_at,
             int(context.draining or core.departure.is_on),
             connections,
             links,
+            *(termini.granted, len(kept)),
+            *(sum(len(each.deliveries) for each in kept), sum(each.octets for each in kept)),
             len(found.addresses),
         ),
         *(context.in_flight, context.budget.used, context.budget.limit, routers, reachable),

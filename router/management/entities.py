@@ -42,6 +42,7 @@ from amqpmesh.router.statistics.router_statistics import (
     RateStatistics,
     RouterStatistics,
     Statistics,
+    TerminusStatistics,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _primitive(hint: Any) -> Primitive:
     raise TypeError(f"no AMQP type for {hint}")
 
 
-def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics) -> str:
+def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics | TerminusStatistics) -> str:
     return f"/{entity.number}"
 
 
@@ -247,6 +248,9 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("policy", PolicyStatistics, lambda s: s.policies, lambda e: f"/{e.file}"),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered, removable=True),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name, removable=True),
+        EntityType(
+            "terminus", TerminusStatistics, lambda s: s.termini, _numbered, called=lambda e: e.name, removable=True
+        ),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("address-pattern", TableStatistics, lambda s: s.address_patterns, _named, called=lambda e: e.name),

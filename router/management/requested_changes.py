@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.standard.conditions import ConnectionCondition, LinkCondition
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.delivery.link_loss import close_connection, fail_link
-from amqpmesh.router.statistics.router_statistics import ConnectionStatistics
+from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, TerminusStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 REMOVED: Final = "removed by management"
 """The description that a peer gets."""
+
+
+def kind_of(told: Removable) -> str:
+    """Return the type of entities that one is of, without its prefix."""
+    if isinstance(told, TerminusStatistics):
+        return "terminus"
+    return "connection" if isinstance(told, ConnectionStatistics) else "link"
 
 
 class NoClientError(Exception):
@@ -33,9 +40,13 @@ def remove(core: Core, told: Removable, now: float) -> None:
     """Close a connection (`amqp:connection:forced`), or detach a link (`amqp:link:detach-forced`); its client may come
     again.
 
+    The end of a link that is kept for a client expires: nothing is known of its deliveries when the client comes back.
     Args: told: with the numbers that the operator sees.
     Raises: LookupError: it is gone. NoClientError: it is no client's: the router or the program around it needs it.
     """
+    if isinstance(told, TerminusStatistics):
+        _expire(core, told, now)
+        return
     number = told.number if isinstance(told, ConnectionStatistics) else told.connection
     record = next((each for each in core.context.connections if each.number == number and not each.own), None)
     if record is None or record.lost or record.peer.tenant != told.tenant:
@@ -52,3 +63,11 @@ def remove(core: Core, told: Removable, now: float) -> None:
         raise LookupError("it is gone")
     error = Error(condition=LinkCondition.DETACH_FORCED, description=REMOVED)
     core.change(partial(fail_link, core.context, link, error), now)
+
+
+def _expire(core: Core, told: TerminusStatistics, now: float) -> None:
+    termini = core.context.termini
+    found = next((each for each in termini.kept() if each.link.number == told.number), None)
+    if found is None or found.link.connection.peer.tenant != told.tenant:
+        raise LookupError("it is gone")
+    core.change(partial(termini.end, found, REMOVED), now)

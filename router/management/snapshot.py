@@ -21,6 +21,7 @@ from amqpmesh.router.departure.client_moves import is_withdrawn
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.limit_snapshot import rate_statistics, usage_statistics
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
+from amqpmesh.router.management.termini_snapshot import resumption_counts, termini_snapshot
 from amqpmesh.router.model.blocked import (
     NO_CONSUMERS,
     ConsumerRouters,
@@ -151,6 +152,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         yield
     seen = yield from mesh_snapshot(core, lanes)
     spans = core.context.traces.spans
+    kept = yield from termini_snapshot(core)
     return Statistics(
         router=RouterStatistics(
             id=core.context.id,
@@ -183,16 +185,13 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             irregular=core.context.irregular_heads,
             spans=0 if spans is None else spans.exported,
             spans_lost=0 if spans is None else spans.lost,
-            resumable=core.context.termini.granted,
-            suspended=core.context.termini.suspended_number,
-            resumed=core.context.termini.resumptions,
-            lapsed=core.context.termini.lapsed,
-            evicted=core.context.termini.evicted,
+            **resumption_counts(core.context.termini, kept),
             **total.outcomes(),
         ),
         container_links=core.containers.statistics(),
         connections=tuple(connections),
         links=tuple(links),
+        termini=tuple(kept),
         addresses=tuple(addresses),
         nodes=tuple(nodes),
         limits=tuple(limits),

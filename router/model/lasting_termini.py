@@ -9,6 +9,8 @@ from amqpmesh.router.kernel import Delivery
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
@@ -36,6 +38,24 @@ class Grant(NamedTuple):
         return Target(address=self.address, expiry_policy=self.policy, timeout=self.timeout)
 
 
+class ResumptionCounts:
+    """Counts of what became of the deliveries of links that came back, or tried to."""
+
+    __slots__ = ("aborted_resumes", "in_doubt", "restated", "resumed_again", "resumed_outcomes")
+
+    def __init__(self) -> None:
+        #: Deliveries whose outcome the peer heard when its link came back.
+        self.resumed_outcomes = 0
+        #: Deliveries without an outcome that went on with their link.
+        self.resumed_again = 0
+        #: Deliveries that a sender aborted, or settled before their outcome, when it came back.
+        self.aborted_resumes = 0
+        #: Deliveries for which peer and router had different outcomes (§3.4.6): the sender's counts.
+        self.restated = 0
+        #: Deliveries in the maps of peers of which nothing is known here.
+        self.in_doubt = 0
+
+
 class LastingTermini(Protocol):
     """The termini of a router that outlive their links; `resumption` has them."""
 
@@ -43,6 +63,7 @@ class LastingTermini(Protocol):
     resumptions: int
     lapsed: int
     evicted: int
+    counts: ResumptionCounts
 
     @property
     def granted(self) -> int:
@@ -51,6 +72,9 @@ class LastingTermini(Protocol):
     @property
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
+
+    def kept(self) -> Iterable[SuspendedTerminus]:
+        """Return the termini that are kept without a link, those that were suspended first at the beginning."""
 
     def grant(
         self,
@@ -98,7 +122,7 @@ class SuspendedTerminus:
     The sender does not hear of them: they have no delivery-id until it resumes them. Outcomes are kept meanwhile.
     """
 
-    __slots__ = ("deliveries", "grant", "key", "link", "octets", "session", "since")
+    __slots__ = ("deliveries", "expires", "grant", "key", "link", "octets", "session", "since")
 
     def __init__(self, key: LinkKey, link: IncomingLink, grant: Grant, now: float) -> None:
         self.key = key
@@ -107,8 +131,9 @@ class SuspendedTerminus:
         self.grant = grant
         #: By delivery-tag: those that have come whole, and whose sender has not settled them.
         self.deliveries: dict[bytes, Delivery | FastDelivery | FastMulticast] = {}
-        #: Seconds.
+        #: Seconds: when it lost its link, and when its time is over; None: that does not run yet.
         self.since = now
+        self.expires: float | None = None
         #: The session that it was attached in; None: that has ended.
         self.session: Session | None = link.endpoint.session
         #: Octets that count in the router's memory.

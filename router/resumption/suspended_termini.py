@@ -16,10 +16,17 @@ from amqpmesh.router.config.address import Resumption
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.settlement import sender_gone
 from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
-from amqpmesh.router.model.lasting_termini import Grant, LastingTermini, SuspendedTerminus, is_lasting
+from amqpmesh.router.model.lasting_termini import (
+    Grant,
+    LastingTermini,
+    ResumptionCounts,
+    SuspendedTerminus,
+    is_lasting,
+)
+from amqpmesh.router.telemetry.schema import Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.session import Session
@@ -47,6 +54,7 @@ class SuspendedTermini(LastingTermini):
         self.resumptions = 0
         self.lapsed = 0
         self.evicted = 0
+        self.counts = ResumptionCounts()
         #: The links that have a grant, suspended ones included, by holder.
         self._granted: dict[tuple[str, str], int] = {}
         self._granted_in_all = 0
@@ -72,6 +80,10 @@ class SuspendedTermini(LastingTermini):
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
         return len(self._suspended)
+
+    def kept(self) -> Iterable[SuspendedTerminus]:
+        """Return the termini that are kept without a link, those that were suspended first at the beginning."""
+        return self._suspended.values()
 
     # ---------------------------------------------------------------------------------------------------------- grants
 
@@ -173,6 +185,7 @@ class SuspendedTermini(LastingTermini):
             else:
                 self._leave_untimed(terminus)
             about = _described(terminus)
+            self._record(terminus, Happening.SUSPENDED)
             context.log.info("link suspended", **about, unsettled=len(terminus.deliveries), seconds=grant.timeout)
         self._make_room()
 
@@ -218,16 +231,22 @@ class SuspendedTermini(LastingTermini):
         """Let go of a terminus whose deliveries are on a new link."""
         self._let_go(terminus)
         self.resumptions += 1
+        self._record(terminus, Happening.RESUMED)
         seconds = round(self._context.now - terminus.since, 3)
         self._context.log.info("link resumed", **_described(terminus), seconds=seconds)
 
     def end(self, terminus: SuspendedTerminus, reason: str) -> None:
         """End a terminus that nobody can resume any more, and its deliveries."""
         self._let_go(terminus)
+        self._record(terminus, Happening.EXPIRED)
         about = _described(terminus)
         self._context.log.info("link expired", **about, unsettled=len(terminus.deliveries), reason=reason)
         if terminus.deliveries:
             self._context.chores.do(self._end_deliveries(terminus))
+
+    def _record(self, terminus: SuspendedTerminus, happening: Happening) -> None:
+        if self._context.recording is not None:
+            self._context.recording.suspended(terminus.link, happening)
 
     def end_all(self, reason: str) -> None:
         """End all of them, in steps."""
@@ -264,8 +283,8 @@ class SuspendedTermini(LastingTermini):
 
     def _begin_time(self, terminus: SuspendedTerminus) -> None:
         terminus.session = None
-        expires = self._context.now + terminus.grant.timeout
-        heappush(self._times, (expires, next(self._numbers), terminus))
+        terminus.expires = self._context.now + terminus.grant.timeout
+        heappush(self._times, (terminus.expires, next(self._numbers), terminus))
         self._wait()
 
     def _wait(self) -> None:

@@ -13,10 +13,9 @@ from amqpmesh.router.http.requests import OK, Answer, as_json, refusal
 from amqpmesh.router.http.windows import window_of
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, views
-from amqpmesh.router.management.requested_changes import remove, set_cost
+from amqpmesh.router.management.requested_changes import kind_of, remove, set_cost
 from amqpmesh.router.runtime.http_windows import Windows
 from amqpmesh.router.runtime.noted_changes import note_change
-from amqpmesh.router.statistics.router_statistics import ConnectionStatistics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -121,12 +120,11 @@ class EntityPages:
         self._note("cost changed", visitor, of=identity, **{"from": told.cost, "to": cost})
 
     def _remove(self, visitor: Visitor, snapshot: Snapshot, told: Removable) -> None:
-        is_connection = isinstance(told, ConnectionStatistics)
-        kind = "connection" if is_connection else "link"
+        kind = kind_of(told)
         if visitor.tenant:
             told = snapshot.parts.unmasked(kind, told)
         remove(self._core, told, trio.current_time())
-        event = "connection removed" if is_connection else "link removed"
+        event = f"{kind} removed"
         log.info(event, of=f"{kind}/{told.number}", host=visitor.fields["peer"], user=visitor.fields["user"])
         self._note(event, visitor, of=f"{kind}/{told.number}")
 

@@ -29,7 +29,7 @@ from amqpmesh.router.management.drain_requests import DRAIN
 from amqpmesh.router.management.edit_requests import COSTLY, ConfigEdit, CostEdit, config_edit, cost_edit
 from amqpmesh.router.management.known_tools import requests as known_tools
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
-from amqpmesh.router.management.requested_changes import remove, set_cost
+from amqpmesh.router.management.requested_changes import kind_of, remove, set_cost
 from amqpmesh.router.management.trace import TRACE
 from amqpmesh.router.management.upgrade_requests import UPGRADE
 from amqpmesh.router.management.user_requests import UserRequest, user_request
@@ -42,7 +42,7 @@ from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.noted_changes import note_change
 from amqpmesh.router.runtime.snapshots import PAGES_TIME, SNAPSHOT_TIME, Snapshot, Snapshots
 from amqpmesh.router.runtime.tracer import Tracer, TracingPeer
-from amqpmesh.router.statistics.router_statistics import ConnectionStatistics, Costly, Removable
+from amqpmesh.router.statistics.router_statistics import Costly, Removable
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -456,12 +456,11 @@ class ManagementNode(LinkFactory):
             note("cost changed", of=identity, **{"from": told.cost, "to": cost})
 
         def end(told: Removable) -> None:
-            is_connection = isinstance(told, ConnectionStatistics)
-            kind = "connection" if is_connection else "link"
+            kind = kind_of(told)
             if asking.tenant:
                 told = parts.unmasked(kind, told)
             remove(driver.core, told, trio.current_time())
-            event = "connection removed" if is_connection else "link removed"
+            event = f"{kind} removed"
             log.info(event, of=f"{kind}/{told.number}", **who)
             note(event, of=f"{kind}/{told.number}")
 

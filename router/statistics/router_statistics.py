@@ -101,6 +101,20 @@ class RouterStatistics(Outcomes):
     """Ends of links that nobody resumed in time."""
     evicted: int = 0
     """Ends of links that were given up before their time, for want of room."""
+    parked_unsettled: int = 0
+    """Unsettled deliveries of links that are away."""
+    kept_octets: int = 0
+    """Octets of the memory that these links and their deliveries take."""
+    resumed_outcomes: int = 0
+    """Deliveries whose outcome the peer heard when its link came back."""
+    resumed_again: int = 0
+    """Deliveries without an outcome that went on with a link that came back."""
+    aborted_resumes: int = 0
+    """Deliveries that a sender aborted, or settled before their outcome, when it came back."""
+    restated: int = 0
+    """Deliveries for which a peer that came back had another outcome than the router (§3.4.6)."""
+    in_doubt: int = 0
+    """Deliveries of peers that came back of which nothing was known here."""
     changed: tuple[str, ...] = ()
     """The keys of the configuration that management has changed, as `amqpmesh apply` names them: at most 100, and the
     number of the others.
@@ -220,6 +234,39 @@ class LinkStatistics(Outcomes):
     """The time when the last delivery began; None: there was none."""
     reason: Reason | None
     """The reason why the link has no credit, or cannot use its credit; None: it can send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminusStatistics:
+    """The end of a client's link that is kept while the client is away (§2.6.13)."""
+
+    number: int
+    """The number of the link that it had last."""
+    name: str
+    """The link name in the attach."""
+    connection: int
+    """The number of the connection that it was attached on."""
+    direction: Direction
+    """`incoming`: the client is a sender."""
+    address: str | None
+    """As of a link."""
+    tenant: str
+    user: str | None
+    """The authenticated user; None: the client is anonymous."""
+    host: str
+    """The client's IP address, without the port."""
+    container_id: str
+    """The client's container-id: the one that may resume the link."""
+    unsettled: int
+    """Its unsettled deliveries."""
+    octets: int
+    """The octets of the router's memory that it takes, with its deliveries."""
+    timeout: int
+    """The seconds that it was granted."""
+    suspended_since: float
+    """The time when it lost its link."""
+    expires_at: float | None
+    """The time when it ends; None: its time does not run yet, since its session or connection is still there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +408,7 @@ class RateStatistics:
 Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 """Statistics of anything that has a cost of sending."""
 
-Removable = ConnectionStatistics | LinkStatistics
+Removable = ConnectionStatistics | LinkStatistics | TerminusStatistics
 """Statistics of anything that can be removed on request."""
 
 
@@ -377,6 +424,8 @@ class Statistics:
     """The policy of the router; none: it has none."""
     connections: tuple[ConnectionStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
+    termini: tuple[TerminusStatistics, ...] = ()
+    """Of clients that are away."""
     addresses: tuple[AddressStatistics, ...] = ()
     nodes: tuple[NodeStatistics, ...] = ()
     limits: tuple[LimitStatistics, ...] = ()

@@ -328,6 +328,10 @@ class Recording:
         """Record that a link was attached again relay_ended another connection, and is about to end."""
         self._record_event(Happening.STOLEN, self._link_fields(link))
 
+    def suspended(self, link: IncomingLink | OutgoingLink, happening: Happening) -> None:
+        """Record that the end of a link is kept for its peer, or is kept no more. Args: happening: which of these."""
+        self._record_event(happening, self._link_fields(link))
+
     def refused(self, endpoint: Link, record: ConnectionRecord, error: Error) -> None:
         """Record that a link was not attached."""
         redirected = error.condition == LinkCondition.REDIRECT

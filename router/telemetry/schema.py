@@ -267,6 +267,12 @@ class Happening(StrEnum):
     """Its attach was answered with a redirect."""
     REFUSED = "refused"
     """Its attach was refused."""
+    SUSPENDED = "suspended"
+    """It is about to end without its peer, and its end here is kept: the peer may resume it (§2.6.13)."""
+    RESUMED = "resumed"
+    """Its peer has resumed it, by another link of the same name."""
+    EXPIRED = "expired"
+    """Its peer can resume it no more."""
     CREDIT = "credit"
     """It had no credit for a while, and has some again: `waited`."""
 
@@ -275,7 +281,10 @@ EVENT: Final = (
     Field("router", Type.STRING, "the router that recorded the event"),
     Field("time", Type.TIME, "when the event happened", "ns since 1970"),
     Field(
-        "happening", Type.STRING, "the event: `up`, `down`, `stolen`, `redirected`, `refused`, or `credit` after a wait"
+        "happening",
+        Type.STRING,
+        "the event: `up`, `down`, `stolen`, `redirected`, `refused`, `credit` after a wait; `suspended`, `resumed` or "
+        "`expired` of a link that outlives its connection",
     ),
     Field("link", Type.STRING, "the name of the link"),
     Field("direction", Type.STRING, "`incoming` or `outgoing`"),

@@ -25,7 +25,8 @@ from tests.support.processes.router_thread import Served
 PAGE = "operate/management.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
 ENTITIES = [
-    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8") for name in ("entities.md", "mesh-entities.md")
+    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
+    for name in ("entities.md", "client-entities.md", "mesh-entities.md")
 ]
 
 

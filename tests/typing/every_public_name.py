@@ -115,6 +115,7 @@ from amqpmesh import (
     Symbol,
     TableStatistics,
     Target,
+    TerminusStatistics,
     Timestamp,
     TlsConfig,
     TokenIssuerConfig,
@@ -374,6 +375,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
         arrow = "<-" if link.direction is Direction.INCOMING else "->"
         waits = "" if link.reason is None else f"waits: {link.reason}"
         yield f"{arrow} {link.address} {link.credit} {link.unsettled} {counted(link)} {waits}"
+    away: TerminusStatistics
+    for away in statistics.termini:
+        yield f"{away.container_id} {away.address} {away.unsettled} {away.octets} {away.expires_at}"
     limit: LimitStatistics
     for limit in statistics.limits:
         yield f"{limit.tenant} {limit.user or limit.host} {limit.limit}: {limit.used} of {limit.allowed}"

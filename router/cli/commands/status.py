@@ -44,6 +44,11 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="show the password users of listeners, too; for those who may read or change them",
     )
     command.add_argument(
+        "--suspended",
+        action="store_true",
+        help="show the links of clients that are away and may resume them, too; --json has them always",
+    )
+    command.add_argument(
         "--watch",
         metavar="S",
         type=arguments.seconds,
@@ -64,7 +69,7 @@ def status(given: argparse.Namespace) -> int:
         own = next((each["number"] for each in entities["connection"] if each["container_id"] == connection.id), None)
         if given.json:
             return [dump({**_object(entities), "own_connection": own})]
-        return list(lines(entities, width(), own, tenants=given.tenants))
+        return list(lines(entities, width(), own, tenants=given.tenants, suspended=given.suspended))
 
     return watching.watch(connection, given, shown, given.watch, more=(USERS,) if given.users else ())
 
@@ -76,5 +81,11 @@ def _object(entities: Entities) -> dict[str, Any]:
         if kind in _ONCE:
             told[kind] = found[0] if found else None
         else:
-            told[f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")] = found
+            told[_plural(kind)] = found
     return told
+
+
+def _plural(kind: str) -> str:
+    if kind == "terminus":
+        return "termini"
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")

@@ -13,10 +13,13 @@ Entity = Mapping[str, Any]
 Entities = Mapping[str, Sequence[Entity]]
 
 
-def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = False) -> Iterator[str]:
+def lines(
+    entities: Entities, width: int, own: int | None, *, tenants: bool = False, suspended: bool = False
+) -> Iterator[str]:
     """Yield the lines.
 
     Args: width: columns of the terminal. own: the number of our own connection. tenants: show the limits, too.
+        suspended: show the links of clients that are away, too.
     """
     router = entities["router"][0] if entities["router"] else None
     now = 0.0 if router is None else router["now"]
@@ -32,6 +35,8 @@ def lines(entities: Entities, width: int, own: int | None, *, tenants: bool = Fa
     listed = {**entities, "address": _addresses(entities), "decided": decided}
     if not tenants:
         listed["limit"] = listed["rate"] = []
+    if not suspended:
+        listed["terminus"] = []
     for kind, title, columns in _TABLES:
         if listed.get(kind):
             names = [name for name in columns if (entities["mesh"] or name not in _OF_MESHES) and name != "tenant"]
@@ -56,6 +61,9 @@ def _router(router: Entity) -> Iterator[str]:
         # A tenant is told some of them.
         told = (name for name in names if router[name] is not None)
         yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in told)
+    if router.get("resumable"):
+        names = ("resumable", "suspended", "resumed", "lapsed", "evicted", "in_doubt")
+        yield "resumption: " + ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in names)
     if router["memory"] is None:
         yield f"buffered {_octets(router['buffered'])}"
         return
@@ -154,6 +162,16 @@ def _hop(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
 def _direction(link: Entity) -> str:
     """Return the direction of deliveries, seen from this router."""
     return "from" if link["direction"] == "incoming" else "to"
+
+
+def _role(link: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    """Return the role of the client."""
+    return "sender" if link["direction"] == "incoming" else "receiver"
+
+
+def _time_left(terminus: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
+    at = terminus["expires_at"]
+    return "its time does not run yet" if at is None else _age(max(0.0, at - now))
 
 
 def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
@@ -365,12 +383,29 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         {
             "tenant": _plain("tenant"),
             "container": lambda entity, _now, containers: containers.get(entity["connection"]),
-            "role": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
+            "role": _role,
             "address": _plain("address"),
             "deliveries": _plain("deliveries"),
             "unsettled": _plain("unsettled"),
             "credit": _credit,
             "why blocked": _plain("reason"),
+        },
+    ),
+    (
+        "terminus",
+        "SUSPENDED LINKS",
+        {
+            "tenant": _plain("tenant"),
+            "container": _plain("container_id"),
+            "host": _plain("host"),
+            "user": _plain("user"),
+            "name": _plain("name"),
+            "role": _role,
+            "address": _plain("address"),
+            "unsettled": _plain("unsettled"),
+            "kept": lambda entity, _now, _containers: _octets(entity["octets"]),
+            "since": lambda entity, now, _containers: _age_since(entity["suspended_since"], now),
+            "expires in": _time_left,
         },
     ),
     (

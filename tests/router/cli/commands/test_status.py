@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import trio
 
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin
 from amqpmesh.router.cli.exit_status import RefusedError
 from amqpmesh.router.cli.process.interruptible import PeerTimeout
 from amqpmesh.router.cli.router_state import all_pages
@@ -18,6 +21,7 @@ from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceCo
 from amqpmesh.router.config.users import add_user, group_user
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics.configured import ConnectorState
+from tests.support.peers.scripted_stream import Peer, attached
 from tests.support.processes.router_thread import Command, Serve, Served
 
 
@@ -204,7 +208,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "policy", "rates", "router", "routes", "telemetry", "tracing"),
+        *("own_connection", "policy", "rates", "router", "routes", "telemetry", "termini", "tracing"),
     ]
     assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"
@@ -308,3 +312,28 @@ def test_the_command_shows_users_to_those_who_may_read_them(
     (eve,) = json.loads(command("status", "--users", "--json").out)["users"]
     assert eve["listeners"] == ["door"]
     assert "users" not in json.loads(command("status", "--json").out)
+
+
+def test_links_of_clients_that_are_away_are_shown_if_they_are_asked_for(served: Served, command: Command) -> None:
+    async def leave() -> None:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(served.url.rpartition(":")[2]))
+        peer = Peer(stream)
+        await peer.open()
+        target = Target(address="orders", timeout=30)
+        await peer.write(Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+        await peer.write(attached(Role.SENDER, name="till-out", target=target))
+        await peer.expect(Begin)
+        await peer.expect(Attach)
+        await stream.aclose()
+        while not served.router.statistics().termini:
+            await trio.lowlevel.checkpoint()
+
+    served.do(leave)
+    assert "SUSPENDED" not in command("status").out
+    said = command("status", "--suspended").out
+    assert row(said, "resumption: resumable 1, suspended 1, ")
+    shown = said.split("SUSPENDED LINKS\n")[1].splitlines()[1].split()
+    assert shown[1:6] == ["127.0.0.1", "-", "till-out", "sender", "orders"]
+    assert shown[6:9] == ["0", "4.0", "KiB"]
+    (told,) = json.loads(command("status", "--json").out)["termini"]
+    assert (told["name"], told["address"], told["timeout"]) == ("till-out", "orders", 30)
