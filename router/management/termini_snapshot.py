@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from amqpmesh.router.statistics.router_statistics import TerminusStatistics
 
@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.lasting_termini import LastingTermini, SuspendedTerminus
+
+
+class ResumptionFields(TypedDict):
+    """The fields of `RouterStatistics` on resumption."""
+
+    resumable: int
+    suspended: int
+    resumed: int
+    lapsed: int
+    evicted: int
+    parked_unsettled: int
+    kept_octets: int
+    resumed_outcomes: int
+    resumed_again: int
+    aborted_resumes: int
+    restated: int
+    in_doubt: int
+
 
 #: Termini that one step looks at.
 STEP: Final = 200
@@ -47,16 +65,20 @@ def _statistics(terminus: SuspendedTerminus) -> TerminusStatistics:
     )
 
 
-def resumption_counts(termini: LastingTermini, kept: Sequence[TerminusStatistics]) -> dict[str, int]:
+def resumption_counts(termini: LastingTermini, kept: Sequence[TerminusStatistics]) -> ResumptionFields:
     """Return the fields of `RouterStatistics` on resumption. Args: kept: all that are kept now."""
     counts = termini.counts
-    return {
-        "resumable": termini.granted,
-        "suspended": termini.suspended_number,
-        "resumed": termini.resumptions,
-        "lapsed": termini.lapsed,
-        "evicted": termini.evicted,
-        "parked_unsettled": sum(each.unsettled for each in kept),
-        "kept_octets": sum(each.octets for each in kept),
-        **{name: getattr(counts, name) for name in counts.__slots__},
-    }
+    return ResumptionFields(
+        resumable=termini.granted,
+        suspended=termini.suspended_number,
+        resumed=termini.resumptions,
+        lapsed=termini.lapsed,
+        evicted=termini.evicted,
+        parked_unsettled=sum(each.unsettled for each in kept),
+        kept_octets=sum(each.octets for each in kept),
+        resumed_outcomes=counts.resumed_outcomes,
+        resumed_again=counts.resumed_again,
+        aborted_resumes=counts.aborted_resumes,
+        restated=counts.restated,
+        in_doubt=counts.in_doubt,
+    )

@@ -62,8 +62,8 @@ def _router(router: Entity) -> Iterator[str]:
         told = (name for name in names if router[name] is not None)
         yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in told)
     if router.get("resumable"):
-        names = ("resumable", "suspended", "resumed", "lapsed", "evicted", "in_doubt")
-        yield "resumption: " + ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in names)
+        of_links = ("resumable", "suspended", "resumed", "lapsed", "evicted", "in_doubt")
+        yield "resumption: " + ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in of_links)
     if router["memory"] is None:
         yield f"buffered {_octets(router['buffered'])}"
         return
