@@ -78,10 +78,32 @@ def add_options(command: argparse.ArgumentParser, *, reconnect: str | None, logi
     command.set_defaults(reconnect=False, password=None, login=login)
 
 
+def add_exactly_once(command: argparse.ArgumentParser, *, promise: str) -> None:
+    """Declare the options of a link that is resumed. Args: promise: the help of `--exactly-once`, up to its terms."""
+    group = command.add_argument_group("the link")
+    group.add_argument(
+        "--exactly-once",
+        action="store_true",
+        help=f"{promise}. For this end of the link, while the command runs: its peer has to keep unsettled state, or "
+        "the status is 3. Implies --reconnect",
+    )
+    group.add_argument(
+        "--name",
+        metavar="NAME",
+        dest="link_name",
+        type=arguments.name,
+        help="the name of the link; default: a new one. With --id: a command that is started again ends at once what "
+        "its peer keeps for the one before",
+    )
+    group.add_argument(
+        "--id", metavar="ID", dest="container_id", type=arguments.name, help="our container-id; default: a new one"
+    )
+
+
 def connection(given: argparse.Namespace, command: str) -> Connection:
     """Return a connection to the peer; the caller enters it by `async with`.
 
-    Args: command: part of our container-id, so that others can identify the client.
+    Args: command: part of our container-id, so that others can identify the client, unless an option gives it.
     Raises: CommandError: the options contradict each other, or a file is not valid.
     """
     url = _url(given)
@@ -96,12 +118,12 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
     try:
         return connect(
             url,
-            id=f"amqpmesh-{command}-{token_hex(4)}",
+            id=getattr(given, "container_id", None) or f"amqpmesh-{command}-{token_hex(4)}",
             user=given.user,
             password=_password(given),
             insecure=given.insecure,
             hostname=given.hostname,
-            reconnect=given.reconnect,
+            reconnect=given.reconnect or getattr(given, "exactly_once", False),
             redirects=given.redirects,
             **files,
         )

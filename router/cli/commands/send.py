@@ -91,6 +91,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the summary as JSON, with times in seconds")
     client_peer.add_options(command, reconnect="a message whose outcome is unknown is in doubt, and is not sent again")
+    promise = "find out over the next connection what became of each message, and send it again only if nobody has it"
+    client_peer.add_exactly_once(command, promise=promise)
     command.set_defaults(command=send)
 
 
@@ -98,6 +100,9 @@ def send(given: argparse.Namespace) -> int:
     """Send messages. Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError."""
     if given.file is not None and (given.count is not None or given.rate is not None):
         raise CommandError("--file sends one message: it cannot have --count or --rate")
+    if given.exactly_once and (given.settled or given.file is not None):
+        other = "--settled" if given.settled else "--file"
+        raise CommandError(f"--exactly-once keeps each message until it is settled: it cannot have {other}")
     connection = client_peer.connection(given, "send")
     if given.file is None:
         return trio.run(_Sending(given).run, connection)
@@ -139,7 +144,8 @@ class _Sending:
     async def run(self, connection: Connection) -> int:
         """Send, and print the summary. Returns, Raises: as `send`."""
         try:
-            with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
+            given = self._given
+            with reconnects_reported(self._progress.say, wanted=given.reconnect or given.exactly_once):
                 await run_interruptible(lambda: self._send_all(connection), self._patience)
         except (AmqpMeshError, OSError):
             if self._summary.count:
@@ -153,7 +159,8 @@ class _Sending:
         async with connection:
             self._patience.progress()
             self._patience.wait("the link")
-            async with connection.sender(self._given.address) as face:
+            given = self._given
+            async with connection.sender(given.address, name=given.link_name, exactly_once=given.exactly_once) as face:
                 sender = link_of(face)
                 self._connection = connection
                 self._patience.rest()
