@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -23,7 +22,6 @@ from amqpmesh.router.amqp.standard.definitions import (
     SENDER,
     AmqpCondition,
     Error,
-    LinkCondition,
 )
 from amqpmesh.router.amqp.standard.messaging import (
     LifetimePolicy,
@@ -36,9 +34,10 @@ from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.resumable import check_grant, check_terms
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
+from amqpmesh.router.attach.thefts import Thefts
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
-from amqpmesh.router.delivery.link_loss import fail_link, suspend
+from amqpmesh.router.delivery.link_loss import suspend
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
@@ -67,11 +66,6 @@ if TYPE_CHECKING:
 #: to its link (§3.5.3), few enough for the smallest frame that a peer may take (§2.7.1).
 TRACEABLE: Final = 32
 
-#: Seconds until a container is logged again whose connections share the name of a link. `TOLD`: containers that are
-#: remembered for this.
-TOLD_TIME: Final = 600.0
-TOLD: Final = 1000
-
 
 class Attaching:
     """The answers of a router to the attaches of peers."""
@@ -80,9 +74,7 @@ class Attaching:
         self._context = context
         self._lookup = lookup
         self._claims = Claims(context)
-        #: Containers whose connections share the name of a link, by the hash of their identity; each with the time from
-        #: which it may be logged again.
-        self._logged_shared: OrderedDict[int, float] = OrderedDict()
+        self.thefts = Thefts(context)
 
     def answer(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Answer a peer's attach.
@@ -114,7 +106,8 @@ class Attaching:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
             holders = [each.connection for each in known if each.connection is not record] if known else None
             # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
-            if holders and claim is None and attach.unsettled is None and self._context.config.theft_wait:
+            asks = attach.unsettled is None or self.thefts.has_twins(key)
+            if holders and claim is None and asks and self._context.config.theft_wait:
                 _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
@@ -122,11 +115,17 @@ class Attaching:
             caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
-                resumed = [each for each in known if each.connection is record or is_lasting(each)]
+                resumed = [
+                    each
+                    for each in known
+                    if each.connection is record or (is_lasting(each) and _is_robbed(record, claim, each))
+                ]
                 for each in resumed:
+                    if each.connection is not record:
+                        self.thefts.watch(key, record, each.connection)
                     suspend(self._context, each)
             if isinstance(endpoint, Receiver):
-                kept = self._context.termini.suspended(key)
+                kept = self._kept(key)
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)
             else:
                 assert isinstance(endpoint, Sender)
@@ -142,7 +141,7 @@ class Attaching:
             else:
                 raise
             for each in resumed:
-                self._steal(record, each)
+                self.thefts.steal(record, each)
             endpoint.refuse(error)
             self.refused(record, endpoint, error, refused)
             return
@@ -156,9 +155,17 @@ class Attaching:
         self._context.link_names.add(key, link)
         for holder in others or ():
             if _is_robbed(record, claim, holder):
-                self._steal(record, holder)
+                self.thefts.steal(record, holder)
             else:
-                self._log_shared_id(record, holder)
+                self.thefts.log_shared(record, holder)
+
+    def _kept(self, key: LinkKey) -> SuspendedTerminus | None:
+        """Return the terminus that is kept for a link; None: there is none, or it may be another client's."""
+        kept = self._context.termini.suspended(key)
+        if kept is not None and self.thefts.has_twins(key):
+            self._context.termini.end(kept, "two clients have its name")
+            return None
+        return kept
 
     def _unsettled(
         self, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
@@ -262,7 +269,8 @@ class Attaching:
         unsettled = states(both) if is_resumed else None
         if attach.unsettled and not is_resumed:
             context.termini.counts.in_doubt += len(attach.unsettled)
-        grant = context.termini.grant(record, endpoint, target, node, kept)
+        twins = self.thefts.has_twins(self._key(record, endpoint))
+        grant = None if twins else context.termini.grant(record, endpoint, target, node, kept)
         check_grant(record, node, grant)
         try:
             answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
@@ -411,45 +419,6 @@ class Attaching:
         peer = record.peer
         role = endpoint.role is SENDER
         return peer.tenant, peer.hostname or "", record.principal, peer.container_id, endpoint.name, role
-
-    def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
-        """Detach a link that was attached a second time: the second attach wins (§2.6.1)."""
-        context = self._context
-        context.log.info(
-            "link stolen",
-            connection=robbed.connection.number,
-            by=record.number,
-            peer=record.host,
-            link=robbed.endpoint.name,
-        )
-        context.stolen += 1
-        counts = context.counts_of(record.peer.tenant)
-        if counts is not None:
-            counts.stolen += 1
-        if context.recording is not None:
-            context.recording.stolen(robbed)
-        error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
-        fail_link(context, robbed, error)
-
-    def _log_shared_id(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
-        """Log, once in `TOLD_TIME`, that two live connections of a container have a link of the same name."""
-        now, told = self._context.now, self._logged_shared
-        assert holder.key is not None
-        container = hash(holder.key[:4])
-        if told.get(container, now) > now:
-            return
-        told[container] = now + TOLD_TIME
-        told.move_to_end(container)
-        if len(told) > TOLD:
-            told.popitem(last=False)
-        self._context.log.info(
-            "link name shared",
-            connection=record.number,
-            other=holder.connection.number,
-            peer=record.host,
-            container=record.peer.container_id,
-            link=holder.endpoint.name,
-        )
 
 
 def _is_robbed(record: ConnectionRecord, claim: Claim | None, holder: IncomingLink | OutgoingLink) -> bool:

@@ -5,7 +5,8 @@ Nothing is counted only for snapshots. The counts of a link or connection are ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.counters import Tally
     from amqpmesh.router.model.node import Node
+
+#: Names that two clients take from each other which a snapshot has at most.
+TWINS: Final = 100
 
 _LIFETIMES = {
     DeleteOnClose: "delete-on-close",
@@ -185,6 +189,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             irregular=core.context.irregular_heads,
             spans=0 if spans is None else spans.exported,
             spans_lost=0 if spans is None else spans.lost,
+            twins=tuple(f"{container} {link}" for container, link in islice(core.thefts.twins(), TWINS)),
             **resumption_counts(core.context.termini, kept),
             **total.outcomes(),
         ),

@@ -115,6 +115,10 @@ class RouterStatistics(Outcomes):
     """Deliveries for which a peer that came back had another outcome than the router (§3.4.6)."""
     in_doubt: int = 0
     """Deliveries of peers that came back of which nothing was known here."""
+    twins: tuple[str, ...] = ()
+    """The links that are not resumed, since two clients with one container-id take them from each other: of each the
+    container-id and its name, at most 100.
+    """
     changed: tuple[str, ...] = ()
     """The keys of the configuration that management has changed, as `amqpmesh apply` names them: at most 100, and the
     number of the others.

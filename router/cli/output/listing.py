@@ -64,6 +64,8 @@ def _router(router: Entity) -> Iterator[str]:
     if router.get("resumable"):
         of_links = ("resumable", "suspended", "resumed", "lapsed", "evicted", "in_doubt")
         yield "resumption: " + ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in of_links)
+    if router.get("twins"):
+        yield f"not resumed, since two clients have the name: {', '.join(router['twins'])}"
     if router["memory"] is None:
         yield f"buffered {_octets(router['buffered'])}"
         return

@@ -1,0 +1,123 @@
+"""Two clients with one container-id that take a link from each other, and one client that comes back often."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach
+from amqpmesh.router.attach.thefts import NAMES, THEFTS, TWIN_TIME, WATCHED
+from amqpmesh.router.management.snapshot import snapshot
+from tests.router.resumption.test_returning_senders import CLOSE
+from tests.support.peers.bystanders import Intruder
+from tests.support.peers.scripted import attached
+from tests.support.worlds.network import Network
+
+
+class Twin:
+    """A client with the container-id of all others."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.connect()
+
+    def connect(self) -> None:
+        self.end = Intruder(self.network)
+        self.end.peer.open()
+        self.end.peer.begin()
+        self.handle = 0
+
+    def resume(self, other: Twin | None = None, name: str = "link", unsettled: object = ()) -> Attach:
+        """Attach the link with a map. Args: other: a live holder of the name. Returns: the answer."""
+        self.end.peer.write(self.attaching(name, unsettled))
+        if other is not None:
+            other.answer()
+        self.network.advance(1)
+        return next(each.performative for each in self.end.peer.hear() if isinstance(each.performative, Attach))
+
+    def attaching(self, name: str, unsettled: object) -> Attach:
+        target = Target(address="q", expiry_policy=CLOSE, timeout=30)
+        self.handle += 1
+        tags = dict.fromkeys(unsettled)  # type: ignore[call-overload]  # octets
+        return attached(Role.SENDER, "q", name=name, handle=self.handle, target=target, unsettled=tags)
+
+    def answer(self) -> None:
+        """Read all that has come, and answer the detach of a link that was stolen."""
+        for each in self.end.peer.hear():
+            if isinstance(each.performative, Detach):
+                self.end.peer.write(Detach(handle=self.handle, closed=True))
+        self.network.run()
+
+
+def granted(answer: Attach) -> int:
+    target = answer.target
+    assert isinstance(target, Target)
+    return target.timeout
+
+
+def fight(network: Network, one: Twin, other: Twin) -> list[int]:
+    """Let two clients take the link from each other. Returns: the times that they were granted."""
+    found = []
+    for _ in range(THEFTS):
+        for thief, robbed in ((one, other), (other, one)):
+            found.append(granted(thief.resume(robbed)))
+    return found
+
+
+def test_a_link_that_two_clients_take_from_each_other_is_resumed_for_neither(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "amqpmesh")
+    network = Network()
+    network.client().receiver("q")
+    one, other = Twin(network), Twin(network)
+    found = fight(network, one, other)
+    assert found == [30] * (THEFTS + 1) + [0] * (THEFTS - 1)
+    router = snapshot(network.core).router
+    assert router.twins == ("peer link",)
+    assert len([each for each in caplog.messages if each.startswith("link not resumed")]) == 1
+    assert router.stolen == THEFTS + 1, "then both live, so each has a link"
+    assert one.resume(other, unsettled=[b"x"]).unsettled is None, "nothing is told of deliveries that may be another's"
+    assert granted(one.resume(name="another")) == 30, "other names are resumed"
+    one.end.leave()
+    other.end.leave()
+    network.advance(TWIN_TIME + 31)
+    assert snapshot(network.core).router.twins == ()
+    one.connect()
+    assert granted(one.resume()) == 30
+    one.end.leave()
+    network.advance(31)
+    assert network.core.context.termini.granted == 0
+
+
+def test_a_client_that_loses_its_connection_often_goes_on_resuming() -> None:
+    network = Network()
+    client = Twin(network)
+    for _ in range(3 * THEFTS):
+        assert granted(client.resume()) == 30
+        client.connect()  # nobody answers on the old connection, which still seems to be there
+    assert snapshot(network.core).router.twins == ()
+
+
+def test_thefts_that_are_far_apart_make_no_twins() -> None:
+    network = Network()
+    one, other = Twin(network), Twin(network)
+    for _ in range(THEFTS):
+        for thief, robbed in ((one, other), (other, one)):
+            assert granted(thief.resume(robbed)) == 30
+            network.advance(WATCHED / 2)
+
+
+def test_the_names_that_are_watched_are_bounded() -> None:
+    network = Network()
+    network.client()
+    (record,) = (each for each in network.core.context.connections if not each.own)
+    thefts = network.core.thefts
+    for number in range(2 * NAMES):
+        for _ in range(THEFTS + 1):
+            thefts.watch(("", "", "host", "c", f"link-{number}", True), record, record)
+            record.octets_in += 1
+        thefts.watch(("", "", "host", "c", f"another-{number}", True), record, record)
+    assert len(list(thefts.twins())) == NAMES
+    assert len(thefts._watched) == NAMES
