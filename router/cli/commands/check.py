@@ -8,7 +8,7 @@ from amqpmesh.policies.findings import findings
 from amqpmesh.router.cli import configuration
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.terminal import printable
-from amqpmesh.router.config.file import lines
+from amqpmesh.router.config.file import ResumptionConfig, RouterConfig, lines
 from amqpmesh.router.config.policy_trust import read_policy
 from amqpmesh.router.runtime.segment_files import why_unusable
 from amqpmesh.router.runtime.token_keys import TokenFiles
@@ -37,9 +37,19 @@ def check(given: argparse.Namespace) -> int:
     if config.policy is not None:
         for found in findings(read_policy(config.policy, config.mesh).policy):
             _warn(f"{config.policy.file}: {found}")
+    if (given.workers or 1) > 1 and _uses_resumption(config):
+        consequence = "a client that comes back at another worker is told that nothing is known of its deliveries"
+        _warn(f"{given.config}: resumption: works within one worker: {consequence}")
     if given.print:
         print("\n".join(lines(config)))
     return Exit.DONE
+
+
+def _uses_resumption(config: RouterConfig) -> bool:
+    """Tell whether a configuration says more of resumption than the defaults, or than that it is off."""
+    limits = config.resumption
+    is_default = limits == ResumptionConfig()
+    return any(each.requires_resumption for each in config.addresses) or (limits.timeout >= 1 and not is_default)
 
 
 def _warn(said: str) -> None:

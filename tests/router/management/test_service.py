@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
-from amqpmesh.router.amqp.standard.messaging import Source
+from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.config.plain_settings import PlainSettings
 from amqpmesh.router.incremental import run_to_end
@@ -46,7 +46,8 @@ from tests.support.worlds.network import Network
 
 
 def statistics() -> Statistics:
-    """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node.
+    """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node, and a
+    link whose client is away.
 
     It has a neighbour B behind which is C, and a lane to C, which distributes its address in another way.
     """
@@ -58,6 +59,9 @@ def statistics() -> Statistics:
     one.send(one.sender("q", name="second"))
     other.take(1)[0].accept()
     network.run()
+    gone = network.client("gone")
+    gone.sender(None, target=Target(address="q", timeout=30), name="kept")
+    gone.lose()
     mesh = World(
         "ABC", [("A", "B"), ("B", "C")], own={"A": AddressConfig(pattern="q", distribution=Distribution.CLOSEST)}
     )

@@ -176,3 +176,21 @@ def test_lines_of_the_policy_without_effect_are_told_and_the_configuration_is_ri
     policy.write_text("[[group]]\nname = 'all'\nsend = ['orders/#']\n")
     assert main(["check", str(file)]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("table", "workers", "warns"),
+    [
+        ('[[address]]\npattern = "q"\nresumption = "required"', "2", True),
+        ("[resumption]\ntimeout = 30.0", "2", True),
+        ("[resumption]\ntimeout = 0.0", "2", False),
+        ("[resumption]\ntimeout = 30.0", "1", False),
+        ("", "2", False),
+    ],
+)
+def test_resumption_within_one_worker_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, workers: str, warns: bool
+) -> None:
+    file = write(tmp_path, f"[[listener]]\nurl = 'amqp://127.0.0.1:0'\n{table}\n")
+    assert main(["check", "--workers", workers, str(file)]) == 0
+    assert ("resumption: works within one worker: " in capsys.readouterr().err) is warns
