@@ -83,11 +83,8 @@ class Core:
         self.containers = Containers(context, self.on_demand)
         self.remote_nodes = RemoteNodes(context, self.containers, self.on_demand)
         self.lookup = Lookup(context, self.remote_nodes)
-        attaching = Attaching(context, self.lookup)
-        #: The links that clients take from each other.
-        self.thefts = attaching.thefts
-        self._handlers = Handlers(context, attaching, self.containers, self.logins)
-        self.departure = self._handlers.departure
+        self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
+        self.departure, self.thefts = self._handlers.departure, self._handlers.attaching.thefts
         self._handle = context.handle = self._handlers.handle
         context.resolve = self.lookup.resolve
         context.resolve_copy = self.lookup.of_copy
