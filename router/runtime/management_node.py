@@ -28,6 +28,7 @@ from amqpmesh.router.management.config_requests import APPLY, CONFIG
 from amqpmesh.router.management.drain_requests import DRAIN
 from amqpmesh.router.management.edit_requests import COSTLY, ConfigEdit, CostEdit, config_edit, cost_edit
 from amqpmesh.router.management.known_tools import requests as known_tools
+from amqpmesh.router.management.known_tools.changes import known_change
 from amqpmesh.router.management.policy_upload import PUSH, PolicyUpload
 from amqpmesh.router.management.requested_changes import kind_of, remove, set_cost
 from amqpmesh.router.management.trace import TRACE
@@ -188,9 +189,11 @@ class ManagementNode(LinkFactory):
             return await self._drained(request, asking)
         if operation == WHY:
             return self._explained(request, asking, await self._view(asking, await self._snapshots.take(SNAPSHOT_TIME)))
-        if known_tools.asks(request):
-            return await self._told(request, asking, known_tools.respond)
         try:
+            if (known := known_change(request)) is not None:
+                return known.answered(request, await self._response(known.request, asking))
+            if known_tools.asks(request):
+                return await self._told(request, asking, known_tools.respond)
             user = user_request(request)
             edit = config_edit(request) if user is None else None
         except service.RequestError as refusal:

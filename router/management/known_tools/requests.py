@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.codec.types import Encoded, ULong
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.logs.event_log import recent_lines
 from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.known_tools.changes import operations_on
 from amqpmesh.router.management.known_tools.seen import Seen
 from amqpmesh.router.management.known_tools.tables import PREFIXES, TABLES, KnownTable, node_address
 from amqpmesh.router.management.requested_changes import NoClientError
@@ -66,7 +67,7 @@ class _Named(NamedTuple):
 def asks(request: Message) -> bool:
     """Return True if a request is one of a known tool."""
     properties = request.application_properties
-    operation, kind = properties.get("operation"), properties.get("entityType")
+    operation, kind = _operation(request), properties.get("entityType")
     if operation == "GET-SCHEMA":
         return kind is None or _is_known(kind)
     return operation in OWN or any(_is_known(each) for each in (kind, properties.get("type")))
@@ -77,25 +78,36 @@ def _is_known(name: object) -> bool:
     return isinstance(name, str) and (name.startswith(PREFIXES) or ("." in name and name in TABLES))
 
 
+def _operation(request: Message) -> str:
+    """Return the operation in capitals: the tools send one that is not built into them as it was typed."""
+    operation = request.application_properties.get("operation")
+    return operation.upper() if isinstance(operation, str) else ""
+
+
 def respond(request: Message, view: View, changes: Changes | None = None) -> Steps[Message]:
     """Answer a request that `asks`, in steps. Args: as of `service.respond`."""
-    operation = request.application_properties.get("operation")
-    seen = Seen(view)
+    operation = _operation(request)
+    seen = Seen(view, has_phases=_is_of_dispatch(request))
     try:
         if operation == "DELETE":
             yield from _remove(request, view, seen, changes)
             return answer(request, NO_CONTENT, "No Content", {})
         if operation in _SEARCHES:
-            body = yield from _SEARCHES[str(operation)](request, view, seen)
+            body = yield from _SEARCHES[operation](request, view, seen)
         elif operation == "UPDATE":
             body = yield from _update(request, view, seen, changes)
         elif operation in _OPERATIONS:
-            body = _OPERATIONS[str(operation)](request, seen)
+            body = _OPERATIONS[operation](request, seen)
         else:
             raise RequestError(NOT_ALLOWED, f"{operation}: use the types that begin with {PREFIX}")
     except RequestError as refusal:
         return refused(request, refusal)
     return answer(request, OK, "OK", body)
+
+
+def _is_of_dispatch(request: Message) -> bool:
+    properties = request.application_properties
+    return any(str(properties.get(key)).startswith(PREFIXES[1]) for key in ("entityType", "type"))
 
 
 def _named(request: Message, key: str) -> _Named:
@@ -228,7 +240,7 @@ def _get_operations(request: Message, _seen: Seen) -> Value:
 
 
 def _operations_of(table: KnownTable) -> tuple[str, ...]:
-    return ("READ", "UPDATE", "DELETE") if table.removable else ("READ",)
+    return ("READ", "UPDATE", "DELETE") if table.removable else ("READ", *operations_on(table.name))
 
 
 def _get_annotations(request: Message, _seen: Seen) -> Value:

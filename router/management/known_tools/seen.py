@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class Seen:
     """The entities that the sender of a request may see, and figures that several of them share."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, has_phases: bool = False) -> None:
+        """Args: has_phases: addresses have the phase of Dispatch behind their class."""
         self._view = view
+        self._has_phases = has_phases
         self._last_deliveries: dict[int, float] = {}
 
     def of(self, kind: str) -> Sequence[Any]:
@@ -59,18 +61,19 @@ class Seen:
         """Return the time of the last delivery on a connection, after `look_at_deliveries`; None: there was none."""
         return self._last_deliveries.get(connection)
 
+    def class_and_text(self, entity: Any) -> str | None:
+        """Return an address as these routers keep it: its class, a letter, then its text. None: it has none."""
+        address: str | None = entity.address
+        if isinstance(entity, LaneStatistics) and address is None:
+            return f"R{entity.far}"
+        return None if address is None else self.classed(address)
 
-def class_and_text(entity: Any) -> str | None:
-    """Return an address as routers of Dispatch keep it: its class, a letter, then its text. None: it has none."""
-    address: str | None = entity.address
-    if isinstance(entity, LaneStatistics) and address is None:
-        return f"R{entity.far}"
-    return None if address is None else classed(without_secret(address))
-
-
-def classed(address: str) -> str:
-    """Return an address with its class: `L` for a node of the router's own, `M` for any other."""
-    return f"{'L' if address.startswith('$') else 'M'}{address}"
+    def classed(self, address: str) -> str:
+        """Return an address, without its secret, behind its class: `L` for a node of the router's own, `M` for any
+        other. With Dispatch the phase follows `M`: qdstat takes the first character of the text for it.
+        """
+        mobile = "M0" if self._has_phases else "M"
+        return f"{'L' if address.startswith('$') else mobile}{without_secret(address)}"
 
 
 def said(value: object) -> Value:

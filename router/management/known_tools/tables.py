@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import ULong
-from amqpmesh.router.management.known_tools.seen import Seen, class_and_text, classed, said
+from amqpmesh.router.management.known_tools.seen import Seen, said
 from amqpmesh.router.statistics.common import Direction
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
 
@@ -199,7 +198,7 @@ _LINK: Final[Mapping[str, Column]] = {
     "linkType": lambda entity, _s: "inter-router" if isinstance(entity, LaneStatistics) else "endpoint",
     "linkDir": lambda entity, _s: "in" if entity.direction is Direction.INCOMING else "out",
     "connectionId": lambda entity, _s: str(entity.connection),
-    "owningAddr": lambda entity, _s: class_and_text(entity),
+    "owningAddr": lambda entity, seen: seen.class_and_text(entity),
     "peer": null,
     "capacity": null,
     "undeliveredCount": _waiting,
@@ -213,8 +212,8 @@ _LINK: Final[Mapping[str, Column]] = {
 }
 
 _ADDRESS: Final[Mapping[str, Column]] = {
-    "name": lambda entity, _s: classed(without_secret(entity.name)),
-    "identity": lambda entity, _s: classed(without_secret(entity.name)),
+    "name": lambda entity, seen: seen.classed(entity.name),
+    "identity": lambda entity, seen: seen.classed(entity.name),
     "distribution": _text("distribution"),
     "inProcess": null,
     "subscriberCount": _count("consumers"),
@@ -311,10 +310,34 @@ _AUTO_LINK: Final[Mapping[str, Column]] = {
     "address": _text("address"),
     "externalAddress": _text("node"),
     "direction": lambda entity, _s: "in" if entity.direction is Direction.INCOMING else "out",
+    "phase": _always(ULong(0)),
     "connection": _text("connector"),
     "linkRef": _text("link"),
     "operStatus": lambda entity, _s: {"attached": "active", "attaching": "attaching"}.get(entity.state, "inactive"),
     "lastError": _text("reason"),
+}
+
+
+def _setting(key: str) -> Column:
+    return lambda entity, _s: said(entity.settings.get(key))
+
+
+_PATTERN: Final[Mapping[str, Column]] = {
+    "name": _text("name"),
+    "identity": lambda entity, _s: f"router.config.address/{entity.name}",
+    "prefix": null,
+    "pattern": _text("name"),
+    "distribution": _setting("distribution"),
+    "waypoint": _always(False),
+}
+
+_LOG: Final[Mapping[str, Column]] = {
+    "name": _always("log/DEFAULT"),
+    "identity": _always("log/DEFAULT"),
+    "module": _always("DEFAULT"),
+    "enable": lambda entity, _s: f"{entity.settings['level']}+",
+    "includeTimestamp": _always(True),
+    "outputFile": null,
 }
 
 _POLICY: Final[Mapping[str, Column]] = {
@@ -364,12 +387,13 @@ TABLES: Final[Mapping[str, KnownTable]] = {
         KnownTable("listener", "listener", _of("listener"), _LISTENER),
         KnownTable("connector", "connector", _of("connector"), _CONNECTOR),
         KnownTable("router.config.autoLink", "container-link", _of("container-link"), _AUTO_LINK),
+        KnownTable("router.config.address", "address-pattern", _of("address-pattern"), _PATTERN),
+        KnownTable("log", "log", _of("log"), _LOG),
         KnownTable("policy", "router", _one, _POLICY),
         # Without a row, skstat ends with an error.
         KnownTable("network", "router", _one, _named({"networkId": null, "tenantId": null}, "network")),
         # Nothing here is like them: the tools show empty tables.
         KnownTable("router.config.linkRoute", "router", _none, {}),
-        KnownTable("router.config.address", "router", _none, {}),
         KnownTable("allocator", "router", _none, {}),
         KnownTable("vhost", "router", _none, {}),
         KnownTable("vhostStats", "router", _none, {}),
