@@ -1,0 +1,52 @@
+"""Faults at each frame of a story, and in the middle of it: nothing is processed twice, nothing is lost unheard."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from tests.support.worlds.faulty_stories import Story
+from tests.support.worlds.raw_lines import Fault, Kind
+
+#: Of all fault points with one router, and with two, each n-th is tried at once, and by `make slow`.
+ONE_ROUTER = 13, 2
+TWO_ROUTERS = 131, 23
+
+
+def try_all(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
+    """Try each `step`-th fault point. How the sender resumes differs from frame to frame, within the standard."""
+    frames = []
+    for late in (False, True):
+        whole = Story(rcv, routers=routers, late=late)
+        whole.tell()
+        whole.check(None)
+        frames.append(whole.quiet_at)
+    points = [
+        (late, Fault(*point))
+        for late in (False, True)
+        for point in product(range(frames[late] + 1), Kind, (False, True), (False, True))
+    ]
+    for late, fault in points[::step]:
+        story = Story(
+            rcv, routers=routers, late=late, sends_octets=bool(fault.at & 1), settles_later=bool(fault.at & 2)
+        )
+        assert story.tell(fault), fault
+        try:
+            story.check(fault)
+        except AssertionError as error:
+            raise AssertionError(f"{fault}, mode {rcv.name}, late: {late}: {error}") from error
+
+
+@pytest.mark.parametrize("rcv", ReceiverSettleMode)
+@pytest.mark.parametrize(("routers", "step"), [(1, ONE_ROUTER[0]), (2, TWO_ROUTERS[0])])
+def test_a_fault_loses_and_doubles_nothing(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
+    try_all(rcv, routers, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rcv", ReceiverSettleMode)
+@pytest.mark.parametrize(("routers", "step"), [(1, ONE_ROUTER[1]), (2, TWO_ROUTERS[1])])
+def test_a_fault_anywhere_loses_and_doubles_nothing(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
+    try_all(rcv, routers, step)
