@@ -16,6 +16,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error
+from amqpmesh.router.attach.joining import begin_drain
 from amqpmesh.router.attach.stealing import Claim
 from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.containers.watches import drops_in_silence
@@ -40,7 +41,6 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.resumption.suspended_termini import SuspendedTermini
-from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -348,6 +348,8 @@ class Handlers:
         if isinstance(link, Claim):
             link.flow = event
         elif isinstance(link, OutgoingLink):
+            if self._context.termini.sources.go_on(link):
+                return
             link.endpoint.offer(link.available)
             link.note_credit()
             self._context.touch_outgoing(link)
@@ -369,14 +371,8 @@ class Handlers:
         elif link.copy:
             if not link.backlog:
                 link.endpoint.drained()
-        else:
-            node = link.node
-            if link not in node.draining:
-                node.draining = with_item(node.draining, link)
-                link.drain_by = self._context.now + node.config.drain_time
-                self._context.schedule(link.drain_by, partial(self._context.touch, node))
-            node.pool.drain(self._context.now)
-            self._context.touch(node)
+        elif not self._context.termini.sources.is_returning(link):
+            begin_drain(self._context, link)
 
     def _window_opened(self, record: ConnectionRecord, event: events.WindowOpened) -> None:
         session = event.session

@@ -43,8 +43,10 @@ def dismantle_link(link: Link) -> None:
     The link has ended: no frame needs it any more. Deliveries whose other side has not ended may still refer to the
     kernel's part, and find the owner's objects by it. So the link gets a part without deliveries in its place.
     """
-    link.context = None
     part = link.flow_state
+    if part.parked:  # the peer may resume it
+        return
+    link.context = None
     if part.record is None:
         return
     part.current = None

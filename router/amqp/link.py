@@ -329,11 +329,12 @@ class Sender(Link):
         self.session.wake()
         return taken
 
-    def resume(self, delivery: kernel.Delivery, *, state: bytes | None) -> None:
-        """Resume a delivery that was sent whole over a former link endpoint: no octets are sent again (§2.6.13).
+    def resume(self, delivery: kernel.Delivery, *, state: bytes | None, aborted: bool = False) -> None:
+        """Resume a delivery that was sent over a former link endpoint: no octets are sent again (§2.6.13).
 
-        Args: delivery: a new one, with the tag of the former. state: ours, encoded: the outcome that the receiver's map
-            has, or the place up to which it has received.
+        Args: delivery: without an id, with the tag of the former; the transfer settles it if it is settled. state:
+            ours, encoded: the outcome that the receiver's map has, or the place up to which it has received. aborted:
+            give it up.
         Raises: CommandError: no credit, no room in the session's window, or the link is not attached.
         """
         flow_state, session = self.flow_state, self.session
@@ -347,7 +348,7 @@ class Sender(Link):
         limit = connection.remote_max_frame_size
         if state is not None and len(state) + _HEAD > limit:
             state = short_state(state)
-        kernel.resume_transfer(flow_state, connection.out, delivery, state, limit)
+        kernel.resume_transfer(flow_state, connection.out, delivery, state, limit, aborted)
         session.wake()
 
     def drained(self) -> None:

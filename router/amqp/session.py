@@ -290,7 +290,8 @@ class Session:
         if delivery.ignored:
             self.flow_state.release(1)
             events: tuple[Event, ...] = (DeliveryIgnored(link),) if first else ()
-            if delivery.relay is not None and flow_state.current is None:
+            # A program has no relay; what is unknown here is settled.
+            if flow_state.current is None if delivery.relay is not None else first and not delivery.settled:
                 events = (*events, DeliveryResumed(link, delivery))
             return events
         return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)

@@ -1,10 +1,9 @@
-"""Answers to attaches, dynamic nodes, and stolen links (§2.6.1, §2.6.3, §3.5)."""
+"""Answers to attaches, and stolen links (§2.6.1, §2.6.3, §3.5)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.groups import May
@@ -12,10 +11,7 @@ from amqpmesh.router.access import caps
 from amqpmesh.router.access.contention import share_credit
 from amqpmesh.router.access.rates import limit_rates
 from amqpmesh.router.access.rights import check, check_address, check_user_ids, is_judged
-from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
-from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
-from amqpmesh.router.amqp.codec.types import Described
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import (
@@ -24,11 +20,12 @@ from amqpmesh.router.amqp.standard.definitions import (
     Error,
 )
 from amqpmesh.router.amqp.standard.messaging import (
-    LifetimePolicy,
     Source,
     Target,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
+from amqpmesh.router.attach.dynamic_nodes import lifetime_of, make_dynamic
+from amqpmesh.router.attach.joining import join
 from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, states
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.resumable import check_grant, check_terms
@@ -39,10 +36,11 @@ from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import suspend
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.memory.retained import LIFETIME_POLICY, is_too_much, size_of_attach
+from amqpmesh.router.memory.retained import is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
 from amqpmesh.router.model.lane import tenant_of_attach
+from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_termini import is_lasting
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode
@@ -61,10 +59,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.node import LocalNode, Node
-
-#: Characters of a container-id and of a link's name that the name of a dynamic node contains: enough to trace the node
-#: to its link (§3.5.3), few enough for the smallest frame that a peer may take (§2.7.1).
-TRACEABLE: Final = 32
 
 
 class Attaching:
@@ -108,7 +102,7 @@ class Attaching:
             # A peer with an unsettled map resumes its own link. So it steals the link at once, as §2.6.1 says.
             asks = attach.unsettled is None or self.thefts.has_twins(key)
             if holders and claim is None and asks and self._context.config.theft_wait:
-                _lifetime(attach.target if isinstance(endpoint, Receiver) else attach.source)
+                lifetime_of(attach.target if isinstance(endpoint, Receiver) else attach.source)
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
             robbed = [each for each in known if _is_robbed(record, claim, each)] if known else []
@@ -124,12 +118,13 @@ class Attaching:
                     if each.connection is not record:
                         self.thefts.watch(key, record, each.connection)
                     suspend(self._context, each)
+            kept = self._kept(key)
             if isinstance(endpoint, Receiver):
-                kept = self._kept(key)
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)
             else:
                 assert isinstance(endpoint, Sender)
-                link = self._consumer(record, endpoint, event, robbed)
+                assert kept is None or isinstance(kept, SuspendedSource)
+                link = self._consumer(record, endpoint, event, robbed, kept)
         except (RefusedError, ProtocolError) as refusal:
             if is_counted:
                 caps.give_back(record, sends=isinstance(endpoint, Receiver))
@@ -173,6 +168,9 @@ class Attaching:
         """Return the unsettled map that answers an incomplete one."""
         if isinstance(endpoint, Receiver):
             return states(in_common(self._context, record, endpoint, attach, kept))
+        if isinstance(kept, SuspendedSource):
+            assert isinstance(endpoint, Sender)
+            return self._context.termini.sources.compare(kept, endpoint, attach) or {}
         end_undecided(self._context, record, endpoint, attach)
         return {}
 
@@ -238,8 +236,8 @@ class Attaching:
         foreign: Foreign | None = None
         if target.dynamic:
             check(context, record, May.DYNAMIC)
-            node = self._make_dynamic(record, endpoint, _lifetime(target))
-            named: str | None = self._dynamic_name(node)
+            node = make_dynamic(context, record, endpoint, lifetime_of(target))
+            named: str | None = f"{node.name}@{context.id}"
         elif target.address is None:
             # The anonymous terminus: each message goes to the address in its `to`.
             check(context, record, May.ANONYMOUS)
@@ -320,8 +318,13 @@ class Attaching:
         endpoint: Sender,
         event: LinkAttached,
         robbed: list[IncomingLink | OutgoingLink],
+        kept: SuspendedSource | None,
     ) -> OutgoingLink:
+        """Attach a receiver. Args: robbed: links of its name that end at once. kept: as of `_producer`."""
         context, attach = self._context, event.attach
+        if attach.source is None and kept is not None and attach.unsettled is not None:
+            # As for senders: it asks for the source that is kept.
+            attach = event.attach = endpoint.remote = replace(attach, source=kept.grant.source)
         source = attach.source
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
@@ -333,8 +336,8 @@ class Attaching:
             check(context, record, May.COPY)
         if source.dynamic:
             check(context, record, May.DYNAMIC)
-            node = self._make_dynamic(record, endpoint, _lifetime(source))
-            named = self._dynamic_name(node)
+            node = make_dynamic(context, record, endpoint, lifetime_of(source))
+            named = f"{node.name}@{context.id}"
         elif source.address is None:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
         else:
@@ -356,8 +359,27 @@ class Attaching:
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
         most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
-        end_undecided(context, record, endpoint, attach)
-        answer_receiver(endpoint, event, named, node, with_default=default is not None)
+        grant = None
+        if not copy:
+            twins = self.thefts.has_twins(self._key(record, endpoint))
+            grant = None if twins else context.termini.grant(record, endpoint, source, node, kept)
+            check_grant(record, node, grant)
+        ours: Mapping[bytes, object] | None = None
+        try:
+            if attach.unsettled is None:
+                pass
+            elif kept is not None:
+                ours = None if copy else context.termini.sources.compare(kept, endpoint, attach)
+            elif is_known(record, endpoint):
+                end_undecided(context, record, endpoint, attach)
+                ours = {}
+            if attach.unsettled and ours is None:
+                context.termini.counts.in_doubt += len(attach.unsettled)
+            answer_receiver(endpoint, event, named, node, ours, grant, with_default=default is not None)
+        except Exception:
+            if grant is not None:
+                context.termini.take_back(grant)
+            raise
         outgoing = (OutgoingLink if foreign is None else ForeignOutgoingLink)(
             record,
             endpoint,
@@ -373,40 +395,16 @@ class Attaching:
         if record.usage is not None and most is not None:
             record.usage.begin_lease(outgoing, most)
         record.outgoing[outgoing] = None
-        if copy:
-            node.copies = with_item(node.copies, outgoing)
-        else:
-            node.outgoing = with_item(node.outgoing, outgoing)
-        outgoing.join_pool(counts=not copy)
-        if node.is_multicast or context.recording is not None:
-            context.touch_outgoing(outgoing)
-        else:
-            context.touch(node)  # without credit the link itself can take nothing
-        context.routes.consumers_changed(node)
+        if grant is not None:
+            outgoing.grant = grant if default is None else grant._replace(default_outcome=default)
+        if kept is None or ours is None or not context.termini.sources.bring(kept, outgoing):
+            join(context, outgoing)
+        if kept is not None:
+            if ours is not None:
+                context.termini.resumed(kept)
+            else:
+                context.termini.end(kept, "its receiver cannot resume it, or does not want to")
         return outgoing
-
-    # ----------------------------------------------------------------------------------------------------- addresses
-
-    def _make_dynamic(self, record: ConnectionRecord, endpoint: Link, lifetime: LifetimePolicy | None) -> DynamicNode:
-        """Make a node for a link with a dynamic source or target (§3.5.3, §3.5.4, dynamic).
-
-        Only the connection that made it may receive from the node of a dynamic source; others send to it. All who know
-        the name of a dynamic target's node may receive from it: its maker is the sender, and needs receivers.
-        """
-        made_for = f"{_traceable(record.peer.container_id)}/{_traceable(endpoint.name)}"
-        name = f"{DYNAMIC}/{made_for}/{self._context.token(16)}"
-        caps.make_node(self._context, record)
-        node = self._context.nodes.make_dynamic(record.peer.tenant, name, record)
-        node.member = record.usage
-        node.is_open = isinstance(endpoint, Receiver)
-        # If the link is refused after all, the node is not used, and is forgotten.
-        self._context.touch(node)
-        if lifetime is not None:
-            node.lifetime = lifetime
-        return node
-
-    def _dynamic_name(self, node: Node) -> str:
-        return f"{node.name}@{self._context.id}"
 
     # ------------------------------------------------------------------------------------------------------- stealing
 
@@ -426,22 +424,6 @@ def _is_robbed(record: ConnectionRecord, claim: Claim | None, holder: IncomingLi
     return claim is None or holder.connection is record or holder.connection in claim.silent
 
 
-def _lifetime(terminus: object) -> LifetimePolicy | None:
-    """Return the lifetime policy that a peer asks for its dynamic node; None: it asks for none.
-
-    A policy that is an extension of the standard counts as none.
-    Raises: RefusedError: the value is no lifetime policy.
-    """
-    if not (isinstance(terminus, Source | Target) and terminus.dynamic):
-        return None
-    lifetime = (terminus.dynamic_node_properties or {}).get(LIFETIME_POLICY)
-    if isinstance(lifetime, LifetimePolicy | None):
-        return lifetime
-    if isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor):
-        return None
-    raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
-
-
 def _no_credit_reason(context: Context, node: Node) -> Reason:
     """Return the reason why a sender gets no credit for a node without consumers."""
     if context.routes.is_in_mesh and not isinstance(node, IngressNode):
@@ -451,11 +433,3 @@ def _no_credit_reason(context: Context, node: Node) -> Reason:
         consumers = context.routes.consumer_routers(seen.tenant, seen.name)
         reason = why_address(seen, draining=context.draining, consumers=consumers)
     return reason or Reason.NO_RECEIVER
-
-
-def _traceable(text: str) -> str:
-    """Return the beginning of a text, percent-encoded, in `TRACEABLE` characters at most."""
-    text = text[:TRACEABLE]
-    while len(encoded := quote(text, safe="")) > TRACEABLE:
-        text = text[:-1]
-    return encoded

@@ -96,22 +96,33 @@ def answer_sender(
     endpoint.answer(terms, attach.rcv_settle_mode, max_message_size)
 
 
-def answer_receiver(endpoint: Sender, event: LinkAttached, named: str, node: Node, *, with_default: bool) -> None:
+def answer_receiver(
+    endpoint: Sender,
+    event: LinkAttached,
+    named: str,
+    node: Node,
+    unsettled: Mapping[bytes, object] | None,
+    grant: Grant | None,
+    *,
+    with_default: bool,
+) -> None:
     """Answer the attach of a receiver, whose source is a `Source`.
 
-    Args: named: the address. with_default: the default outcome of the source is in force.
+    Args: named: the address. unsettled, grant: as of `answer_sender`, of the source. with_default: the default outcome
+        of the source is in force.
     Raises: as `Link.attach`.
     """
     attach, alike, compact = event.attach, event.alike, endpoint.session.flow_state.wire.compact
     source = attach.source
     assert isinstance(source, Source)
-    if source.dynamic or attach.unsettled is not None:
+    if source.dynamic or attach.unsettled is not None or grant is not None:
         alike = None
     terms = None if alike is None else alike.answers.get(compact)
     if terms is None:
         there = Source(
             address=named,
-            expiry_policy=_LINK_DETACH,
+            expiry_policy=_LINK_DETACH if grant is None else grant.policy,
+            timeout=0 if grant is None else grant.timeout,
             dynamic=source.dynamic,
             dynamic_node_properties=_properties(node) if source.dynamic and isinstance(node, DynamicNode) else None,
             distribution_mode=COPY if source.distribution_mode is COPY else _MOVE,
@@ -125,7 +136,8 @@ def answer_receiver(endpoint: Sender, event: LinkAttached, named: str, node: Nod
                 target=attach.target,
                 snd_settle_mode=_MIXED,
                 rcv_settle_mode=attach.rcv_settle_mode,
-                unsettled=None if attach.unsettled is None else {},
+                unsettled=unsettled,
+                offered_capabilities=() if grant is None else (WHOLE_MAP,),
             )
             return
         answer = Attach(

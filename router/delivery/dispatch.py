@@ -70,7 +70,7 @@ def send_more(context: Context, outgoing: OutgoingLink) -> None:
 def resume_sending(context: Context, stalled: Iterable[OutgoingLink]) -> None:
     """Write to links again that were held up."""
     for outgoing in stalled:
-        if not outgoing.gone:
+        if not (outgoing.gone or context.termini.sources.go_on(outgoing)):
             send_more(context, outgoing)
             context.touch_outgoing(outgoing)
 

@@ -42,6 +42,8 @@ def end_all(context: Context, links: Links) -> Steps[None]:
     for link in links:
         state = link.endpoint.flow_state
         yield from end_backlog(context, link)
+        if state.parked:
+            continue
         if _has_left(link):
             ledgers.setdefault((state.session, state.sender), []).append(link)
         else:

@@ -194,7 +194,7 @@ def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
         usage.release_late(*(RECEIVER if isinstance(link, OutgoingLink) else SENDER))
     forget(link.connection, link)
     context.link_names.remove(link)
-    if isinstance(link, IncomingLink) and link.grant is not None:
+    if link.grant is not None:
         context.termini.take_back(link.grant)
         link.grant = None
 
@@ -245,6 +245,7 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
 def _withdraw_outgoing(context: Context, link: OutgoingLink) -> None:
     # First the node: else the current delivery could choose this link again.
     link.leave_node(context.now)
+    context.termini.sources.left(link)
     context.forget_fast_routes(link.node)
     current, link.current = link.current, None
     if current is not None:

@@ -72,7 +72,7 @@ def disposition_received(context: Context, event: DispositionReceived) -> None:
         if state is not event.state:
             delivery.remote_state = state
         if delivery.leg is not None:
-            _receiver_said(context, delivery.leg, delivery, state, settled)
+            receiver_said(context, delivery.leg, delivery, state, settled)
         elif delivery.relay is not None:
             _sender_said(context, delivery.relay, delivery, state, settled)
         done += 1
@@ -81,7 +81,8 @@ def disposition_received(context: Context, event: DispositionReceived) -> None:
     del event.deliveries[:done]
 
 
-def _receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
+def receiver_said(context: Context, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
+    """Apply what the receiver of a delivery says of it. Args: settled: it has settled the delivery."""
     outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
     if delivery.settled or leg.done:
@@ -117,7 +118,7 @@ def settle_kept(context: Context) -> None:
     """Apply the outcomes of messages that may be sent again: most of them the kernel sends again itself."""
     for delivery, state, settled in settle_put_off(context.kernel):
         if delivery.leg is not None:
-            _receiver_said(context, delivery.leg, delivery, state, settled)
+            receiver_said(context, delivery.leg, delivery, state, settled)
 
 
 def _sender_said(context: Context, relay: Relay, delivery: Delivery, state: bytes | None, settled: bool) -> None:
@@ -132,7 +133,7 @@ def _sender_said(context: Context, relay: Relay, delivery: Delivery, state: byte
     if not settled:
         if is_outcome(state):
             for leg in relay.legs:
-                if not leg.done and leg.delivery is not None and leg.delivery.delivery_id != -1:
+                if not leg.done and leg.delivery is not None and leg.started:
                     dispose(leg.delivery, _own(leg) or state, False)
         return
     dispose(delivery, None, True)
@@ -256,8 +257,11 @@ def _handed_on(context: Context, leg: Leg) -> None:
 # ------------------------------------------------------------------------------------------ senders and receivers gone
 
 
-def receiver_gone(context: Context, leg: Leg) -> None:
-    """End a leg whose receiver is gone: an unsent delivery is routed again, a sent one gets the default outcome."""
+def receiver_gone(context: Context, leg: Leg, outcome: bytes | None = None) -> None:
+    """End a leg whose receiver is gone: an unsent delivery is routed again, a sent one gets an outcome.
+
+    Args: outcome: that is true of it; None: the default outcome.
+    """
     relay = leg.relay
     outgoing = leg.outgoing
     assert isinstance(outgoing, OutgoingLink)
@@ -278,7 +282,7 @@ def receiver_gone(context: Context, leg: Leg) -> None:
     uncount(context, leg)
     undecided = leg.outcome is None
     if undecided:
-        leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
+        leg.decide(outcome or (outgoing.default_outcome if leg.started else RELEASED_STATE))
         leg.outcome_at = context.now
         if context.traces.relays:
             tracing.decided(context, leg, lost=True)

@@ -136,7 +136,7 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
             connections,
             links,
             *(termini.granted, len(kept)),
-            *(sum(len(each.deliveries) for each in kept), sum(each.octets for each in kept)),
+            *(sum(each.unsettled for each in kept), sum(each.octets for each in kept)),
             len(found.addresses),
         ),
         *(context.in_flight, context.budget.used, context.budget.limit, routers, reachable),

@@ -92,6 +92,7 @@ from amqpmesh.router.kernel.outcome_steps import (
     TELL_SENDER,
     outcome_step,
 )
+from amqpmesh.router.kernel.parked_links import expand_sent, parked_ids
 from amqpmesh.router.kernel.rate_meter import RateMeter, TokenBucket
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
@@ -246,6 +247,7 @@ __all__ = [
     "expand",
     "expand_link",
     "expand_received",
+    "expand_sent",
     "first",
     "forget",
     "frame_size",
@@ -255,6 +257,7 @@ __all__ = [
     "may_go_on",
     "onward",
     "outcome_step",
+    "parked_ids",
     "patch_ttl",
     "pause_ahead",
     "read_expiry",

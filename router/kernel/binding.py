@@ -84,6 +84,7 @@ ORDER: Final = (
     "fast_settlement",
     "multicast_settlement",
     "dispositions",
+    "parked_links",
     "link_sweep",
     "client_batch",
     "multi_frame",

@@ -77,6 +77,7 @@ class KernelLink:
         "number",
         "octets",
         "outstanding",
+        "parked",
         "part",
         "presettled",
         "raised",
@@ -194,6 +195,8 @@ class KernelLink:
         #: sender: the outcome of deliveries whose receiver has stated none.
         self.ended = False
         self.fallback_outcome = FAILED_STATE
+        #: Senders: the receiver may resume the link over another endpoint: until then no `Sweep` ends its deliveries.
+        self.parked = False
         self.reset_counters()
 
     def compact(self) -> None:

@@ -10,6 +10,7 @@ from amqpmesh.router.kernel.fast_settlement import _drop_incoming, _end_orphan, 
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.link_endpoint import disable_fast_path
 from amqpmesh.router.kernel.multicast_settlement import _LEGS_AT_ONCE, _orphan, _take_outcome
+from amqpmesh.router.kernel.parked_links import _sent_by
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def sweep(task: Sweep) -> bool:
         while offset < last and fast_deliveries < _SWEPT_FAST and deliveries < _SWEPT_DELIVERIES:
             entry = slots[(ledger.base + offset) & (size - 1)]
             offset += 1
-            if entry is not None and _is_ended(entry, sent):
+            if entry is not None and _is_swept(entry, sent):
                 entries.append(entry)
                 if isinstance(entry, Delivery):
                     deliveries += 1
@@ -100,7 +101,7 @@ def sweep(task: Sweep) -> bool:
                     fast_deliveries += 1 if isinstance(entry, FastDelivery) else _multicast_cost(entry)
         task.at = (ledger.base + offset) & _MASK
         if offset >= size:
-            task.beside = [each for each, entry in ledger.beside.items() if _is_ended(entry, sent)]
+            task.beside = [each for each, entry in ledger.beside.items() if _is_swept(entry, sent)]
     else:
         while task.beside and len(entries) < _SWEPT_DELIVERIES:
             entry = ledger.beside.get(task.beside.pop())
@@ -117,6 +118,11 @@ def sweep(task: Sweep) -> bool:
         else:
             _orphan(router, entry)
     return task.beside is None or len(task.beside) > 0
+
+
+def _is_swept(entry: Entry, sent: bool) -> bool:
+    """Return whether an entry's link has ended, and nobody may resume it."""
+    return _is_ended(entry, sent) and not (sent and _sent_by(entry).parked)
 
 
 def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> bool:

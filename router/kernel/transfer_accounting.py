@@ -260,24 +260,31 @@ def send_transfer(
     return written
 
 
-def resume_transfer(link: KernelLink, out: bytearray, delivery: Delivery, state: bytes | None, limit: int) -> None:
-    """Append the transfer that resumes a delivery which was sent whole over a former link: it has no octets (§2.6.13).
+def resume_transfer(
+    link: KernelLink, out: bytearray, delivery: Delivery, state: bytes | None, limit: int, aborted: bool = False
+) -> None:
+    """Append the transfer that resumes a delivery which was sent over a former link: it has no octets (§2.6.13).
 
-    The caller ensures that there is credit, and room in the session's window.
-    Args: state: encoded, of the sender. limit: as of `send_transfer`.
+    The caller ensures that there is credit, and room in the session's window. A delivery that is settled here is
+    settled by the transfer.
+    Args: state: encoded, of the sender. limit: as of `send_transfer`. aborted: the delivery is given up.
     Source: §2.7.5 (resume), §3.4.6.
     """
     session = link.session
     delivery_id = session.next_delivery_id
-    frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, -1, False)
+    settled = 1 if delivery.settled and not aborted else -1
+    frame = TransferFrame(
+        link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more=False, aborted=aborted
+    )
     frame.resume = True
     frame.state = state
     write_transfer(out, session.channel, frame, b"", limit, session.in_full)
     delivery.delivery_id = delivery_id
     delivery.complete = True
     _count_first_sent(session, link, False)
-    session.outgoing.put(delivery_id, delivery)
-    link.unsettled[delivery.tag] = delivery
+    if not (delivery.settled or aborted):
+        session.outgoing.put(delivery_id, delivery)
+        link.unsettled[delivery.tag] = delivery
 
 
 def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -> None:

@@ -386,7 +386,7 @@ cdef long _hexadecimal(long octet) noexcept
 @cython.final
 cdef class KernelLink:
     cdef public KernelSession session
-    cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended, anonymous
+    cdef public bint sender, lowered, drain, second, lane, dirty, selective, behind, ended, anonymous, parked
     cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: small numbers are ints.
     cdef public int number, snd_settle_mode, missed, part, credit_slack, relayed, outstanding, max_outstanding
@@ -1010,6 +1010,13 @@ cdef class Sweep:
 @cython.locals(session=KernelSession, router=KernelRouter, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
                fast_deliveries=long, deliveries=long, offset=long, last=long, entry=object, each=object)
 cpdef bint sweep(Sweep task) except -1
+cdef bint _is_swept(object entry, bint sent) except -1
+@cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg)
+cdef KernelLink _sent_by(object entry)
+@cython.locals(slots=list, found=dict, entry=object, link=KernelLink, delivery_id=long)
+cpdef dict parked_ids(KernelSession session)
+@cython.locals(found=list, entry=object, delivery_id=long)
+cpdef list expand_sent(KernelSession session, list ids)
 @cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef bint _is_ended(object entry, bint sent) except -1
 cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1

@@ -57,7 +57,7 @@ def _statistics(terminus: SuspendedTerminus) -> TerminusStatistics:
         user=record.peer.user,
         host=record.host,
         container_id=record.peer.container_id,
-        unsettled=len(terminus.deliveries),
+        unsettled=terminus.unsettled,
         octets=terminus.octets,
         timeout=grant.timeout,
         suspended_since=terminus.since,

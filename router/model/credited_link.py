@@ -1,4 +1,4 @@
-"""The part of a link's record that is about its credit, in either direction."""
+"""The part of a link's record that is the same in either direction: its credit, and the grant of its terminus."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.model.lasting_termini import Grant
 
 
 class CreditedLink:
     """A link with credit."""
 
-    __slots__ = ()
+    __slots__ = ("grant",)
 
     endpoint: Receiver | Sender
+    #: The time that its terminus is kept when it is lost; None: none is granted.
+    grant: Grant | None
 
     @property
     def zero_credit_since(self) -> float | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.amqp.codec.composite import decode_composite
+from amqpmesh.router.amqp.standard.delivery_states import STATES
+from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.kernel import Delivery
-from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
     from amqpmesh.router.kernel import FastDelivery, FastMulticast
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import LinkKey, OutgoingLink
+    from amqpmesh.router.model.lasting_sources import LastingSources
+    from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
     from amqpmesh.router.model.node import Node
 
 
@@ -30,12 +32,25 @@ class Grant(NamedTuple):
     holder: tuple[str, str]
     """The tenant and the user, or host, for whom it is kept."""
     address: str | None
-    """As the sender has named it (§3.5.4, address); None: each message names its own."""
+    """As the peer has named it (§3.5.3, §3.5.4, address); None: each message names its own."""
+    default_outcome: bytes | None = None
+    """Encoded, of a source (§3.5.3); None: it has none."""
 
     @property
     def target(self) -> Target:
         """The target that is kept."""
         return Target(address=self.address, expiry_policy=self.policy, timeout=self.timeout)
+
+    @property
+    def source(self) -> Source:
+        """The source that is kept."""
+        default = None if self.default_outcome is None else decode_composite(STATES, self.default_outcome)[0]
+        return Source(
+            address=self.address,
+            expiry_policy=self.policy,
+            timeout=self.timeout,
+            default_outcome=default,  # type: ignore[arg-type]  # only an outcome is kept
+        )
 
 
 class ResumptionCounts:
@@ -64,6 +79,8 @@ class LastingTermini(Protocol):
     lapsed: int
     evicted: int
     counts: ResumptionCounts
+    #: The sources among them.
+    sources: LastingSources
 
     @property
     def granted(self) -> int:
@@ -79,20 +96,21 @@ class LastingTermini(Protocol):
     def grant(
         self,
         record: ConnectionRecord,
-        endpoint: Receiver,
-        target: Target,
+        endpoint: Receiver | Sender,
+        terminus: Target | Source,
         node: Node | None,
         known: SuspendedTerminus | None,
     ) -> Grant | None:
-        """Return the time that a sender's terminus is kept; None: it goes with its link.
+        """Return the time that our end of a link is kept; None: it goes with its link.
 
-        Args: known: the terminus that it had before, whose grant ends once it has this one.
+        Args: terminus: as the peer asks for it. known: the one that it had before, whose grant ends once it has this
+            one.
         """
 
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
 
-    def suspend(self, link: IncomingLink) -> None:
+    def suspend(self, link: IncomingLink | OutgoingLink) -> None:
         """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
@@ -111,9 +129,9 @@ class LastingTermini(Protocol):
         """Let go of a terminus whose deliveries are on a new link."""
 
 
-def is_lasting(link: IncomingLink | OutgoingLink) -> TypeGuard[IncomingLink]:
+def is_lasting(link: IncomingLink | OutgoingLink) -> bool:
     """Tell whether the terminus of a link outlives it."""
-    return isinstance(link, IncomingLink) and link.grant is not None
+    return link.grant is not None
 
 
 class SuspendedTerminus:
@@ -124,10 +142,10 @@ class SuspendedTerminus:
 
     __slots__ = ("deliveries", "expires", "grant", "key", "link", "octets", "session", "since")
 
-    def __init__(self, key: LinkKey, link: IncomingLink, grant: Grant, now: float) -> None:
+    def __init__(self, key: LinkKey, link: IncomingLink | OutgoingLink, grant: Grant, now: float) -> None:
         self.key = key
         #: The link that it had last.
-        self.link = link
+        self.link: IncomingLink | OutgoingLink = link
         self.grant = grant
         #: By delivery-tag: those that have come whole, and whose sender has not settled them.
         self.deliveries: dict[bytes, Delivery | FastDelivery | FastMulticast] = {}
@@ -138,6 +156,11 @@ class SuspendedTerminus:
         self.session: Session | None = link.endpoint.session
         #: Octets that count in the router's memory.
         self.octets = 0
+
+    @property
+    def unsettled(self) -> int:
+        """The number of its unsettled deliveries."""
+        return len(self.deliveries)
 
     def live(self) -> dict[bytes, Delivery]:
         """Return its deliveries, by delivery-tag."""

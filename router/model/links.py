@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.foreign_links import Foreign
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.node import Node
 
 
@@ -47,7 +46,6 @@ class IncomingLink(CreditedLink):
         "credit_sink",
         "endpoint",
         "from_old_parent",
-        "grant",
         "key",
         "lane",
         "node",
@@ -108,7 +106,7 @@ class IncomingLink(CreditedLink):
         #: For a transit lane: deliveries that wait here although their credit was renewed.
         self.waiting = 0
         self.key: LinkKey | None = None
-        self.grant: Grant | None = None
+        self.grant = None
         #: Octets of its names that count on the peer's account.
         self.remembered = 0
         flow_state = endpoint.flow_state
@@ -275,6 +273,7 @@ class OutgoingLink(CreditedLink):
         #: True for the link of a lane that another link has replaced: it is detached once all deliveries are settled.
         self.retired = False
         self.gone = False
+        self.grant = None
         self.key: LinkKey | None = None
         #: Octets of its names that count on the peer's account.
         self.remembered = 0

@@ -224,7 +224,8 @@ class Node:
         self.decisions = NO_DECISIONS
         #: Deliveries that found no receiver.
         self.undelivered = 0
-        #: Deliveries that have left from here, and whose octets are kept because they may be sent again.
+        #: Deliveries that have left from here and whose octets are kept because they may be sent again, and receivers
+        #: that are away and may come back.
         self.returning = 0
 
     @property
@@ -312,6 +313,7 @@ class Node:
             or self.copies
             or self.waiting.size
             or self.borrowers
+            or self.returning
             or self.ingress is not None
         )
 

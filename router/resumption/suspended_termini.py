@@ -11,11 +11,13 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.address import Resumption
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.settlement import sender_gone
 from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
+from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_termini import (
     Grant,
     LastingTermini,
@@ -23,23 +25,28 @@ from amqpmesh.router.model.lasting_termini import (
     SuspendedTerminus,
     is_lasting,
 )
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.resumption.returning_receivers import ReturningReceivers
 from amqpmesh.router.telemetry.schema import Happening
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.amqp.standard.messaging import Target
+    from amqpmesh.router.amqp.standard.messaging import Source, Target
     from amqpmesh.router.context import Context, Errand
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.links import IncomingLink, LinkKey
+    from amqpmesh.router.model.links import LinkKey
     from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take.
 OF_TERMINUS: Final = 4_096
 OF_DELIVERY: Final = 2_048
+#: The same of a delivery that was sent.
+OF_SENT: Final = 350
 
 _NEVER: Final = TerminusExpiryPolicy.NEVER
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
@@ -51,6 +58,7 @@ class SuspendedTermini(LastingTermini):
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.sources = ReturningReceivers(context)
         self.resumptions = 0
         self.lapsed = 0
         self.evicted = 0
@@ -90,28 +98,31 @@ class SuspendedTermini(LastingTermini):
     def grant(
         self,
         record: ConnectionRecord,
-        endpoint: Receiver,
-        target: Target,
+        endpoint: Receiver | Sender,
+        terminus: Target | Source,
         node: Node | None,
         known: SuspendedTerminus | None,
     ) -> Grant | None:
-        """Return the time that a sender's terminus is kept; None: it goes with its link.
+        """Return the time that our end of a link is kept; None: it goes with its link.
 
         `never` asks for it only together with an unsettled map: programs write it that never come back with one.
-        Args: known: the terminus that it had before, whose grant ends once it has this one.
+        Args: terminus: as the peer asks for it. known: the one that it had before, whose grant ends once it has this
+            one.
         """
         context = self._context
         limits = context.config.resumption
-        asked = float(target.timeout)
-        policy = target.expiry_policy
+        asked = float(terminus.timeout)
+        policy = terminus.expiry_policy
         if policy is _NEVER:
             remote = endpoint.remote
             asked = limits.timeout if remote is not None and remote.unsettled is not None else 0.0
             policy = _CONNECTION_CLOSE
         seconds = int(min(asked, limits.timeout))
-        if seconds <= 0 or target.dynamic or record.listener is None or record.inside or context.draining:
+        if seconds <= 0 or terminus.dynamic or record.listener is None or record.inside or context.draining:
             return None
         if node is not None and node.config.resumption is Resumption.OFF:
+            return None
+        if endpoint.role is SENDER and isinstance(node, DynamicNode):
             return None
         if record.peer.user is None and not (limits.anonymous or is_loopback(record.host)):
             return None
@@ -122,7 +133,7 @@ class SuspendedTermini(LastingTermini):
             return None
         self._granted[holder] = of_holder + 1
         self._granted_in_all += 1
-        return Grant(policy, seconds, holder, target.address)
+        return Grant(policy, seconds, holder, terminus.address)
 
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
@@ -139,7 +150,7 @@ class SuspendedTermini(LastingTermini):
         """Return the terminus that is kept for a link; None: there is none."""
         return self._suspended.get(key)
 
-    def suspend(self, link: IncomingLink) -> None:
+    def suspend(self, link: IncomingLink | OutgoingLink) -> None:
         """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
         self._keep([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
 
@@ -147,7 +158,7 @@ class SuspendedTermini(LastingTermini):
         """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
         links = [
             each
-            for each in (*record.incoming, *record.detached_unsettled)
+            for each in (*record.outgoing, *record.incoming, *record.detached_unsettled)
             if is_lasting(each) and (session is None or each.endpoint.session is session)
         ]
         if links:
@@ -163,7 +174,7 @@ class SuspendedTermini(LastingTermini):
         """Tell whether the time of a terminus does not run yet when a session ends."""
         return terminus.session is not session or terminus.grant.policy is _CONNECTION_CLOSE
 
-    def _keep(self, links: Sequence[IncomingLink], *, has_time: bool) -> None:
+    def _keep(self, links: Sequence[IncomingLink | OutgoingLink], *, has_time: bool) -> None:
         """Keep termini and deliveries of links, all at once: an outcome that comes later is kept for the sender."""
         context = self._context
         for session, those in _by_session(links).items():
@@ -178,15 +189,25 @@ class SuspendedTermini(LastingTermini):
             earlier = self._suspended.get(key)
             if earlier is not None:
                 self.end(earlier, "another link of its name has ended")
-            terminus = self._suspended[key] = SuspendedTerminus(key, link, grant, context.now)
-            self._move(terminus)
+            terminus: SuspendedTerminus
+            if isinstance(link, OutgoingLink):
+                terminus = SuspendedSource(key, link, grant, context.now)
+                self.sources.park(link)
+                terminus.octets = OF_TERMINUS + OF_SENT * terminus.unsettled
+            else:
+                terminus = SuspendedTerminus(key, link, grant, context.now)
+                self._move(terminus)
+                terminus.octets = OF_TERMINUS + OF_DELIVERY * terminus.unsettled
+            self._suspended[key] = terminus
+            self._most_deliveries += terminus.unsettled
+            self._memory.add(terminus.octets)
             if has_time:
                 self._begin_time(terminus)
             else:
                 self._leave_untimed(terminus)
             about = _described(terminus)
             self._record(terminus, Happening.SUSPENDED)
-            context.log.info("link suspended", **about, unsettled=len(terminus.deliveries), seconds=grant.timeout)
+            context.log.info("link suspended", **about, unsettled=terminus.unsettled, seconds=grant.timeout)
         self._make_room()
 
     def _move(self, terminus: SuspendedTerminus) -> None:
@@ -202,9 +223,6 @@ class SuspendedTermini(LastingTermini):
                     delivery.link = nowhere
                     relay.second = True  # an outcome is kept until the sender has heard it
                     terminus.deliveries[tag] = delivery
-        self._most_deliveries += len(terminus.deliveries)
-        terminus.octets = OF_TERMINUS + OF_DELIVERY * len(terminus.deliveries)
-        self._memory.add(terminus.octets)
 
     def _make_room(self) -> None:
         """End termini of the holder that has most deliveries, until the limit is kept."""
@@ -212,7 +230,7 @@ class SuspendedTermini(LastingTermini):
             held: dict[tuple[str, str], int] = {}
             for each in self._suspended.values():
                 holder = each.grant.holder
-                held[holder] = held.get(holder, 0) + len(each.deliveries) + 1
+                held[holder] = held.get(holder, 0) + each.unsettled + 1
             largest = max(held, key=held.__getitem__)
             oldest = next(each for each in self._suspended.values() if each.grant.holder == largest)
             self.evicted += 1
@@ -222,7 +240,7 @@ class SuspendedTermini(LastingTermini):
         """Tell whether more deliveries are kept than may be. They are counted only if there may be so many."""
         most = self._context.config.resumption.unsettled
         if self._most_deliveries > most:
-            self._most_deliveries = sum(len(each.deliveries) for each in self._suspended.values())
+            self._most_deliveries = sum(each.unsettled for each in self._suspended.values())
         return self._most_deliveries > most
 
     # ------------------------------------------------------------------------------------------------------------- end
@@ -240,8 +258,10 @@ class SuspendedTermini(LastingTermini):
         self._let_go(terminus)
         self._record(terminus, Happening.EXPIRED)
         about = _described(terminus)
-        self._context.log.info("link expired", **about, unsettled=len(terminus.deliveries), reason=reason)
-        if terminus.deliveries:
+        self._context.log.info("link expired", **about, unsettled=terminus.unsettled, reason=reason)
+        if isinstance(terminus, SuspendedSource):
+            self.sources.end(terminus)
+        elif terminus.deliveries:
             self._context.chores.do(self._end_deliveries(terminus))
 
     def _record(self, terminus: SuspendedTerminus, happening: Happening) -> None:
@@ -319,8 +339,9 @@ def _described(terminus: SuspendedTerminus) -> dict[str, object]:
     return {"connection": record.number, "peer": record.host, "link": terminus.key[4]}
 
 
-def _by_session(links: Sequence[IncomingLink]) -> dict[Session, list[IncomingLink]]:
+def _by_session(links: Sequence[IncomingLink | OutgoingLink]) -> dict[Session, list[IncomingLink]]:
     found: dict[Session, list[IncomingLink]] = {}
     for each in links:
-        found.setdefault(each.endpoint.session, []).append(each)
+        if isinstance(each, IncomingLink):
+            found.setdefault(each.endpoint.session, []).append(each)
     return found

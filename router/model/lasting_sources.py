@@ -1,0 +1,63 @@
+"""Sources that outlive their links (§2.6.13), as seen by the rooms that end links and attach them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from amqpmesh.router.model.lasting_termini import SuspendedTerminus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.amqp.link import Sender
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.model.lasting_termini import Grant
+    from amqpmesh.router.model.links import LinkKey, OutgoingLink
+
+
+class SuspendedSource(SuspendedTerminus):
+    """A source whose receiver is away. What the receiver has got stays its own until it returns, or its time is over.
+
+    The deliveries stay in the ledger of the session that they left by.
+    """
+
+    __slots__ = ("flow_state",)
+
+    link: OutgoingLink
+
+    def __init__(self, key: LinkKey, link: OutgoingLink, grant: Grant, now: float) -> None:
+        super().__init__(key, link, grant, now)
+        #: The kernel's part of the link that it had last.
+        self.flow_state = link.endpoint.flow_state
+
+    @property
+    def unsettled(self) -> int:
+        """The number of its unsettled deliveries."""
+        return self.flow_state.outstanding
+
+
+class LastingSources(Protocol):
+    """The sources of a router whose receivers are away, or are coming back."""
+
+    def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
+        """Pass on what the map of a returning receiver says.
+
+        Returns: our map, which answers it; None: it does not fit into a frame of the receiver, which then cannot resume
+            the link.
+        Raises: ProtocolError: the receiver's map is malformed. Nothing has changed then.
+        """
+
+    def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
+        """Move deliveries to the link that resumes them. Returns: whether some are to be resumed before it gets others.
+
+        `compare` has named them.
+        """
+
+    def is_returning(self, outgoing: OutgoingLink) -> bool:
+        """Tell whether a link gets no new deliveries yet, since there are others to be resumed."""
+
+    def go_on(self, outgoing: OutgoingLink) -> bool:
+        """Resume what credit and window allow, if the link is returning. Returns: whether it is returning still."""
+
+    def left(self, outgoing: OutgoingLink) -> None:
+        """Note that a link takes no more deliveries, which may have been returning."""
