@@ -11,6 +11,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.client.links.arguments import by_symbol, symbols, whole
 from amqpmesh.router.client.links.attach_options import BUFFER, MAX_MESSAGE_SIZE, ReceiverOptions
+from amqpmesh.router.client.links.kept_deliveries import KeptDeliveries
 from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.links.unheard import UnheardDeliveries
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 EXACTLY_ONCE_TIME: Final = 60.0
-"""Seconds that an exactly-once sender asks the peer to keep its end of the link, unless `resume` says otherwise."""
+"""Seconds that an exactly-once link asks the peer to keep its end of the link, unless `resume` says otherwise."""
 
 
 class LinkFactory(ABC):
@@ -101,6 +102,8 @@ class LinkFactory(ABC):
         filter: Mapping[str, Any] | None = None,
         desired_capabilities: Sequence[str] = (),
         properties: Mapping[str, Value] | None = None,
+        resume: float | None = None,
+        exactly_once: bool = False,
     ) -> Receiver:
         """Make a link to receive from: `async with connection.receiver("orders") as incoming`.
 
@@ -119,7 +122,20 @@ class LinkFactory(ABC):
                 not apply one of them.
             source: replaces the source that names `address` and `filter`.
             name, snd_settle_mode, rcv_settle_mode, desired_capabilities, properties: as for `sender`.
+            resume: seconds for which the peer is asked to keep its end of the link after the connection is lost; with
+                `reconnect`, deliveries then go on over the next connection: decisions are told, also those made
+                meanwhile (§2.6.13). None: deliveries are lost with the link. While a receiver is away, others do not
+                get what it has. What the program has not taken waits until the link is back.
+            exactly_once: for this end of the link: no delivery is returned twice while the program runs, and the peer
+                keeps each until it has heard the decision. It sets rcv-settle-mode SECOND, and `resume` to a minute
+                unless it is given. If the link is away for longer, or the peer forgets, `accept` returns False: the
+                message may come again, here or elsewhere. Entering raises LinkDetachedError if the peer keeps no
+                unsettled state.
+        Raises: CommandError: as `sender`.
         """
+        if exactly_once:
+            rcv_settle_mode = ReceiverSettleMode.SECOND
+            resume = EXACTLY_ONCE_TIME if resume is None else resume
         if max_message_size is None:
             max_message_size = 0 if streaming else MAX_MESSAGE_SIZE
         options = ReceiverOptions(
@@ -141,6 +157,7 @@ class LinkFactory(ABC):
             streaming=streaming,
             any_format=any_format,
             max_values=max_values,
+            kept=None if resume is None else KeptDeliveries(resume, exactly_once=exactly_once),
         )
         return Receiver(link)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -11,6 +12,9 @@ from amqpmesh.router.amqp.errors import CommandError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+LONGEST: Final = 86_400.0
+"""The most seconds that a peer is asked to keep its end of a link."""
 
 
 def demand_trio() -> None:
@@ -33,6 +37,16 @@ def whole(name: str, value: int, largest: int | None = None) -> int:
         limits = "0 or more" if largest is None else f"0 to {largest}"
         raise CommandError(f"{name} is a whole number, {limits}, not {shown(value)}")
     return value
+
+
+def seconds_to_keep(resume: float) -> int:
+    """Return the seconds that a peer is asked to keep its end of a link, a whole number.
+
+    Raises: CommandError: they are not positive, or more than a day.
+    """
+    if not 0 < resume <= LONGEST:
+        raise CommandError(f"resume is a number of seconds, {LONGEST:.0f} at most")
+    return ceil(resume)
 
 
 def text(name: str, value: str | None) -> str | None:

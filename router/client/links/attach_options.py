@@ -9,6 +9,7 @@ from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.client.links.arguments import whole
+from amqpmesh.router.endpoint_setup import WHOLE_MAP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.client.links.kept_deliveries import KeptDeliveries
 
 BUFFER: Final = 2 * 2**20
 """The default of `buffer`, in octets: 128 frames of 16 KiB."""
@@ -49,11 +51,14 @@ class ReceiverOptions:
         filters = None if self.filter is None else dict(self.filter)
         return Source(address=address, dynamic=address is None, filter=filters)
 
-    def attach(self, session: Session, name: str, source: Source) -> Link:
-        """Send the `attach`."""
-        return session.attach(
-            Terminus(name, Role.RECEIVER),
+    def attach(self, session: Session, name: str, source: Source, kept: KeptDeliveries | None = None) -> Link:
+        """Send the `attach`. Args: kept: of a link that is to be resumed; None: it has no history."""
+        unsettled = {} if kept is None else kept.unsettled()
+        link = session.attach(
+            Terminus(name, Role.RECEIVER, {**unsettled}),
             source=source,
+            unsettled=None if kept is None else kept.next_map(session.connection.remote_max_frame_size),
+            offered_capabilities=() if kept is None else (WHOLE_MAP,),
             target=Target(),
             snd_settle_mode=self.snd_settle_mode,
             rcv_settle_mode=self.rcv_settle_mode,
@@ -61,6 +66,9 @@ class ReceiverOptions:
             desired_capabilities=self.desired_capabilities,
             properties=self.properties,
         )
+        for each in unsettled.values():
+            each.link = link.flow_state
+        return link
 
     def missing_from(self, attach: Attach, asked: Source) -> str | None:
         """Return a description of what the peer's source lacks (§3.5.3), for people; None: nothing.

@@ -280,6 +280,10 @@ class ClientConnection:
         link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         link.flow_received()
 
+    def _delivery_resumed(self, event: events.DeliveryResumed) -> None:
+        link: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        link.delivery_resumed(event.delivery)
+
     def _disposed(self, event: events.DispositionReceived) -> None:
         for delivery in event.deliveries:
             link: ClientLink | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
@@ -314,6 +318,7 @@ class ClientConnection:
         events.TransferReceived: _transfer_received,
         events.DeliveriesGathered: _batch_received,
         events.DeliveryIgnored: _delivery_ignored,
+        events.DeliveryResumed: _delivery_resumed,
         events.DispositionReceived: _disposed,
         events.CreditChanged: _credit_changed,
         events.DrainRequested: _credit_changed,

@@ -108,6 +108,7 @@ class Incoming:
         "_unstreamed",
         "_window_share",
         "frames",
+        "is_away",
         "is_decided",
         "is_lost",
         "is_over",
@@ -144,6 +145,8 @@ class Incoming:
         self.uses_credit = True
         #: True if the delivery is decided.
         self.is_decided = False
+        #: Whether its link is gone, and the peer may resume it over another.
+        self.is_away = False
         #: Whether its link is gone, so that the sender cannot be told a decision.
         self.is_lost = False
         #: True if the sender has settled it, or its link is gone.
@@ -273,7 +276,7 @@ class Incoming:
 
     def lose(self, failure: AmqpMeshError) -> None:
         """Mark it as lost with its link."""
-        self.is_lost = True
+        self.is_lost, self.is_away = True, False
         self.settled()
         if not self.kernel.complete:
             self.end(failure)

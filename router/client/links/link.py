@@ -240,6 +240,10 @@ class ClientLink(ABC):
     def transfer_received(self, event: TransferReceived) -> None:
         """Handle a frame of a delivery."""
 
+    def delivery_resumed(self, delivery: KernelDelivery) -> None:  # noqa: ARG002 - of receivers with a history
+        """Handle a delivery of a former link endpoint that the sender goes on with (§2.6.13)."""
+        raise AssertionError("the map of the attach named none")
+
     def batch_received(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of batch links
         """Handle a batch of whole deliveries. Only links that enabled the kernel's fast path get any."""
         raise AssertionError("the fast path is not enabled")

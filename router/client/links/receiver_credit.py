@@ -64,12 +64,22 @@ class CreditingLink(RedirectedLink):
 
     # ------------------------------------------------------------------------------------------------ for the subclass
 
+    @property
+    def _expected(self) -> int:
+        """The number of deliveries that the peer is to resume: each takes credit, and counts as undecided already."""
+        return 0
+
+    @property
+    def _room(self) -> int:
+        """The number of deliveries for which there is room beside those that are unsettled."""
+        return MAX_CREDIT
+
     def _give_credit(self) -> None:
         """Give the first credit: both ends have attached."""
         if not self._is_manual:
             self._replenish()
-        elif self._granted and isinstance(self._link, Receiver):
-            self._link.flow(self._granted)
+        elif (self._granted or self._expected) and isinstance(self._link, Receiver):
+            self._link.flow(self._granted + self._expected)
 
     def _stop_credit(self) -> None:
         """Give no more credit: the program leaves the link."""
@@ -107,7 +117,8 @@ class CreditingLink(RedirectedLink):
         link = self._link
         if not self._credit or not isinstance(link, Receiver) or not self.is_attached:
             return
-        due = self._credit - self._undecided - link.credit
+        expected = self._expected
+        due = min(self._credit - self._undecided, self._room) - link.credit + expected
         if due > 0 and (link.credit == 0 or due * 2 >= self._credit):
             link.flow(link.credit + due)
 

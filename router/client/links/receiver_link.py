@@ -10,8 +10,8 @@ import trio
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
-from amqpmesh.router.amqp.link import FORGIVEN
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, LinkDetachedError, ProtocolError, Scope
+from amqpmesh.router.amqp.link import FORGIVEN, MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.delivery_states import Rejected
@@ -26,7 +26,7 @@ from amqpmesh.router.kernel import RELEASED_STATE
 from amqpmesh.router.logs import event_log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from amqpmesh.router.amqp.codec.types import Symbol, Value
     from amqpmesh.router.amqp.events import TransferReceived
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.links.attach_options import ReceiverOptions
     from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.kept_deliveries import KeptDeliveries
     from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.client.links.outgoing import Outgoing
 
@@ -67,13 +68,18 @@ class ReceiverLink(CreditingLink):
         streaming: bool = False,
         any_format: bool = False,
         max_values: int = MAX_VALUES,
+        kept: KeptDeliveries | None = None,
     ) -> None:
+        """Args: kept: of a link that is to be resumed; None: deliveries are lost with the link."""
         super().__init__(manager, name, address, credit)
         #: The filters that the peer applies (§3.5.8).
         self.filter: Mapping[Symbol, Value] = {}
         self._options = options
         #: The source to ask for over each connection, whatever address the peer gave it on the last one.
         self._requested = options.source_for(address)
+        self._kept = kept
+        if kept is not None:
+            self._requested = kept.asking(self._requested)
         self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // manager.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._any_format = any_format
@@ -139,19 +145,28 @@ class ReceiverLink(CreditingLink):
         if delivery.is_decided:
             raise CommandError("the delivery was decided already")
         delivery.decided()
-        self._free_credit(delivery)
         kernel_delivery = delivery.kernel
         told = not (delivery.is_lost or kernel_delivery.remote_settled or kernel_delivery.aborted)
-        if not delivery.is_lost:
-            # With rcv-settle-mode second we settle when the sender has (§2.6.12).
-            settle = not kernel_delivery.second or kernel_delivery.remote_settled
-            kernel.dispose(kernel_delivery, state, settle)
-            if settle:
-                self._open.pop(kernel_delivery, None)
-                delivery.settled()
+        if delivery.is_away:
+            kernel_delivery.state = state  # for the next map
+        elif not delivery.is_lost:
+            self._tell(delivery, state)
             self._note_progress()
+        self._free_credit(delivery)
         self._replenish()
         return told
+
+    def _tell(self, delivery: Incoming, state: bytes) -> None:
+        """Tell the sender our state of a delivery. With rcv-settle-mode second we settle when it has (§2.6.12)."""
+        settle = not delivery.kernel.second or delivery.kernel.remote_settled
+        kernel.dispose(delivery.kernel, state, settle)
+        if settle:
+            self._settled(delivery)
+
+    def _settled(self, delivery: Incoming) -> None:
+        """Note that both sides have settled a delivery."""
+        self._open.pop(delivery.kernel, None)
+        delivery.settled()
 
     def fail(self, delivery: Incoming) -> None:
         """Decide a delivery that failed: modified (delivery-failed), or released if the source lacks modified."""
@@ -183,7 +198,7 @@ class ReceiverLink(CreditingLink):
         return self._requested.address
 
     def _attach(self, session: Session) -> Link:
-        link = self._options.attach(session, self.name, at_redirect(self._requested, self._chain))
+        link = self._options.attach(session, self.name, at_redirect(self._requested, self._chain), self._kept)
         remote = session.connection.remote
         if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
             link.forgiven = FORGIVEN  # the peer is no amqpmesh router
@@ -193,7 +208,8 @@ class ReceiverLink(CreditingLink):
         return attach.source is not None
 
     def _missing_from(self, attach: Attach) -> str | None:
-        return self._options.missing_from(attach, self._requested)
+        missing = self._options.missing_from(attach, self._requested)
+        return missing if missing is not None or self._kept is None else self._kept.missing_from(attach)
 
     def _begin_use(self, attach: Attach) -> None:
         assert isinstance(attach.source, Source)
@@ -201,21 +217,28 @@ class ReceiverLink(CreditingLink):
         self.filter = attach.source.filter or {}
         # A source without a list of outcomes supports them all (§3.5.3).
         self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
+        if self._kept is not None:
+            settled, lost = self._kept.compare(attach)
+            for each in (*settled, *lost):
+                kernel.forget(each.kernel)  # the peer may use its tag again
+            for each in settled:
+                self._go_on(each)
+            self._lose(lost, LinkDetachedError("the peer knows nothing of it any more"))
         self._give_credit()
 
     def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         # Whole deliveries that were sent settled stay here. Of all others the sender still has a copy.
         ready, self._ready = self._ready, deque()
         coming = () if self._arriving is None else (self._arriving,)
-        waiting = set(ready)
-        for delivery in dict.fromkeys((*self._open.values(), *ready, *coming)):
-            if delivery in waiting and delivery.is_settled and delivery.kernel.complete:
+        lost = list(dict.fromkeys((*self._open.values(), *ready, *coming)))
+        for delivery in ready:
+            delivery.is_queued = False
+            if delivery.is_settled and delivery.kernel.complete:
+                delivery.is_queued = True
                 self._ready.append(delivery)
-            elif not delivery.is_taken:
-                if not delivery.is_decided:
-                    self._refund_credit()
-                self._free_credit(delivery)
-            delivery.lose(error)
+        if self._kept is not None:
+            lost = [*self._kept.give_up(), *lost] if final else self._kept.keep(lost)
+        self._lose(lost, error)
         self._open.clear()
         self._arriving = None
         if self._window_share is not None:
@@ -224,8 +247,24 @@ class ReceiverLink(CreditingLink):
         if final:
             self._woken += len(self._takers.unpark_all())
 
-    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - its waits are bounded in any case
+    def _lose(self, deliveries: Iterable[Incoming], error: AmqpMeshError) -> None:
+        """Note that the sender cannot be told decisions any more. What was not taken, and not settled, is dropped."""
+        for delivery in deliveries:
+            if not (delivery.is_taken or delivery.is_queued):
+                if not delivery.is_decided:
+                    self._refund_credit()
+                self._free_credit(delivery)
+            delivery.lose(error)
+
+    async def _finish(self, *, clean: bool) -> None:
         """Stop the credit, release deliveries that are not taken, and fail those that are taken and not decided."""
+        if clean and self._kept is not None and not self.is_attached and self._kept.has_outcomes:
+            with trio.move_on_after(self._kept.seconds):
+                while not (self.is_attached or self.is_over):
+                    await self._change.wait()
+        with trio.move_on_after(ANSWER_TIME, shield=True):
+            while self._expected and self.is_attached:
+                await self._change.wait()
         link = self._link
         self._stop_credit()
         with trio.move_on_after(ANSWER_TIME, shield=True):
@@ -265,8 +304,7 @@ class ReceiverLink(CreditingLink):
             self._arriving = None
         if came.remote_settled and not delivery.is_over:
             # A later frame of the delivery has `settled` set (§2.7.5).
-            self._open.pop(came, None)
-            delivery.settled()
+            self._settled(delivery)
         if came.aborted:
             share.release(1)
             self._aborted(delivery)
@@ -307,9 +345,47 @@ class ReceiverLink(CreditingLink):
             return
         # The sender has forgotten the delivery, whether it knows our decision or not.
         kernel.dispose(delivery, None, True)
-        del self._open[delivery]
+        self._settled(known)
         self._changed()
-        known.settled()
+        self._replenish()
+
+    def delivery_resumed(self, delivery: kernel.Delivery) -> None:
+        """Go on with a delivery of a former link endpoint (§2.6.13, §3.4.6)."""
+        known = None if self._kept is None else self._kept.resumed(delivery)
+        if known is not None:
+            self._go_on(known)
+
+    @property
+    def _expected(self) -> int:
+        return 0 if self._kept is None else self._kept.expected
+
+    @property
+    def _room(self) -> int:
+        if self._kept is None or self._session is None:
+            return MAX_CREDIT
+        limit = self._session.connection.remote_max_frame_size
+        return self._kept.room(limit) - len(self._open)
+
+    def _go_on(self, delivery: Incoming) -> None:
+        """Go on with a delivery that the peer has resumed, or settled while the link was away."""
+        delivery.is_away = False
+        came = delivery.kernel
+        stated = came.remote_state if kernel.is_terminal(came.remote_state) else None
+        if not came.settled:
+            self._open[came] = delivery
+            if stated is not None and not delivery.is_decided:  # the sender has decided it: the program cannot any more
+                delivery.decided()
+            if delivery.is_decided:
+                state = stated or came.state
+                assert state is not None
+                self._tell(delivery, state)
+        if came.remote_settled:
+            kernel.dispose(came, None, True)
+            self._settled(delivery)
+        if not (delivery.is_taken or delivery.is_decided):
+            self._enqueue(delivery)
+        self._changed()
+        self._replenish()
 
     def flow_received(self) -> None:
         """Handle the sender's `flow` (§2.6.7)."""

@@ -8,14 +8,14 @@ have a delivery, and cannot have settled it, then nobody has processed it. In al
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
-from amqpmesh.router.amqp.errors import CommandError, InDoubtError, ProtocolError
+from amqpmesh.router.amqp.errors import InDoubtError, ProtocolError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
+from amqpmesh.router.client.links.arguments import seconds_to_keep
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.message.outcomes import ALL_RECEIVED, outcome_of
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 3
 """Times that a message of an exactly-once sender is sent, as long as the outcome is `released`: nobody has taken it."""
 
-LONGEST: Final = 86_400.0
-
 _AROUND: Final = 1024  # octets of an attach beside its map, about
 _ALL_RECEIVED: Final = encode_composite(ALL_RECEIVED)
 
@@ -43,9 +41,7 @@ class UnheardDeliveries:
 
         Raises: CommandError: the seconds are not positive, or more than a day.
         """
-        if not 0 < seconds <= LONGEST:
-            raise CommandError(f"resume is a number of seconds, {LONGEST:.0f} at most")
-        self._seconds = ceil(seconds)
+        self._seconds = seconds_to_keep(seconds)
         self.exactly_once = exactly_once
         self._unheard: dict[bytes, Outgoing] = {}
         #: The octets of deliveries, and how often they were sent; only for exactly-once.
