@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -16,12 +14,9 @@ from amqpmesh.pipeline.connector.stream import AmqpStreamReader
 from amqpmesh.pipeline.connector.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqpmesh.router.amqp.errors import CommandError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 class AmqpDataSource(DataSource):
-    """Messages of a mesh, or of any AMQP 1.0 peer, as rows; `spark.dataSource.register(AmqpDataSource)` registers it.
+    """Messages of a mesh, or of any AMQP 1.0 peer, as rows; Spark finds it by the package `pyspark_amqpmesh`.
 
     `spark.readStream.format("amqp")`, `df.writeStream.format("amqp")`, `spark.read...` and `df.write...`; the options
     are in `options.py`, the columns in `columns.py`.
@@ -62,11 +57,6 @@ class AmqpDataSource(DataSource):
         options = Options(self.options, Use.WRITE)
         check_columns(schema, options["body"])
         return options
-
-
-def register(spark: SparkSession) -> None:
-    """Register the format `amqp` in a session."""
-    spark.dataSource.register(AmqpDataSource)
 
 
 def _shape(schema: StructType, options: Options) -> Shape:

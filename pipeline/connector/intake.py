@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -33,6 +34,20 @@ LEAVE_TIME = 5.0
 
 POLL = 0.02
 """Seconds between two checks for waiting deliveries."""
+
+NOTE: Final = 0.1
+"""Seconds between two notes of how many deliveries have come."""
+
+
+class Lag(NamedTuple):
+    """Deliveries that have come and are not accepted."""
+
+    waiting: int
+    """Those that can be taken."""
+    unsettled: int
+    """All of them: those that were taken, too."""
+    oldest: float
+    """Seconds since the first of them has come, to `NOTE`."""
 
 
 class Intake:
@@ -63,6 +78,8 @@ class Intake:
         self._scope: trio.CancelScope | None = None
         self._receiver: BatchReceiver | None = None
         self._failure: BaseException | None = None
+        #: Times, and the number of deliveries that had come until then: of those that are not accepted.
+        self._notes: deque[tuple[float, int]] = deque()
         #: The time of the link's loss; None: there is a link.
         self._lost_at: float | None = None
 
@@ -100,6 +117,16 @@ class Intake:
     def received(self) -> int:
         """Return the number of all deliveries received. Raises: as `take`."""
         return self._call(lambda receiver: receiver.received)
+
+    def lag(self) -> Lag:
+        """Return how many deliveries are not accepted, and for how long. Raises: as `take`."""
+
+        def lag(receiver: BatchReceiver) -> Lag:
+            self._note(receiver)
+            oldest = time.monotonic() - self._notes[0][0] if self._notes else 0.0
+            return Lag(receiver.waiting, receiver.undecided, oldest)
+
+        return self._call(lag)
 
     def is_full(self) -> bool:
         """Return True if no more can arrive before some are accepted. Raises: as `take`."""
@@ -202,8 +229,18 @@ class Intake:
                     patience.deadline = float("inf")
                     self._receiver = receiver
                     self._ready.set()
-                    await trio.sleep_forever()
+                    while True:
+                        self._note(receiver)
+                        await trio.sleep(NOTE)
             raise ConnectionClosedError(f"{self._described}: no connection and no link came about within {limit:g} s")
+
+    def _note(self, receiver: BatchReceiver) -> None:
+        """Note how many deliveries have come, and forget the notes of those that were accepted since."""
+        notes, received = self._notes, receiver.received
+        while notes and notes[0][1] <= received - receiver.undecided:
+            notes.popleft()
+        if receiver.undecided and (not notes or notes[-1][1] < received):
+            notes.append((time.monotonic(), received))
 
     def _terms(self) -> ReceiverOptions:
         return ReceiverOptions(max_message_size=self._options["maxMessageSize"], source=self._source)

@@ -71,7 +71,7 @@ class Writing:
 
 
 def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
-    """Return the encoded message of a row.
+    """Return the encoded message of a row. If the row names no message-id, it is the key.
 
     Args: row: by column, as Arrow gives it to Python, maps as lists of pairs. key: of the row.
     Raises: MisfitError: a column cannot be written; with the reason.
@@ -91,6 +91,8 @@ def payload(row: Mapping[str, Any], writing: Writing, key: str) -> bytes:
     message.application_properties = _convert_field(
         "application_properties", _map, row.get("application_properties") or ()
     )
+    if message.message_id is None:
+        message.message_id = key
     if writing.key:
         message.application_properties[writing.key] = key
     try:

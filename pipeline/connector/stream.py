@@ -118,10 +118,12 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the position of the received deliveries, for the query's progress."""
+        """Return the position of the received deliveries, and their lag, for the query's progress."""
         if self._intake is None:
             return None
-        return self._offset(self._end + self._intake.waiting())
+        lag = self._intake.lag()
+        told = {"waiting": lag.waiting, "unsettled": lag.unsettled, "oldest_ms": round(lag.oldest * 1000)}
+        return {**self._offset(self._end + lag.waiting), **told}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[AmqpPartition]:
         """Return the deliveries from `start` to `end`; none, if those belong to another epoch."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqpmesh import Direction, LinkStatistics
-from amqpmesh.pipeline.connector.datasource import register
 from tests.support.processes.cuttable_path import Way
 from tests.support.processes.daemon import Daemon
 from tests.support.processes.programs import ENVIRONMENT, ROOT
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import sys
-from amqpmesh.pipeline.connector.datasource import register
 from amqpmesh.pipeline.session import session
 url, folder, master = sys.argv[1:]
 spark = session("kills", master, {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"})
-register(spark)
 rows = spark.readStream.format("amqp").options(url=url, address="q", maxRowsPerBatch="300").load()
 query = (
     rows.select("body", "error").writeStream.format("parquet")
@@ -73,7 +70,6 @@ def agree(sender: Persistent, folder: Path) -> None:
 
 
 def test_the_connection_is_cut_twice(spark: SparkSession, served: Served, tmp_path: Path) -> None:
-    register(spark)
     way = Way(served)
     rows = spark.readStream.format("amqp").options(url=way.url, address="q", maxRowsPerBatch="300").load()
     writer = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from amqpmesh import Accepted, Message, Released
-from amqpmesh.pipeline.connector.datasource import register
 from tests.support.processes.router_thread import PATIENCE, Served
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def read(spark: SparkSession, served: Served) -> Callable[..., DataFrame]:
-    register(spark)
 
     def read(address: str = "q", schema: str | None = None, **options: str) -> DataFrame:
         reader = spark.readStream.format("amqp").options(**{"url": served.url, "address": address, **options})
@@ -67,10 +66,12 @@ def attached(served: Served, address: str = "q") -> None:
 def test_a_stream_accepts_what_its_sink_has_also_when_nothing_more_comes(
     spark: SparkSession, served: Served, read: Any, start: Any, tmp_path: Path
 ) -> None:
-    start(read())
+    query = start(read())
     attached(served)
     outcomes = served.send("q", *(Message(b"%d" % number, subject="s") for number in range(100)))
     assert served.first(100, outcomes) == [Accepted()] * 100
+    told = [source["latestOffset"] for progress in query.recentProgress for source in progress["sources"]]
+    assert {"seq", "waiting", "unsettled", "oldest_ms"} <= set(json.loads(told[-1]))
     rows = spark.read.parquet(str(tmp_path / "sink"))
     assert sorted(int(row.body) for row in rows.select("body").collect()) == list(range(100))
     assert rows.filter("properties.subject = 's' and error is null").count() == 100
@@ -145,7 +146,6 @@ def test_a_stream_is_written_with_keys_that_name_its_batches(
 
 
 def test_batches_are_read_and_written(spark: SparkSession, served: Served) -> None:
-    register(spark)
     outcomes = served.send("in", *(Message(b"%d" % number, subject="s") for number in range(100)))
     came = served.receive("out")
     options = {"url": served.url, "address": "in", "acquire": "accept", "maxRows": "100"}
@@ -154,12 +154,13 @@ def test_batches_are_read_and_written(spark: SparkSession, served: Served) -> No
     assert served.first(100, outcomes) == [Accepted()] * 100
     assert sorted(int(message.body) for message in came) == list(range(100))
     assert {message.subject for message in came} == {"s"}
-    parts = [str(message.application_properties["spark-delivery-key"]).split("/")[2] for message in came]
+    keys = [str(message.application_properties["spark-delivery-key"]) for message in came]
+    assert [message.message_id for message in came] == keys
+    parts = [each.split("/")[2] for each in keys]
     assert set(parts) == {"0", "1"}
 
 
 def test_a_row_that_is_not_accepted_fails_the_batch_and_is_named(spark: SparkSession, served: Served) -> None:
-    register(spark)
     served.receive("q", lambda delivery: delivery.reject("amqp:invalid-field", "bad taste"))
     writer = spark.range(1).selectExpr("'x' as body").write.format("amqp").mode("append")
     with pytest.raises(Exception, match=r"row \w+/0/\d/0: rejected: amqp:invalid-field: bad taste"):

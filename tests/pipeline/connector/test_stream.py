@@ -126,6 +126,30 @@ def test_the_next_question_for_an_offset_accepts_as_commit_does(served: Served, 
     assert served.first(3, outcomes) == [Accepted()] * 3
 
 
+def test_the_report_tells_how_many_wait_how_many_are_unsettled_and_since_when(served: Served, queries: Any) -> None:
+    def lag() -> tuple[int, int, bool]:
+        report = query.reader.reportLatestOffset()
+        return report["waiting"], report["unsettled"], report["oldest_ms"] > 0
+
+    query = queries()
+    query.reader.latestOffset(query.start, MANY)
+    assert lag() == (0, 0, False)
+    outcomes = served.send("q", *(b"%d" % number for number in range(10)))
+    query.here(10)
+    end = query.more(limit=ReadMaxRows(7))
+    while lag() != (3, 10, True):
+        time.sleep(0.01)
+    first = query.reader.reportLatestOffset()["oldest_ms"]
+    while query.reader.reportLatestOffset()["oldest_ms"] < first + 200:
+        time.sleep(0.01)
+    query.next(end)
+    query.reader.commit(end)
+    assert served.first(7, outcomes) == [Accepted()] * 7
+    assert lag()[:2] == (3, 3)
+    query.reader.commit(query.more())
+    assert lag() == (0, 0, False)
+
+
 def test_a_batch_holds_as_many_rows_as_the_limit_says_and_they_can_be_read_again(served: Served, queries: Any) -> None:
     query = queries()
     query.reader.latestOffset(query.start, MANY)

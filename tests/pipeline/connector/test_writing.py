@@ -172,6 +172,17 @@ def test_rows_as_they_are_read_are_written_as_they_were(served: Served) -> None:
     assert type(copy.application_properties["n"]) is UInt
 
 
+def test_a_row_has_the_message_id_that_it_names_or_its_key(served: Served) -> None:
+    came = served.receive("q")
+    kind = pa.struct([("type", pa.string()), ("value", pa.string())])
+    ids = pa.array(
+        [{"message_id": None}, {"message_id": {"type": "ulong", "value": "7"}}], pa.struct([("message_id", kind)])
+    )
+    write(served, pa.record_batch([pa.array(["a", "b"]), ids], ["body", "properties"]))
+    keys = [message.application_properties["spark-delivery-key"] for message in came]
+    assert [message.message_id for message in came] == [keys[0], 7]
+
+
 def test_a_payload_is_written_octet_by_octet(served: Served) -> None:
     came = served.receive("q")
     two = Message((Data(value=b"a"), Data(value=b"b")))
