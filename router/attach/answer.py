@@ -26,7 +26,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.dynamic_nodes import lifetime_of, make_dynamic
 from amqpmesh.router.attach.joining import join
-from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, states
+from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, settle_rest, states
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.resumable import check_grant, check_terms
 from amqpmesh.router.attach.stealing import Claim, Claims
@@ -41,6 +41,7 @@ from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
 from amqpmesh.router.model.lane import tenant_of_attach
 from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import is_lasting
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode, IngressNode
@@ -120,6 +121,7 @@ class Attaching:
                     suspend(self._context, each)
             kept = self._kept(key)
             if isinstance(endpoint, Receiver):
+                assert kept is None or isinstance(kept, SuspendedTarget)
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)
             else:
                 assert isinstance(endpoint, Sender)
@@ -167,7 +169,8 @@ class Attaching:
     ) -> Mapping[bytes, object]:
         """Return the unsettled map that answers an incomplete one."""
         if isinstance(endpoint, Receiver):
-            return states(in_common(self._context, record, endpoint, attach, kept))
+            assert kept is None or isinstance(kept, SuspendedTarget)
+            return states(in_common(self._context, record, endpoint, attach, kept)[0])
         if isinstance(kept, SuspendedSource):
             assert isinstance(endpoint, Sender)
             return self._context.termini.sources.compare(kept, endpoint, attach) or {}
@@ -217,7 +220,7 @@ class Attaching:
     # ---------------------------------------------------------------------------------------------------- producers
 
     def _producer(
-        self, record: ConnectionRecord, endpoint: Receiver, event: LinkAttached, kept: SuspendedTerminus | None
+        self, record: ConnectionRecord, endpoint: Receiver, event: LinkAttached, kept: SuspendedTarget | None
     ) -> IncomingLink:
         """Attach a sender. Args: kept: the terminus that it has here from a former connection; None: none."""
         context, attach = self._context, event.attach
@@ -260,9 +263,9 @@ class Attaching:
         else:
             pool = node.pool
         is_resumed = attach.unsettled is not None and (kept is not None or is_known(record, endpoint))
-        both = in_common(context, record, endpoint, attach, kept)
+        both, rest = in_common(context, record, endpoint, attach, kept)
         if both and not fits(endpoint, attach, both):
-            is_resumed, both = False, {}
+            is_resumed, both, rest = False, {}, {}
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
         unsettled = states(both) if is_resumed else None
         if attach.unsettled and not is_resumed:
@@ -282,7 +285,11 @@ class Attaching:
         if isinstance(incoming, ForeignIncomingLink):
             incoming.foreign = foreign
         incoming.grant = grant
-        bring(context, both, incoming)
+        bring(context, both, incoming, kept)
+        if both:
+            pool.let_resume(incoming.credit_sink, len(both))
+        if rest:
+            context.chores.do(settle_rest(context, rest, kept))
         if kept is not None:
             if is_resumed:
                 context.termini.resumed(kept)

@@ -9,14 +9,24 @@ and cannot send them again. The router keeps nothing of the peer's map.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
-from amqpmesh.router.kernel import Delivery, expand_link, forget
+from amqpmesh.router.kernel import (
+    Delivery,
+    FastDelivery,
+    FastMulticast,
+    expand_link,
+    expanded,
+    forget,
+    settle_away,
+    take_up,
+    told_outcome,
+)
 from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
 
@@ -27,82 +37,124 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.messaging import DeliveryState
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
+    from amqpmesh.router.model.lasting_targets import SuspendedTarget
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 #: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its outcome.
 _AROUND: Final = 200
 _OF_WHOLE: Final = 20
 
+#: Deliveries that one step settles.
+_AT_ONCE: Final = 10
+
+#: A delivery that its sender has not settled.
+Unsettled: TypeAlias = Delivery | FastDelivery | FastMulticast
+
 
 def in_common(
-    context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
-) -> dict[bytes, Delivery]:
-    """Return the deliveries of a resuming sender that both sides have, by delivery-tag.
+    context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTarget | None
+) -> tuple[dict[bytes, Unsettled], dict[bytes, Unsettled]]:
+    """Compare the map of a resuming sender with the deliveries that are here.
 
-    An incomplete map of the sender does not count: all our deliveries are returned then. The sender has settled the
-    deliveries that are not in its complete map (§2.6.13). Outcomes in the map are passed on (§2.6.12).
+    Outcomes in the map are passed on (§2.6.12).
     Args: kept: the terminus of a former connection; None: there is none.
+    Returns: those that both sides have, by delivery-tag; and those that only this side has: the sender has settled them
+        (§2.6.13). An incomplete map of the sender does not count: both sides have all then.
     """
-    ours = _live_deliveries(record, endpoint) if attach.unsettled is not None else {}
-    if kept is not None and attach.unsettled is not None:
-        ours.update(kept.live())
+    if attach.unsettled is None:
+        return {}, {}
+    ours: dict[bytes, Unsettled] = dict(_live_deliveries(record, endpoint))
+    if kept is not None:
+        ours.update(kept.deliveries)
     if not ours or attach.incomplete_unsettled:
-        return ours
-    assert attach.unsettled is not None
+        return ours, {}
     both = {}
     for tag, state in attach.unsettled.items():
-        delivery = ours.pop(tag, None)
-        if delivery is not None:
-            both[tag] = delivery
-            if (encoded := _outcome(state)) is not None:
-                context.termini.counts.restated += delivery.state not in (None, encoded)
-                _apply_state(context, delivery, encoded, settled=False)
+        entry = ours.pop(tag, None)
+        if entry is not None:
+            if (encoded := _outcome(state)) is not None and encoded != (known := told_outcome(entry)):
+                context.termini.counts.restated += known is not None
+                entry = expanded(entry)
+                _apply_state(context, entry, encoded, settled=False)
+            both[tag] = entry
         if not ours:
             break  # the rest of the map is not read
-    for delivery in ours.values():
-        _apply_state(context, delivery, None, settled=True)
-    return both
+    return both, ours
 
 
-def states(deliveries: Mapping[bytes, Delivery]) -> dict[bytes, DeliveryState]:
+def settle_rest(context: Context, deliveries: Mapping[bytes, Unsettled], kept: SuspendedTarget | None) -> Steps[None]:
+    """Settle deliveries that their sender has settled. Args: kept: the terminus that has some of them."""
+    holder = None if kept is None else kept.holder
+    for number, (tag, entry) in enumerate(deliveries.items()):
+        if holder is not None and tag in holder.unsettled:
+            delivery = settle_away(holder, tag)
+        else:
+            delivery = expanded(entry)
+        if delivery is not None:
+            _apply_state(context, delivery, None, settled=True)
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            yield
+
+
+def states(deliveries: Mapping[bytes, Unsettled]) -> dict[bytes, DeliveryState]:
     """Return the states of deliveries in our attach: the outcome, or `received` with all of the delivery."""
-    return {tag: ALL_RECEIVED if each.state is None else Extension(each.state) for tag, each in deliveries.items()}
+    found: dict[bytes, DeliveryState] = {}
+    for tag, entry in deliveries.items():
+        state = told_outcome(entry)
+        found[tag] = Extension(state) if state is not None and is_outcome(state) else ALL_RECEIVED
+    return found
 
 
-def fits(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Delivery]) -> bool:
+def fits(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Unsettled]) -> bool:
     """Tell whether an attach with the states of these deliveries fits into a frame of the peer."""
     octets = _AROUND + size_of_attach(attach)
-    for tag, delivery in deliveries.items():
-        octets += len(tag) + _OF_WHOLE + (0 if delivery.state is None else len(delivery.state))
+    for tag, entry in deliveries.items():
+        state = told_outcome(entry)
+        octets += len(tag) + _OF_WHOLE + (0 if state is None else len(state))
     return octets <= endpoint.session.connection.remote_max_frame_size
 
 
-def bring(context: Context, deliveries: Mapping[bytes, Delivery], incoming: IncomingLink) -> None:
+def bring(
+    context: Context,
+    deliveries: Mapping[bytes, Unsettled],
+    incoming: IncomingLink,
+    kept: SuspendedTarget | None,
+) -> None:
     """Move deliveries to the new link.
 
     The sender must resume each of them (`resume`). Until then a delivery has no delivery-id, and its outcome is kept.
+    Args: kept: the terminus that has some of them.
     """
     flow_state, counts = incoming.endpoint.flow_state, context.termini.counts
-    for tag, delivery in deliveries.items():
-        if delivery.state is None:
-            counts.resumed_again += 1
-        else:
+    for tag, entry in deliveries.items():
+        if is_outcome(told_outcome(entry)):
             counts.resumed_outcomes += 1
+        else:
+            counts.resumed_again += 1
+        if kept is not None and kept.deliveries.get(tag) is entry:
+            take_up(kept.holder, tag, flow_state)
+        if isinstance(entry, Delivery):
+            _bring_relay(entry, incoming)
+    for old in _former_links(incoming.connection, incoming.endpoint):
+        context.end_detached(old)
+
+
+def _bring_relay(delivery: Delivery, incoming: IncomingLink) -> None:
+    flow_state = incoming.endpoint.flow_state
+    if delivery.link is not flow_state:
         forget(delivery)
         delivery.link = flow_state
         delivery.delivery_id = -1
-        flow_state.unsettled[tag] = delivery
-        relay = delivery.relay
-        assert relay is not None
-        relay.second = True
-        if not relay.waiting:  # else the former link owes its place in the pool
-            relay.source = incoming
-            if relay.answered:
-                incoming.awaiting_settlement += 1
-    for old in _former_links(incoming.connection, incoming.endpoint):
-        context.end_detached(old)
+        flow_state.unsettled[delivery.tag] = delivery
+    relay = delivery.relay
+    assert relay is not None
+    relay.second = True
+    if not relay.waiting:  # else the former link owes its place in the pool
+        relay.source = incoming
+        if relay.answered:
+            incoming.awaiting_settlement += 1
 
 
 def end_undecided(context: Context, record: ConnectionRecord, endpoint: Link, attach: Attach) -> None:
@@ -149,12 +201,7 @@ def _live_deliveries(record: ConnectionRecord, endpoint: Link) -> dict[bytes, De
     before = _former_links(record, endpoint)
     for old in before:
         expand_link(old.endpoint.flow_state)
-    return {
-        tag: delivery
-        for old in before
-        for tag, delivery in old.endpoint.terminus.unsettled.items()
-        if isinstance(delivery, Delivery)
-    }
+    return {tag: expanded(entry) for old in before for tag, entry in tuple(old.endpoint.terminus.unsettled.items())}
 
 
 def _outcome(state: DeliveryState | None) -> bytes | None:

@@ -25,6 +25,7 @@ class FixedCredit:
         self._inputs: dict[CreditSink, None] = {}
         self._low: dict[CreditSink, None] = {}
         self._asked: list[CreditSink] = []  # sinks to be asked to drain
+        self._resuming: list[CreditSink] = []  # sinks that are to be told what they may resume
 
     @property
     def sinks(self) -> Iterable[CreditSink]:
@@ -116,6 +117,11 @@ class FixedCredit:
         if sink in self._inputs:
             self._low[sink] = None
 
+    def let_resume(self, sink: CreditSink, count: int) -> None:
+        """Let a sink's peer resume deliveries, as `Pool.let_resume` does."""
+        sink.announce_ahead(count)
+        self._resuming.append(sink)
+
     def reclaim_unused(self, sink: CreditSink, now: float) -> bool:  # noqa: ARG002 - as a pool's
         """Take credit back that a sink does not use, as `Pool.reclaim_unused` does."""
         if sink.draining or not sink.granted:
@@ -134,8 +140,16 @@ class FixedCredit:
         """Return the flows to send now, at most one per sink. The router calls this once after each batch of events."""
         flows = [Grant(sink, sink.announce(), True, False) for sink in self._asked]
         self._asked.clear()
-        if not self._low:
-            return flows
+        if self._low:
+            self._raise(flows, now)
+        if self._resuming:
+            told = {each.sink for each in flows}
+            flows += [Grant(sink, sink.announce(), False, False) for sink in self._resuming if sink not in told]
+            self._resuming.clear()
+        return flows
+
+    def _raise(self, flows: list[Grant], now: float) -> None:
+        """Grant credit to the sinks that may get some, or take it back. Args: flows: gets what to send."""
         if self._suspended:
             for sink in [each for each in self._low if each.granted and not each.draining]:
                 if sink.firm:
@@ -143,7 +157,7 @@ class FixedCredit:
                 else:
                     sink.granted = 0
                 flows.append(Grant(sink, sink.announce(), sink.draining, not sink.firm))
-            return flows
+            return
         for sink in self._low:
             room = max(0, min(self.window, self.capacity - self.held(sink)) - sink.granted)
             lacking = 0
@@ -158,7 +172,6 @@ class FixedCredit:
             if sink.meter is not None:
                 granted(sink, room, lacking, now)
         self._low.clear()
-        return flows
 
     def _note_low(self, sink: CreditSink) -> None:
         """Note that a sink may get credit if half of the window is free, or the sink has none."""

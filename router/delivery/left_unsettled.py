@@ -6,17 +6,21 @@ through once for all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.delivery.settlement import receiver_gone, sender_gone
-from amqpmesh.router.kernel import Delivery, Sweep, forget, sweep
+from amqpmesh.router.kernel import Sweep, end_away, forget, sweep
 from amqpmesh.router.model.ended_links import Round
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.kernel import Delivery, KernelLink
     from amqpmesh.router.model.ended_links import Ledger, Links
+
+#: Deliveries without a ledger that one step ends.
+AT_ONCE: Final = 10
 
 
 def add_ended(context: Context, link: IncomingLink | OutgoingLink) -> None:
@@ -81,10 +85,19 @@ def _sweep_ledger(context: Context, ledger: Ledger, links: Links) -> Steps[None]
         del context.ended_links.rounds[ledger]
     for link in going.links:
         # A sender that has not resumed its link leaves deliveries of the link before in no ledger (§2.6.13).
-        for delivery in [each for each in link.endpoint.flow_state.unsettled.values() if isinstance(each, Delivery)]:
-            _end(context, delivery)
-            yield
+        yield from end_away_ones(context, link.endpoint.flow_state)
         _forget_link(context, link)
+
+
+def end_away_ones(context: Context, holder: KernelLink) -> Steps[None]:
+    """End the deliveries that a link has in no ledger: their sender is away, and does not come back."""
+    for number, tag in enumerate(list(holder.unsettled)):
+        if tag in holder.unsettled:
+            delivery = end_away(holder, tag)
+            if delivery is not None:
+                _end(context, delivery)
+        if number % AT_ONCE == AT_ONCE - 1:
+            yield
 
 
 def _forget_link(context: Context, link: IncomingLink | OutgoingLink) -> None:

@@ -12,6 +12,7 @@ from amqpmesh.router.kernel.binding import Bound, bind
 BOUND: Final[Bound] = bind()
 
 from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, AnonymousRoutes
+from amqpmesh.router.kernel.away import end_away, expanded, set_aside, settle_away, take_up, told_outcome
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, LONGEST, ONE_WAY, PACE, PATIENCE, SMALL, goes_by, may_go_on
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
@@ -41,7 +42,7 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
-from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link, expand_received
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
 from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
@@ -243,11 +244,12 @@ __all__ = [
     "discard_transfer",
     "dispose",
     "enable_fast_path",
+    "end_away",
     "end_link",
     "expand",
     "expand_link",
-    "expand_received",
     "expand_sent",
+    "expanded",
     "first",
     "forget",
     "frame_size",
@@ -276,6 +278,8 @@ __all__ = [
     "send_transfer",
     "serial_add",
     "serial_distance",
+    "set_aside",
+    "settle_away",
     "settle_put_off",
     "shared",
     "skim_disposition",
@@ -285,6 +289,8 @@ __all__ = [
     "state_kind",
     "sweep",
     "take_held",
+    "take_up",
+    "told_outcome",
     "with_item",
     "with_item_first",
     "without_item",

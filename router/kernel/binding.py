@@ -86,6 +86,7 @@ ORDER: Final = (
     "dispositions",
     "parked_links",
     "link_sweep",
+    "away",
     "client_batch",
     "multi_frame",
     "fast_path",

@@ -127,6 +127,10 @@ class CreditSink:
         """Return the link-credit for the next flow: its credit, and for a firm sink no less than before."""
         return _announce(self)
 
+    def announce_ahead(self, count: int) -> None:
+        """Have `announce` return at least `count` for a firm sink without deliveries, however little its credit is."""
+        self._announced = (self.delivery_count + count) & _MASK
+
 
 class Grant(NamedTuple):
     """A flow to send now, with the delivery-count of the sink."""

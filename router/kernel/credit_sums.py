@@ -253,6 +253,15 @@ class PoolState:
         if self._waiters.parts is not None:
             self._waiters.parts.part(tenant, weight)
 
+    def let_resume(self, sink: CreditSink, count: int) -> None:
+        """Let a firm sink's peer resume deliveries, whatever the demand: they have come before, and none of them waits.
+
+        The next flow announces a limit that is `count` ahead, or more. Deliveries within it use the sink's credit as
+        all do; those beyond that credit are permitted all the same, and use none.
+        """
+        sink.announce_ahead(count)
+        self._changed = with_item(self._changed, sink)
+
     def remove_sink(self, sink: CreditSink, now: float) -> None:
         """Remove a sink. Its waiting deliveries count until `forwarded` is called for each of them."""
         sink.pool = sink.link = sink.source = sink.route = None

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Entry
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.router_state import KernelRouter
-    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
 # Many of them live long, and none becomes garbage in a cycle. The decorators have no effect in types.pxd.
@@ -55,6 +54,7 @@ class FastDelivery:
 
     # Made by `__new__` without `__init__`, which is faster in C: `_new_fast_delivery` sets all fields.
     incoming: KernelLink
+    #: -1: the sender is gone, or has settled; `_AWAY`: the sender is away.
     incoming_id: int
     incoming_tag: bytes
     #: Of the message (§2.7.5); 0: the format of the standard.
@@ -142,7 +142,7 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     """Make a relay of a fast delivery that needs a decision. Returns: its incoming delivery and its outgoing one."""
     incoming, outgoing = fast.incoming, fast.outgoing
     received = Delivery(incoming, fast.incoming_tag, fast.message_format, False, fast.second)
-    received.delivery_id = fast.incoming_id
+    received.delivery_id = fast.incoming_id if fast.incoming_id >= 0 else -1
     received.complete = True
     received.state = fast.outcome
     orphaned = fast.incoming_id == -1
@@ -173,7 +173,8 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
         if not fast.tracked:
             relay.incoming = None
     else:
-        incoming.session.incoming.put(received.delivery_id, received)
+        if received.delivery_id != -1:
+            incoming.session.incoming.put(received.delivery_id, received)
         incoming.unsettled[received.tag] = received
     if fast.outgoing_settled:
         leg.end()
@@ -203,26 +204,17 @@ def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
 
 def expand_link(link: KernelLink) -> None:
     """Make a relay of each fast delivery on a link, for a caller that looks at all deliveries of the link."""
-    if link.outstanding or link.unsettled:
-        _expand_links(link.session, link.sender, {link})
-
-
-def expand_received(session: KernelSession, links: set[KernelLink]) -> None:
-    """Make a relay of each fast delivery that has come by some links of a session."""
-    _expand_links(session, False, links)
-
-
-def _expand_links(session: KernelSession, sent: bool, links: set[KernelLink]) -> None:
-    """Make relays of the fast deliveries of some links. Args: sent: those that were sent, not those that came."""
-    ledger = session.outgoing if sent else session.incoming
+    if not link.outstanding and not link.unsettled:
+        return
+    ledger = link.session.outgoing if link.sender else link.session.incoming
     for entry in ledger.deliveries.values():
         if isinstance(entry, FastDelivery):
-            if (entry.outgoing if sent else entry.incoming) in links:
+            if (entry.outgoing if link.sender else entry.incoming) is link:
                 expand(entry)
         elif isinstance(entry, FastLeg):
-            if entry.outgoing in links:
+            if entry.outgoing is link:
                 _expand_multicast(entry.multicast)
-        elif isinstance(entry, FastMulticast) and entry.incoming in links:
+        elif isinstance(entry, FastMulticast) and entry.incoming is link:
             _expand_multicast(entry)
 
 

@@ -46,7 +46,7 @@ class FastMulticast:
 
     # Made by `__new__` without `__init__`, as `FastDelivery` is: `_new_multicast` sets all fields.
     incoming: KernelLink
-    #: -1: the sender is gone, or has settled.
+    #: -1: the sender is gone, or has settled; `_AWAY`: the sender is away.
     incoming_id: int
     incoming_tag: bytes
     #: The tag on lanes; empty: it is the incoming tag with one hop less, or no leg leaves by a lane.
@@ -155,7 +155,7 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
     """Make a relay of a fast multicast that needs a decision. Returns: its incoming delivery."""
     incoming = multicast.incoming
     received = Delivery(incoming, multicast.incoming_tag, multicast.message_format, False, multicast.second)
-    received.delivery_id = multicast.incoming_id
+    received.delivery_id = multicast.incoming_id if multicast.incoming_id >= 0 else -1
     received.complete = True
     relay = Relay(incoming.record, received, multicast.message_format, multicast.arrived)
     relay.waiting = False
@@ -173,7 +173,8 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
         received.settled = received.remote_settled = True
         relay.incoming = None
     else:
-        incoming.session.incoming.put(received.delivery_id, received)
+        if received.delivery_id != -1:
+            incoming.session.incoming.put(received.delivery_id, received)
         incoming.unsettled[received.tag] = received
     for each in multicast.legs:
         _expand_leg(each, relay)

@@ -17,7 +17,7 @@ from amqpmesh.router.kernel.encoded_states import (
 from amqpmesh.router.kernel.fast_deliveries import _record, _settle_outgoing, expand
 from amqpmesh.router.kernel.fast_duplicates import _note_outcome
 from amqpmesh.router.kernel.fast_redelivery import _bury, _drop_kept, _put_off, _send_again
-from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.ledger import _AWAY, Delivery
 from amqpmesh.router.kernel.outcome_steps import _SETTLE_RECEIVER, _SETTLE_SENDER, _TELL_RECEIVER, outcome_step
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     else:
         fast.outcome = state
         incoming.outstanding += 1
+        if fast.incoming_id == _AWAY:
+            return True  # the sender hears it once it is back
     incoming.session.dispose(True, fast.incoming_id, step & _SETTLE_SENDER != 0, state)
     return True
 

@@ -25,6 +25,10 @@ _KEPT_SLOTS: Final = 1024
 _ROOM: Final = 16
 
 
+#: In place of a delivery-id, of a fast delivery whose sender is away, and knows it by its tag alone.
+_AWAY: Final = -2
+
+
 class Delivery:
     """A delivery at one end of a link, from its first frame until it is settled here (§2.6.12)."""
 

@@ -237,6 +237,14 @@ class KernelLink:
         #: Deliveries until the next one of that part.
         self.timed = 0
 
+    def add_counts(self, other: KernelLink) -> None:
+        """Count the outcomes that another link has counted, which counts anew."""
+        self.accepted += other.accepted
+        self.rejected += other.rejected
+        self.released += other.released
+        self.modified += other.modified
+        other.reset_counters()
+
     @property
     def has_counted(self) -> bool:
         """True if a counter is not 0."""

@@ -15,6 +15,7 @@ from amqpmesh.router.kernel.encoded_states import (
 from amqpmesh.router.kernel.fast_deliveries import _record
 from amqpmesh.router.kernel.fast_multicast import _free_tag
 from amqpmesh.router.kernel.head_sections import _OURS
+from amqpmesh.router.kernel.ledger import _AWAY
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
@@ -89,7 +90,8 @@ def _answer(router: KernelRouter, multicast: FastMulticast) -> None:
     incoming = multicast.incoming
     outcome = multicast.strongest
     incoming.count_outcome(outcome)
-    incoming.session.dispose(True, multicast.incoming_id, not multicast.second, outcome)
+    if multicast.incoming_id != _AWAY:
+        incoming.session.dispose(True, multicast.incoming_id, not multicast.second, outcome)
     if multicast.second:
         multicast.answered = True
         incoming.outstanding += 1

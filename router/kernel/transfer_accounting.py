@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.fast_deliveries import _expanded, _is_ended
+from amqpmesh.router.kernel.encoded_states import is_terminal
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _is_ended
+from amqpmesh.router.kernel.fast_multicast import FastMulticast
 from amqpmesh.router.kernel.frame_fields import TransferFrame
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
-from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.ledger import _AWAY, Delivery
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
 
@@ -76,6 +78,10 @@ def _first_transfer(session: KernelSession, link: KernelLink, frame: TransferFra
     """Account the first frame of a delivery, which needs an id and a tag of its own, and credit."""
     if frame.resume:
         known = None if frame.delivery_tag is None else link.unsettled.get(frame.delivery_tag)
+        if isinstance(known, FastDelivery) and known.incoming_id == _AWAY and _stays_fast(link, frame, known):
+            return _resume_fast(session, link, frame, known)
+        if isinstance(known, FastDelivery | FastMulticast) and known.incoming_id == _AWAY:
+            known = _expanded(known, False)
         if isinstance(known, Delivery) and known.delivery_id == -1:
             return _resume(session, link, frame, known)
     _check_first_transfer(session, link, frame, payload_size)
@@ -139,6 +145,40 @@ def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, deli
     if frame.more and not frame.aborted:
         link.current = delivery
     return delivery
+
+
+def _stays_fast(link: KernelLink, frame: TransferFrame, fast: FastDelivery) -> bool:
+    """Return whether a fast delivery that is resumed needs no decision: its sender says nothing of it, and waits."""
+    return (
+        not (frame.more or frame.aborted or frame.settled == 1)
+        and (frame.state is None or not is_terminal(frame.state))
+        and (fast.outcome is None or (link.second and frame.rcv_settle_mode != 0))
+    )
+
+
+def _resume_fast(session: KernelSession, link: KernelLink, frame: TransferFrame, fast: FastDelivery) -> Delivery:
+    """Account a fast delivery that its sender resumes, and tell the sender the outcome if there is one.
+
+    Returns: a delivery that stands for its frame, which is dropped.
+    """
+    tag = fast.incoming_tag
+    del link.unsettled[tag]
+    try:
+        _check_first_transfer(session, link, frame, 0)
+    finally:
+        link.unsettled[tag] = fast
+    _count_first_transfer(session, link, False, 0)
+    session.held += 1
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()
+    fast.incoming_id = frame.delivery_id
+    fast.second = link.second and frame.rcv_settle_mode != 0
+    session.incoming.put(fast.incoming_id, fast)
+    if fast.outcome is not None:
+        session.dispose(True, fast.incoming_id, False, fast.outcome)
+    dropped = Delivery(link, tag, fast.message_format, True, False)
+    dropped.ignored = dropped.complete = True
+    return dropped
 
 
 def _check_first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> None:

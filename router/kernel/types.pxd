@@ -21,6 +21,7 @@ cdef inline bint set_field(object value, str name, object item) except -1:
     PyObject_GenericSetAttr(value, name, item)
     return True
 
+cdef long _AWAY
 cdef long _MASK
 cdef long _HALF
 cdef long _SMALLEST
@@ -685,7 +686,10 @@ cdef class Chunk:
 
 cpdef Delivery receive_transfer(KernelLink link, TransferFrame frame, long payload_size)
 cdef Delivery _resume(KernelSession session, KernelLink link, TransferFrame frame, Delivery delivery)
-@cython.locals(settled=bint, second=bint, message_format=long)
+cdef bint _stays_fast(KernelLink link, TransferFrame frame, FastDelivery fast) except -1
+@cython.locals(tag=bytes, dropped=Delivery)
+cdef Delivery _resume_fast(KernelSession session, KernelLink link, TransferFrame frame, FastDelivery fast)
+@cython.locals(settled=bint, second=bint, message_format=long, known=object)
 cdef Delivery _first_transfer(KernelSession session, KernelLink link, TransferFrame frame, long payload_size)
 @cython.locals(entry=object)
 cdef bint _check_first_transfer(KernelSession session, KernelLink link, TransferFrame frame, long payload_size) except -1
@@ -1017,6 +1021,18 @@ cdef KernelLink _sent_by(object entry)
 cpdef dict parked_ids(KernelSession session)
 @cython.locals(found=list, entry=object, delivery_id=long)
 cpdef list expand_sent(KernelSession session, list ids)
+@cython.locals(ledger=Ledger, relays=long, entry=object, tag=bytes, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery,
+               relay=Relay)
+cpdef long set_aside(KernelLink link, KernelLink holder) except -1
+@cython.locals(entry=object, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery)
+cpdef bint take_up(KernelLink holder, bytes tag, KernelLink link) except -1
+@cython.locals(fast=FastDelivery, multicast=FastMulticast, delivery=Delivery)
+cpdef bytes told_outcome(object entry)
+cpdef Delivery expanded(object entry)
+@cython.locals(entry=object, router=KernelRouter, fast=FastDelivery, multicast=FastMulticast)
+cpdef Delivery settle_away(KernelLink holder, bytes tag)
+@cython.locals(entry=object, router=KernelRouter)
+cpdef Delivery end_away(KernelLink holder, bytes tag)
 @cython.locals(fast=FastDelivery, delivery=Delivery, leg=FastLeg, multicast=FastMulticast)
 cdef bint _is_ended(object entry, bint sent) except -1
 cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from amqpmesh.router.amqp.codec.composite import decode_composite
 from amqpmesh.router.amqp.standard.delivery_states import STATES
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.kernel import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
-    from amqpmesh.router.kernel import FastDelivery, FastMulticast
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lasting_sources import LastingSources
     from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -135,20 +133,15 @@ def is_lasting(link: IncomingLink | OutgoingLink) -> bool:
 
 
 class SuspendedTerminus:
-    """A terminus without a link, and its unsettled deliveries.
+    """A terminus without a link, and its unsettled deliveries: a `SuspendedTarget` or a `SuspendedSource`."""
 
-    The sender does not hear of them: they have no delivery-id until it resumes them. Outcomes are kept meanwhile.
-    """
-
-    __slots__ = ("deliveries", "expires", "grant", "key", "link", "octets", "session", "since")
+    __slots__ = ("expires", "grant", "key", "link", "octets", "session", "since")
 
     def __init__(self, key: LinkKey, link: IncomingLink | OutgoingLink, grant: Grant, now: float) -> None:
         self.key = key
         #: The link that it had last.
         self.link: IncomingLink | OutgoingLink = link
         self.grant = grant
-        #: By delivery-tag: those that have come whole, and whose sender has not settled them.
-        self.deliveries: dict[bytes, Delivery | FastDelivery | FastMulticast] = {}
         #: Seconds: when it lost its link, and when its time is over; None: that does not run yet.
         self.since = now
         self.expires: float | None = None
@@ -160,8 +153,4 @@ class SuspendedTerminus:
     @property
     def unsettled(self) -> int:
         """The number of its unsettled deliveries."""
-        return len(self.deliveries)
-
-    def live(self) -> dict[bytes, Delivery]:
-        """Return its deliveries, by delivery-tag."""
-        return {tag: each for tag, each in self.deliveries.items() if isinstance(each, Delivery)}
+        raise NotImplementedError

@@ -15,9 +15,10 @@ from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.address import Resumption
 from amqpmesh.router.config.urls import is_loopback
-from amqpmesh.router.delivery.settlement import sender_gone
-from amqpmesh.router.kernel import Budget, Delivery, KernelLink, KernelSession, expand_received, forget
+from amqpmesh.router.delivery.left_unsettled import end_away_ones
+from amqpmesh.router.kernel import Budget, KernelSession, set_aside
 from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import (
     Grant,
     LastingTermini,
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import LinkKey
     from amqpmesh.router.model.node import Node
 
-#: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take.
-OF_TERMINUS: Final = 4_096
-OF_DELIVERY: Final = 2_048
-#: The same of a delivery that was sent.
-OF_SENT: Final = 350
+#: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
+#: delivery that came, and that the router had to decide about.
+OF_TERMINUS: Final = 2_048
+OF_DELIVERY: Final = 350
+OF_RELAY: Final = 2_048
 
 _NEVER: Final = TerminusExpiryPolicy.NEVER
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
@@ -77,6 +78,7 @@ class SuspendedTermini(LastingTermini):
         self._errand: Errand | None = None
         #: Deliveries are here while they have no link: no frame can name them.
         self._nowhere = KernelSession(0)
+        self._nowhere.wire.router = context.kernel
         self._memory = Budget(context.budget.limit, context.budget)
 
     @property
@@ -177,8 +179,6 @@ class SuspendedTermini(LastingTermini):
     def _keep(self, links: Sequence[IncomingLink | OutgoingLink], *, has_time: bool) -> None:
         """Keep termini and deliveries of links, all at once: an outcome that comes later is kept for the sender."""
         context = self._context
-        for session, those in _by_session(links).items():
-            expand_received(session.flow_state, {each.endpoint.flow_state for each in those})
         for link in links:
             grant, key = link.grant, link.key
             assert grant is not None
@@ -189,17 +189,18 @@ class SuspendedTermini(LastingTermini):
             earlier = self._suspended.get(key)
             if earlier is not None:
                 self.end(earlier, "another link of its name has ended")
-            terminus: SuspendedTerminus
+            terminus: SuspendedTarget | SuspendedSource
+            relays = 0
             if isinstance(link, OutgoingLink):
                 terminus = SuspendedSource(key, link, grant, context.now)
                 self.sources.park(link)
-                terminus.octets = OF_TERMINUS + OF_SENT * terminus.unsettled
             else:
-                terminus = SuspendedTerminus(key, link, grant, context.now)
-                self._move(terminus)
-                terminus.octets = OF_TERMINUS + OF_DELIVERY * terminus.unsettled
+                terminus = SuspendedTarget(key, link, grant, context.now, self._nowhere)
+                relays = set_aside(link.endpoint.flow_state, terminus.holder)
             self._suspended[key] = terminus
-            self._most_deliveries += terminus.unsettled
+            unsettled = terminus.unsettled
+            self._most_deliveries += unsettled
+            terminus.octets = OF_TERMINUS + OF_DELIVERY * (unsettled - relays) + OF_RELAY * relays
             self._memory.add(terminus.octets)
             if has_time:
                 self._begin_time(terminus)
@@ -209,20 +210,6 @@ class SuspendedTermini(LastingTermini):
             self._record(terminus, Happening.SUSPENDED)
             context.log.info("link suspended", **about, unsettled=terminus.unsettled, seconds=grant.timeout)
         self._make_room()
-
-    def _move(self, terminus: SuspendedTerminus) -> None:
-        """Move the deliveries of a link to its terminus, but for what has not come whole: the sender sends it again."""
-        state = terminus.link.endpoint.flow_state
-        nowhere = KernelLink(self._nowhere, False, terminus.link, terminus.deliveries)
-        for tag, delivery in tuple(state.unsettled.items()):
-            if isinstance(delivery, Delivery) and delivery.complete and not delivery.settled:
-                relay = delivery.relay
-                if relay is not None:
-                    forget(delivery)
-                    delivery.delivery_id = -1
-                    delivery.link = nowhere
-                    relay.second = True  # an outcome is kept until the sender has heard it
-                    terminus.deliveries[tag] = delivery
 
     def _make_room(self) -> None:
         """End termini of the holder that has most deliveries, until the limit is kept."""
@@ -261,8 +248,8 @@ class SuspendedTermini(LastingTermini):
         self._context.log.info("link expired", **about, unsettled=terminus.unsettled, reason=reason)
         if isinstance(terminus, SuspendedSource):
             self.sources.end(terminus)
-        elif terminus.deliveries:
-            self._context.chores.do(self._end_deliveries(terminus))
+        elif isinstance(terminus, SuspendedTarget) and terminus.deliveries:
+            self._context.chores.do(end_away_ones(self._context, terminus.holder))
 
     def _record(self, terminus: SuspendedTerminus, happening: Happening) -> None:
         if self._context.recording is not None:
@@ -278,19 +265,13 @@ class SuspendedTermini(LastingTermini):
                 self.end(each, reason)
                 yield
 
-    def _end_deliveries(self, terminus: SuspendedTerminus) -> Steps[None]:
-        for delivery in terminus.live().values():
-            relay = delivery.relay
-            if relay is not None and not delivery.settled:
-                sender_gone(self._context, relay, delivery)
-            forget(delivery)
-            yield
-
     def _let_go(self, terminus: SuspendedTerminus) -> None:
         del self._suspended[terminus.key]
         self.take_back(terminus.grant)
         self._memory.add(-terminus.octets)
         link = terminus.link
+        if isinstance(terminus, SuspendedTarget):
+            terminus.link.endpoint.flow_state.add_counts(terminus.holder)
         untimed = self._untimed.get(link.connection)
         if untimed is not None:
             untimed.pop(terminus, None)
@@ -337,11 +318,3 @@ def _described(terminus: SuspendedTerminus) -> dict[str, object]:
     """Return the fields of a log line that say whose terminus it is."""
     record = terminus.link.connection
     return {"connection": record.number, "peer": record.host, "link": terminus.key[4]}
-
-
-def _by_session(links: Sequence[IncomingLink | OutgoingLink]) -> dict[Session, list[IncomingLink]]:
-    found: dict[Session, list[IncomingLink]] = {}
-    for each in links:
-        if isinstance(each, IncomingLink):
-            found.setdefault(each.endpoint.session, []).append(each)
-    return found

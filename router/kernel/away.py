@@ -1,0 +1,128 @@
+"""Deliveries whose sender is away, and which it may resume over another link (§2.6.13).
+
+Such a delivery has no delivery-id: its sender knows it by its tag alone. It is in the unsettled map of a link, and in
+no ledger. An outcome that comes meanwhile is kept, in either mode, until the sender has heard it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded
+from amqpmesh.router.kernel.fast_multicast import FastMulticast
+from amqpmesh.router.kernel.fast_settlement import _pass_settlement_down
+from amqpmesh.router.kernel.ledger import _AWAY, Delivery
+from amqpmesh.router.kernel.link_sweep import _end_fast_delivery
+from amqpmesh.router.kernel.multicast_settlement import _orphan, _settle_multicast
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.relays import Relay
+
+
+def set_aside(link: KernelLink, holder: KernelLink) -> int:
+    """Move the deliveries of a link whose sender is away to a link that no frame names.
+
+    Only those that have come whole are moved: the sender sends the others again. Returns: the number of relays.
+    """
+    ledger = link.session.incoming
+    relays = 0
+    for tag, entry in list(link.unsettled.items()):
+        if isinstance(entry, FastDelivery):
+            fast: FastDelivery = entry
+            if fast.incoming_id != _AWAY:
+                ledger.remove(fast.incoming_id)
+                fast.incoming_id = _AWAY
+            fast.second = True
+            fast.incoming = holder
+        elif isinstance(entry, FastMulticast):
+            multicast: FastMulticast = entry
+            if multicast.incoming_id != _AWAY:
+                ledger.remove(multicast.incoming_id)
+                multicast.incoming_id = _AWAY
+            multicast.second = True
+            multicast.incoming = holder
+        else:
+            delivery: Delivery = entry
+            relay: Relay | None = delivery.relay
+            if relay is None or delivery.settled or not delivery.complete:
+                continue
+            if ledger.find(delivery.delivery_id) is delivery:
+                ledger.remove(delivery.delivery_id)
+            delivery.delivery_id = -1
+            delivery.link = holder
+            relay.second = True
+            relays += 1
+        del link.unsettled[tag]
+        holder.unsettled[tag] = entry
+    return relays
+
+
+def take_up(holder: KernelLink, tag: bytes, link: KernelLink) -> None:
+    """Move a delivery to the link over which its sender may resume it."""
+    entry = holder.unsettled.pop(tag)
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
+        fast.incoming = link
+        if fast.outcome is not None:
+            link.outstanding += 1
+    elif isinstance(entry, FastMulticast):
+        multicast: FastMulticast = entry
+        multicast.incoming = link
+        if multicast.answered:
+            link.outstanding += 1
+    else:
+        delivery: Delivery = entry
+        delivery.link = link
+    link.unsettled[tag] = entry
+
+
+def told_outcome(entry: Delivery | FastDelivery | FastMulticast) -> bytes | None:
+    """Return the state that the sender of a delivery has been told or will be, encoded; None: there is none yet."""
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
+        return fast.outcome
+    if isinstance(entry, FastMulticast):
+        multicast: FastMulticast = entry
+        return multicast.strongest if multicast.answered else None
+    delivery: Delivery = entry
+    return delivery.state
+
+
+def expanded(entry: Delivery | FastDelivery | FastMulticast) -> Delivery:
+    """Return a received delivery as one that the router can decide about."""
+    return _expanded(entry, False)
+
+
+def settle_away(holder: KernelLink, tag: bytes) -> Delivery | None:
+    """Settle a delivery whose sender has settled it while it was away. Returns: it, if the router must decide."""
+    entry = holder.unsettled[tag]
+    router = holder.session.wire.router
+    assert router is not None
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
+        if fast.outcome is not None:
+            fast.incoming_id = 0
+            holder.session.incoming.put(0, fast)
+            _pass_settlement_down(router, fast, None)
+            return None
+    elif isinstance(entry, FastMulticast):
+        multicast: FastMulticast = entry
+        if multicast.answered:
+            _settle_multicast(router, multicast, None)
+            return None
+    return _expanded(entry, False)
+
+
+def end_away(holder: KernelLink, tag: bytes) -> Delivery | None:
+    """Have a delivery settled by its receivers, whose sender does not come back. Returns: as `settle_away`."""
+    entry = holder.unsettled[tag]
+    router = holder.session.wire.router
+    assert router is not None
+    if isinstance(entry, FastDelivery):
+        if _end_fast_delivery(router, entry, False):
+            return None
+    elif isinstance(entry, FastMulticast):
+        _orphan(router, entry)
+        return None
+    return _expanded(entry, False)
