@@ -47,14 +47,5 @@ class Peer:
 
 
 def is_reserved(address: str) -> bool:
-    """Tell whether an address is reserved for the router."""
+    """Tell whether an address is reserved for the router: no client may receive from it by naming it."""
     return address.startswith(PREFIXES)
-
-
-def may_consume(address: str) -> bool:
-    """Tell whether a client may receive from an address by naming it.
-
-    No client may receive from the router's own addresses. The maker of a dynamic node is not affected: it names no
-    address (§3.5.3).
-    """
-    return not is_reserved(address)

@@ -75,18 +75,20 @@ def _finish_touched(context: Context) -> None:
             receive_held(context, closed=not context.failed_links)
         if context.failed_links:
             fail_links(context)
-        deserted, context.deserted = context.deserted, {}
-        for node in deserted:
-            end_excluded(context, node)
+        if context.deserted:
+            deserted, context.deserted = context.deserted, {}
+            for node in deserted:
+                end_excluded(context, node)
         addresses, context.touched = context.touched, {}
         for node in addresses:
             if node.waiting.size:
                 dispatch(context, node)
             elif node.awaited:
                 node.awaited = NOBODY_AWAITED
-        outgoing, context.touched_outgoing = context.touched_outgoing, {}
-        for each in outgoing:
-            _update_branch(context, each)
+        if context.touched_outgoing:
+            outgoing, context.touched_outgoing = context.touched_outgoing, {}
+            for each in outgoing:
+                _update_branch(context, each)
         for node in addresses:
             is_idle = node.is_idle
             if is_idle and _is_unused(context, node):
@@ -97,8 +99,10 @@ def _finish_touched(context: Context) -> None:
             if pool is not None:
                 if memory.used_up:
                     pause_ahead(pool, context.now)
-                _grant(context, pool.grants(context.now))
-                stay_quiet(node)
+                grants = pool.grants(context.now)
+                if grants:
+                    _grant(context, grants)
+                stay_quiet(node, pool)
                 if node.waiting.size:
                     pause_ahead(pool, context.now)
             if node.draining or node.lenders:
@@ -112,10 +116,11 @@ def _finish_touched(context: Context) -> None:
             context.set_timer(node, node.next_timer())
             if (is_idle or node.remote is not None or node.is_internal) and _drop_if_idle(context, node):
                 context.forget_timer(node)
-        windows, context.touched_windows = context.touched_windows, {}
-        for window in windows:
-            _grant(context, window.grants(context.now))
-            watch_window(window)
+        if context.touched_windows:
+            windows, context.touched_windows = context.touched_windows, {}
+            for window in windows:
+                _grant(context, window.grants(context.now))
+                watch_window(window)
 
 
 def _left_at(share: CreditShare) -> float:

@@ -436,7 +436,7 @@ class Context:
     def forget_fast_routes(self, node: Node) -> None:
         """Close the fast routes to a node that a receiver leaves, and forget their links: a closed route may stay."""
         self.close_fast_route(node)
-        for each in (node, *(share.ingress for share in node.borrowers)):
+        for each in (node, *(share.ingress for share in node.borrowers)) if node.borrowers else (node,):
             if each.fast_route is not None:
                 each.fast_route.links, each.fast_route.bulk = [], []
 

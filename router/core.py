@@ -246,8 +246,7 @@ class Core:
         Returns: False, if work is left: there was too much for one turn, or the output of `waits_for` must be written
             first. The caller must call again then, without data.
         """
-        context, engine = self.context, record.engine
-        kernel = context.kernel
+        context, engine, kernel = self.context, record.engine, self.context.kernel
         context.now = kernel.now = now
         context.chores.begin_turn()
         context.legs_seen = context.sent = 0
@@ -258,12 +257,13 @@ class Core:
         flow_state.work = WORK_LIMIT
         unfinished = record.unfinished
         if unfinished is None:
-            if engine.relay(data, now):
+            relayed = engine.relay(data, now)
+            if relayed:
                 context.foreseen = None
                 if kernel.needs_update or context.touched:
                     finish_batch(context)
                 return True
-            if engine.is_halted:
+            if relayed is None:
                 finish_batch(context)
                 return False
             unfinished = engine.receive(b"", now)

@@ -418,6 +418,7 @@ _WEIGHTS: Final[dict[type, int]] = {events.LinkAttached: 10, events.LinkDetached
 
 def weight(event: events.Event) -> int:
     """Return the deliveries that an event counts as in the turn of its connection."""
-    if isinstance(event, events.DispositionReceived):
-        return len(event.deliveries)
-    return _WEIGHTS.get(type(event), 1)
+    known = _WEIGHTS.get(type(event))
+    if known is not None:
+        return known
+    return len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1

@@ -25,6 +25,10 @@ REMEMBERED: Final = 256
 #: to.
 ANSWERS: Final = 8
 
+#: Each octet by its value; the small handles, encoded.
+_OCTETS: Final = [bytes((octet,)) for octet in range(256)]
+_HANDLES: Final = [b"\x43", *(b"\x52" + octet for octet in _OCTETS[1:])]
+
 _declared = declaration(Attach)
 assert isinstance(_declared, Composite)
 _LIST: Final = _declared.list
@@ -33,13 +37,15 @@ _LIST: Final = _declared.list
 class AlikeAttaches:
     """The common part of attaches that are alike."""
 
-    __slots__ = ("answers", "attach", "retained")
+    __slots__ = ("answers", "attach", "octets", "retained")
 
     def __init__(self, attach: Attach) -> None:
         """Args: attach: the first of them."""
         self.attach = attach
         #: What the owner of the connections keeps of each of them; None: it has not kept one yet.
         self.retained: Attach | None = None
+        #: The octets that the owner counts for one, besides its name; None: it has not counted them yet.
+        self.octets: int | None = None
         #: The fields behind the handle of its answers, encoded; by all that they depend on besides the attach.
         self.answers: dict[Hashable, AttachTerms] = {}
 
@@ -86,20 +92,18 @@ class AttachTerms:
         """Args: attach: with any name and handle. compact: as of `encode_performative`."""
         body = encode_performative(_LIST.like(attach, ("", 0)), compact=compact)
         fields_at = 6 if body[3] == 0xC0 else 12
-        self._count = body[fields_at - 1]
+        self._count = body[fields_at - 1 : fields_at]
         self._octets = body[fields_at + 3 :]  # behind an empty string and a zero
 
     def body(self, name: str, handle: int) -> bytes:
         """Return the body of such an `attach`."""
-        octets = name.encode()
-        size = len(octets)
-        head = b"\xa1" + bytes((size,)) if size < 256 else b"\xb1" + size.to_bytes(4, "big")
-        if handle < 256:
-            number = b"\x52" + bytes((handle,)) if handle else b"\x43"
-        else:
-            number = b"\x70" + handle.to_bytes(4, "big")
-        fields = b"".join((head, octets, number, self._octets))
-        size = len(fields)
-        if size < 255:
-            return b"\x00\x53\x12\xc0" + bytes((size + 1, self._count)) + fields
-        return b"\x00\x53\x12\xd0" + (size + 4).to_bytes(4, "big") + self._count.to_bytes(4, "big") + fields
+        octets, rest = name.encode(), self._octets
+        length = len(octets)
+        number = _HANDLES[handle] if handle < 256 else b"\x70" + handle.to_bytes(4, "big")
+        size = length + len(number) + len(rest) + 3  # the number of fields, and the head of the name
+        if size < 256:
+            chars = _OCTETS[length]
+            return b"".join((b"\x00\x53\x12\xc0", _OCTETS[size], self._count, b"\xa1", chars, octets, number, rest))
+        name_head = b"\xa1" + _OCTETS[length] if length < 256 else b"\xb1" + length.to_bytes(4, "big")
+        fields = b"".join((name_head, octets, number, rest))
+        return b"\x00\x53\x12\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00" + self._count + fields

@@ -191,11 +191,11 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------ bytes and time
 
-    def relay(self, data: bytes | bytearray, now: float) -> bool:
+    def relay(self, data: bytes | bytearray, now: float) -> bool | None:
         """Take the next bytes, and relay the frames that need no decision.
 
-        Returns: whether all whole frames were relayed. If not, the caller must exhaust `receive(b"", now)`, unless
-            `is_halted`.
+        Returns: True: all whole frames were relayed. False: the caller must exhaust `receive(b"", now)`. None: it must
+            be called again without bytes, after `waits_for` is written, or others' turn.
         """
         reader, flow_state = self._reader, self.flow_state
         flow_state.waits_for = None
@@ -205,13 +205,11 @@ class Connection:
             return False
         if reader.relay_next(data, flow_state):
             self._liveness.received_at = now
-        return flow_state.pending_disposition is None and reader.needs_more()
-
-    @property
-    def is_halted(self) -> bool:
-        """`relay` stopped early, and must be called without bytes: after `waits_for` is written, or others' turn."""
-        flow_state = self.flow_state
-        return flow_state.waits_for is not None or (flow_state.work <= 0 and flow_state.pending_disposition is None)
+        if flow_state.pending_disposition is not None:
+            return False if flow_state.waits_for is None else None
+        if reader.needs_more():
+            return True
+        return None if flow_state.waits_for is not None or flow_state.work <= 0 else False
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield the peer's actions as events, frame by frame.
@@ -253,7 +251,10 @@ class Connection:
                         return
                     self._liveness.received_at = now
                     flow_state.waits_since = -1.0  # the frame that may have waited is read now
-                    events = self._receive_frame(frame)
+                    if self.negotiation.in_sasl or frame.type != AMQP_FRAME:
+                        events = self._receive_sasl(frame)
+                    else:
+                        events = receive_frame(self, frame)
             except ProtocolError as error:
                 events = self._fail(error)
             except kernel.Violation as violation:
@@ -363,15 +364,13 @@ class Connection:
 
     # ----------------------------------------------------------------------------------------------------- receiving
 
-    def _receive_frame(self, frame: kernel.Frame) -> Iterable[Event]:
-        """Read a frame of the layer that is negotiated, SASL or AMQP."""
-        if self.negotiation.in_sasl:
-            if frame.type != SASL_FRAME:
-                raise framing_error("an AMQP frame before the SASL outcome")
-            return self._advance(self.negotiation.receive_sasl(frame.body))
-        if frame.type != AMQP_FRAME:
+    def _receive_sasl(self, frame: kernel.Frame) -> tuple[Event, ...]:
+        """Read a frame of the SASL layer. Raises: ProtocolError: its type is that of the other layer."""
+        if not self.negotiation.in_sasl:
             raise framing_error("a SASL frame after the SASL outcome")
-        return receive_frame(self, frame)
+        if frame.type != SASL_FRAME:
+            raise framing_error("an AMQP frame before the SASL outcome")
+        return self._advance(self.negotiation.receive_sasl(frame.body))
 
     def _advance(self, progress: Progress) -> tuple[Event, ...]:
         """Send what a step of the negotiation has written, and act on its result."""

@@ -12,14 +12,11 @@ if TYPE_CHECKING:
 
 
 def write_dispositions(session: kernel.KernelSession, limit: int) -> None:
-    """Write the dispositions that are due on a session; drop them if the session has no channel.
+    """Write the dispositions that are due on a session and that the kernel does not write alone.
 
-    Args: limit: octets of a frame that the peer takes.
+    They are dropped if the session has no channel. Args: limit: octets of a frame that the peer takes.
     """
-    is_mapped = session.channel != -1
-    if is_mapped and kernel.write_dispositions(session):
-        return
-    if is_mapped:
+    if session.channel != -1:
         for run in _joined_runs(session.progress):
             _write_run(session, run, limit)
         for run in session.dispositions:

@@ -108,18 +108,22 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
         elif code == _ATTACH and len(body) <= connection.settings.max_values:
             alike = decode_alike(body)
             if alike is not None:
-                return _receive_attach(connection, channel, *alike)
+                attach, others = alike
+                return _receive_attach(connection, channel, attach, others)
+        elif (
+            code in OFTEN_SHORT
+            and len(body) <= SHORT
+            and len(body) <= connection.settings.max_values
+            and not (0xC1 in body or 0xD1 in body)  # a map, perhaps, which its owner may change
+        ):
+            performative, end = decode_short(body)
+            if end == len(body):
+                return _receive_performative(connection, channel, performative, b"")
     max_values = connection.settings.max_values
     if len(body) > max_values and is_overfull(body, max_values):  # each value has at least one octet
         abridged, payload_at = decode_abridged(body, max_values)
         return _receive_overfull(connection, channel, abridged, body[payload_at:])
-    is_known = (
-        3 < len(body) <= SHORT
-        and body[1] == 0x53
-        and body[2] in OFTEN_SHORT
-        and not (0xC1 in body or 0xD1 in body)  # a map, perhaps, which its owner may change
-    )
-    performative, payload_at = decode_short(body) if is_known else decode_performative(body)
+    performative, payload_at = decode_performative(body)
     if isinstance(performative, Open):
         # Our own `open` names all fields, too; our endpoints read any frame.
         is_ours = (performative.properties or {}).get(PRODUCT) == OURS
@@ -134,7 +138,7 @@ def _receive_attach(connection: Connection, channel: int, attach: Attach, alike:
     """Pass an `attach` to its session, and answer an error of the session."""
     session = _session(connection, channel)
     try:
-        return session.receive(attach, alike)
+        return session.receive_attach(attach, alike)
     except ProtocolError as error:
         return _fail_session(session, error)
 
@@ -143,12 +147,12 @@ def _receive_performative(
     connection: Connection, channel: int, performative: Performative, payload: bytes
 ) -> Iterable[Event]:
     """Pass a decoded performative to the connection or to its session."""
-    if isinstance(performative, Open):
-        _check_open(connection, channel, performative)
-        return connection.receive_open(performative)
-    if connection.remote is None:
-        raise _illegal_state(f"{_label(performative)} before open")
     if not isinstance(performative, _OF_LINKS):  # else it is the most usual
+        if isinstance(performative, Open):
+            _check_open(connection, channel, performative)
+            return connection.receive_open(performative)
+        if connection.remote is None:
+            raise _illegal_state(f"{_label(performative)} before open")
         if isinstance(performative, Close):
             return connection.receive_close(performative)
         if isinstance(performative, Begin):

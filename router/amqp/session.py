@@ -9,7 +9,7 @@ from amqpmesh.router import kernel
 from amqpmesh.router.amqp.channels import LowestFree
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.disposition_writing import write_dispositions
-from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope, framing_error
 from amqpmesh.router.amqp.events import (
     CreditChanged,
     DeliveryIgnored,
@@ -27,9 +27,9 @@ from amqpmesh.router.amqp.events import (
 from amqpmesh.router.amqp.hot_frames import flow_frame
 from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.conditions import endpoint_condition
-from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow, encoded_begin, plain_begin
-from amqpmesh.router.amqp.states import LINK, SESSION, STEP, LinkEndpointState, SessionState, direct
+from amqpmesh.router.amqp.states import LINK, SENDING, SESSION, STEP, LinkEndpointState, SessionState, direct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ class Session:
     @property
     def can_send(self) -> bool:
         """Frames may be sent on the session (§2.5.5)."""
-        return self.flow_state.channel != -1 and self.connection.can_send
+        return self.flow_state.channel != -1 and self.connection.state in SENDING
 
     @property
     def is_closed(self) -> bool:
@@ -208,7 +208,9 @@ class Session:
 
     def write_dispositions(self) -> None:
         """Write the dispositions that are due (§2.7.6)."""
-        write_dispositions(self.flow_state, self.connection.remote_max_frame_size)
+        flow_state = self.flow_state
+        if flow_state.channel == -1 or not kernel.write_dispositions(flow_state):
+            write_dispositions(flow_state, self.connection.remote_max_frame_size)
 
     def flush(self) -> None:
         """Write the dispositions, then the flows, that are due since the last flush."""
@@ -250,16 +252,16 @@ class Session:
         self._handles.maximum = begin.handle_max
         return (SessionBegun(self),)
 
-    def receive(self, performative: Performative, alike: AlikeAttaches | None = None) -> tuple[Event, ...]:
-        """Take a frame other than `transfer` and `disposition`. Args: alike: to an `attach`. Raises: ProtocolError."""
+    def receive(self, performative: Performative) -> tuple[Event, ...]:
+        """Take a frame other than `transfer` and `disposition`. Raises: ProtocolError."""
         if self.state in (S.DISCARDING, S.END_SENT) and not isinstance(performative, End):
             return ()
         if isinstance(performative, Flow):
             return self._receive_flow(performative)
-        if isinstance(performative, Attach):
-            return self._receive_attach(performative, alike)
         if isinstance(performative, Detach):
             return self._receive_detach(performative)
+        if isinstance(performative, Attach):
+            return self.receive_attach(performative)
         assert isinstance(performative, End)
         return self._receive_end(performative)
 
@@ -352,9 +354,7 @@ class Session:
         link = self.links.get(handle)
         if link is None:
             if handle > self.handle_max:
-                raise ProtocolError(
-                    Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
-                )
+                raise framing_error(f"handle {handle} is above the handle-max")
             if handle in self._errant:
                 raise ProtocolError(
                     Scope.SESSION,
@@ -366,12 +366,13 @@ class Session:
             )
         return link
 
-    def _receive_attach(self, attach: Attach, alike: AlikeAttaches | None) -> tuple[Event, ...]:
+    def receive_attach(self, attach: Attach, alike: AlikeAttaches | None = None) -> tuple[Event, ...]:
+        """Take an `attach`. Args: alike: those that it is like. Raises: ProtocolError."""
+        if self.state in (S.DISCARDING, S.END_SENT):
+            return ()
         handle = attach.handle
         if handle > self.handle_max:
-            raise ProtocolError(
-                Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
-            )
+            raise framing_error(f"handle {handle} is above the handle-max")
         self._errant.discard(handle)
         if handle in self.links:
             raise ProtocolError(Scope.SESSION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")

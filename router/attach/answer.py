@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.contention import share_credit
@@ -77,7 +76,7 @@ class Attaching:
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer has not detached too many ended links.
         """
         endpoint, attach = event.link, event.attach
-        octets = size_of_attach(attach)
+        octets = size_of_attach(attach, event.alike)
         self._check_handles(record)
         key = self._key(record, endpoint)
         known = self._context.link_names.having(key)
@@ -86,7 +85,7 @@ class Attaching:
         resumed: list[IncomingLink | OutgoingLink] = []
         is_counted = False
         try:
-            if is_too_much(self._context.memory, record, octets):
+            if octets and is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
                 # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
@@ -359,7 +358,8 @@ class Attaching:
             if isinstance(node, DynamicNode) and not (node.is_open or node.maker is record):
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
-            if not (isinstance(node, DynamicNode) or may_consume(place.name) or record.own):
+            # The maker of a dynamic node names no address (§3.5.3).
+            if place.is_reserved and not (isinstance(node, DynamicNode) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):

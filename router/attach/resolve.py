@@ -72,24 +72,22 @@ class ResolvedAddress(NamedTuple):
     container: str | None
     """None: all routers with receivers of the name serve it."""
     config: AddressConfig
+    is_reserved: bool
+    """True if the address is a router's own."""
+    is_available: bool
+    """True if the configuration permits the address.
+
+    The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
+    """
 
     @property
     def address(self) -> str:
         """The whole address."""
         return self.name if self.container is None else f"{self.name}@{self.container}"
 
-    @property
-    def is_reserved(self) -> bool:
-        """True if the address is a router's own."""
-        return is_reserved(self.name)
 
-    @property
-    def is_available(self) -> bool:
-        """True if the configuration permits the address.
-
-        The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
-        """
-        return self.config.distribution is not UNAVAILABLE
+def _resolved(name: str, container: str | None, config: AddressConfig) -> ResolvedAddress:
+    return ResolvedAddress(name, container, config, is_reserved(name), config.distribution is not UNAVAILABLE)
 
 
 class Owner(NamedTuple):
@@ -147,7 +145,7 @@ class Lookup:
             name, container = split(address)
             config = context.nodes.config(name)
             if config.alias is None or not (container is None or container in self._own):
-                return ResolvedAddress(name, container, config)
+                return _resolved(name, container, config)
             # This ends: a configuration with circles of aliases is refused.
             address = config.alias
 
@@ -158,13 +156,16 @@ class Lookup:
         Args: tenant: the key of the peer's. place: with a name.
         Raises: RefusedError: the peer's tenant imports the address, and no export permits the use of it.
         """
-        found = crossing(self._context, tenant, place.name, place.container, sends=sends)
+        context = self._context
+        found = None
+        if context.policy is not None:
+            found = crossing(context, tenant, place.name, place.container, sends=sends)
         if found is None:
             return Owner(tenant, place, None)
         container = place.container
         there = self.place(found.name if container is None else f"{found.name}@{container}")
         if there.container != container or there.is_reserved or not found.exported.offers(there.name):
-            self._context.denied += 1
+            context.denied += 1
             raise refused(f"an alias leads from {found.name} out of {found.exported.key}")
         return Owner(found.tenant, there, found)
 
@@ -239,18 +240,22 @@ class Lookup:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
             return node
         redirect = place.config.redirect
-        if redirect is not None and follows(place.config, record, attach, owner):
-            return self._remote_nodes.node_of_redirect(tenant, place.name, redirect)
-        check_here(place.config, place.name)
+        if redirect is not None:
+            if follows(place.config, record, attach, owner):
+                return self._remote_nodes.node_of_redirect(tenant, place.name, redirect)
+            check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
 
     def _use(self, tenant: str, place: ResolvedAddress, key: str) -> LocalNode:
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         # A key with a second `@` may fall under another pattern than the name.
-        node = self._context.nodes.use(tenant, key, None if "@" in place.name else place.config)
-        # If the link is refused after all, the node is not used, and is forgotten.
-        self._context.touch(node)
+        nodes = self._context.nodes
+        node = nodes.find(tenant, key)
+        if node is None:
+            node = nodes.make(tenant, key, None if "@" in place.name else place.config)
+            # If the link is refused after all, the node is not used, and is forgotten.
+            self._context.touch(node)
         return node
 
     def _is_router(self, container: str) -> bool:
@@ -381,7 +386,7 @@ class Lookup:
         if not (container is None or container in self._own):
             context.no_path += 1
             return None
-        place = ResolvedAddress(name, container, context.nodes.config(name))
+        place = _resolved(name, container, context.nodes.config(name))
         if place.config.redirect is not None:
             try:
                 return self._redirected(incoming, Owner(tenant, place, None))

@@ -80,8 +80,9 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
     if node is not None and node.has_consumers:
         open_route(context, incoming, node, to, None if incoming.lane is not None else address, name, settled=settled)
         decide_now(context, node)
-        if node not in context.touched and not node.pool.is_open:
-            open_pool(node)
+        pool = node.pool
+        if node not in context.touched and not pool.is_open:
+            open_pool(node, pool)
 
 
 def open_route(

@@ -162,19 +162,18 @@ def _grave(context: Context, entry: Node) -> kernel.FastRoute | None:
     return route
 
 
-def stay_quiet(node: Node) -> None:
+def stay_quiet(node: Node, pool: kernel.Pool) -> None:
     """Tell the kernel how many deliveries each sink of a node may get before its pool must divide credit again.
 
-    The kernel does that itself if nothing else matters there (`open_pool`).
+    The kernel does that itself if nothing else matters there (`open_pool`). Args: pool: of the node.
     """
-    pool = node.pool
     for each in pool.watched:
         owner = each.owner
         if isinstance(owner, IncomingLink):
             owner.endpoint.flow_state.credit_slack = pool.credit_slack(each)
         elif isinstance(owner, CreditShare):
             set_slack(owner)
-    open_pool(node)
+    open_pool(node, pool)
 
 
 def expanded(relay: kernel.Relay) -> None:

@@ -192,7 +192,8 @@ def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
         if isinstance(link, OutgoingLink):
             usage.end_lease(link)
         usage.release_late(*(RECEIVER if isinstance(link, OutgoingLink) else SENDER))
-    forget(link.connection, link)
+    if link.remembered:
+        forget(link.connection, link)
     context.link_names.remove(link)
     if link.grant is not None:
         context.termini.take_back(link.grant)
@@ -269,7 +270,7 @@ def _withdraw_incoming(context: Context, link: IncomingLink) -> None:
 def find_other_route(context: Context, node: Node) -> None:
     """Find another route for a node that has lost its last receiver or lane, or release what waits there (§3.4.4)."""
     context.routes.lost_last_link(node)
-    if not node.outgoing:
+    if not node.outgoing and node.waiting.size:
         release_queued(context, node)
 
 

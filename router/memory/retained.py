@@ -25,6 +25,7 @@ from amqpmesh.router.memory.holders import SHARES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.memory.holders import Memory
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -144,10 +145,21 @@ def size_of_open(opened: Open) -> int:
     return max(0, getsizeof(opened.container_id) + getsizeof(opened.hostname) - FREE)
 
 
-def size_of_attach(attach: Attach) -> int:
-    """Return the retained octets of an `attach` beyond `FREE`."""
+def size_of_attach(attach: Attach, alike: AlikeAttaches | None = None) -> int:
+    """Return the retained octets of an `attach` beyond `FREE`. Args: alike: those that it is like."""
+    if alike is None:
+        octets = _size_of_termini(attach)
+    else:
+        if alike.octets is None:
+            alike.octets = _size_of_termini(attach)
+        octets = alike.octets
+    octets += getsizeof(attach.name)
+    return octets - FREE if octets > FREE else 0
+
+
+def _size_of_termini(attach: Attach) -> int:
     source, target = attach.source, attach.target
-    octets = getsizeof(attach.name)
+    octets = 0
     if isinstance(target, Target):
         octets += getsizeof(target.address)
     if isinstance(source, Source):
@@ -156,7 +168,7 @@ def size_of_attach(attach: Attach) -> int:
             octets += len(encode_composite(source.default_outcome))
         if source.outcomes and not OUTCOMES.issuperset(source.outcomes):
             octets += sum(map(getsizeof, source.outcomes))
-    return octets - FREE if octets > FREE else 0
+    return octets
 
 
 def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
@@ -170,8 +182,9 @@ def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:
 
 def forget(record: ConnectionRecord, link: IncomingLink | OutgoingLink | ConnectionRecord) -> None:
     """Remove the retained octets of a link, or of the connection itself, from the connection's account."""
-    record.account.add(-link.remembered)
-    link.remembered = 0
+    if link.remembered:
+        record.account.add(-link.remembered)
+        link.remembered = 0
 
 
 def is_too_much(memory: Memory, record: ConnectionRecord, octets: int) -> bool:

@@ -30,7 +30,7 @@ class LinkNames:
     def add(self, key: LinkKey, link: IncomingLink | OutgoingLink) -> None:
         """Note one more link."""
         link.key = key
-        self._links[key] = with_item(self.having(key), link)
+        self._links[key] = with_item(self._links.get(key, ()), link)
 
     def remove(self, link: IncomingLink | OutgoingLink) -> None:
         """Forget a link, if it is known."""
@@ -38,8 +38,6 @@ class LinkNames:
         if key is None:
             return
         link.key = None
-        left = without_item(self.having(key), link)
+        left = without_item(self._links.pop(key, ()), link)
         if left:
             self._links[key] = left
-        else:
-            self._links.pop(key, None)

@@ -491,9 +491,10 @@ class OutgoingLink(CreditedLink):
     def leave_node(self, now: float) -> None:
         """Take the link from its node, and its credit from the node's pool."""
         node = self.node
-        node.copies = without_item(node.copies, self)
         node.outgoing = without_item(node.outgoing, self)
-        node.draining = without_item(node.draining, self)
-        node.creditors = without_item(node.creditors, self)
+        if node.copies or node.draining or node.creditors:
+            node.copies = without_item(node.copies, self)
+            node.draining = without_item(node.draining, self)
+            node.creditors = without_item(node.creditors, self)
         if self.credit_source is not None:
             node.pool.remove_source(self.credit_source, now)

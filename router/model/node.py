@@ -459,16 +459,17 @@ class NodeTable:
         """Return the tenant in the key of a reserved name: nodes of the router itself are shared by all tenants."""
         return "" if isinstance(self._nodes.get(("", name)), OwnNode) else tenant
 
-    def use(self, tenant: str, name: str, config: AddressConfig | None = None) -> LocalNode:
-        """Return the node of an address; make it if there is none.
+    def use(self, tenant: str, name: str) -> LocalNode:
+        """Return the node of an address; make it if there is none."""
+        return self.find(tenant, name) or self.make(tenant, name)
+
+    def make(self, tenant: str, name: str, config: AddressConfig | None = None) -> LocalNode:
+        """Make the node of an address that has none.
 
         Args: config: what `config` returns for the name; None: the caller does not have it.
         """
-        node = self.find(tenant, name)
-        if node is None:
-            node = self._nodes[tenant, name] = LocalNode(
-                tenant, name, config or self.config(name), self._memory_of(tenant)
-            )
+        node = LocalNode(tenant, name, config or self.config(name), self._memory_of(tenant))
+        self._nodes[tenant, name] = node
         return node
 
     def make_dynamic(self, tenant: str, name: str, maker: ConnectionRecord) -> DynamicNode:

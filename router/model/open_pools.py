@@ -19,12 +19,12 @@ FEW: Final = 64
 FEW_COPIES: Final = 256
 
 
-def open_pool(node: Node) -> None:
+def open_pool(node: Node, pool: Pool) -> None:
     """Let the kernel divide the credit of a node after a turn of the router, if its pool decides everything there.
 
     Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
+    Args: pool: of the node.
     """
-    pool = node.pool
     if not (node.incoming or node.borrowers or node.shares) and (node.fast_route is None or node.is_internal):
         # Nobody sends there: neither links, nor anonymous senders, to whom the pool gives no credit.
         pool.is_plain = pool.goes_ahead = pool.is_open = False

@@ -1,20 +1,20 @@
-"""Access of peers to addresses: the router's own are not consumed by others."""
+"""Access of peers to addresses: the router's own are reserved."""
 
 import dataclasses
 
 import pytest
 
-from amqpmesh.policies.access import Peer, may_consume
+from amqpmesh.policies.access import Peer, is_reserved
 
 
 @pytest.mark.parametrize("address", ["$management", "$dynamic/c/l/0123@A", "$", "$management@A"])
-def test_nobody_consumes_the_routers_own_addresses(address: str) -> None:
-    assert not may_consume(address)
+def test_the_routers_own_addresses_are_reserved(address: str) -> None:
+    assert is_reserved(address)
 
 
 @pytest.mark.parametrize("address", ["orders", "a$b", "", "orders/$x", "orders@A"])
-def test_every_other_address_may_be_consumed(address: str) -> None:
-    assert may_consume(address)
+def test_no_other_address_is_reserved(address: str) -> None:
+    assert not is_reserved(address)
 
 
 def test_a_peer_is_a_value() -> None:
