@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.amqp.standard.messaging import LifetimePolicy, Source, Target
 from amqpmesh.router.memory.retained import LIFETIME_POLICY
+from amqpmesh.router.model.lane import tenant_of_attach
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def make_dynamic(
     made_for = f"{_traceable(record.peer.container_id)}/{_traceable(endpoint.name)}"
     name = f"{DYNAMIC}/{made_for}/{context.token(16)}"
     caps.make_node(context, record)
-    node = context.nodes.make_dynamic(record.peer.tenant, name, record)
+    node = context.nodes.make_dynamic(tenant_of_attach(record, endpoint.remote), name, record)
     node.member = record.usage
     node.is_open = isinstance(endpoint, Receiver)
     # If the link is refused after all, the node is not used, and is forgotten.

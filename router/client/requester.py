@@ -15,9 +15,10 @@ from amqpmesh.router.io.environment import environment
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
-    from amqpmesh.router.amqp.codec.types import Value
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
     from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.client.links.outgoing import Outgoing
 
@@ -28,14 +29,26 @@ class Requester:
     __slots__ = ("__weakref__", "_replies", "_requests")
 
     def __init__(
-        self, manager: LinkManager, name: str, address: str | None, replies: tuple[str, int, int, int]
+        self,
+        manager: LinkManager,
+        name: str,
+        address: str | None,
+        replies: tuple[str, int, int, int],
+        properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
-        """Args: replies: name, credit, max-message-size and most values of a message, of the link for replies."""
+        """Args: replies: name, credit, max-message-size and most values of a message, of the link for replies.
+        properties: of both links.
+        """
         reply_name, credit, max_message_size, max_values = replies
         self._replies = ReplyLink(
-            manager, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
+            manager,
+            reply_name,
+            credit=credit,
+            max_message_size=max_message_size,
+            max_values=max_values,
+            properties=properties,
         )
-        self._requests = RequestLink(manager, name, address, self._replies)
+        self._requests = RequestLink(manager, name, address, self._replies, properties)
 
     def __repr__(self) -> str:
         return f"<Requester {self._requests.described()}, {len(self._replies.calls)} calls>"

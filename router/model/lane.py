@@ -123,9 +123,10 @@ def tenant_of(link: IncomingLink) -> str:
 
 
 def tenant_of_attach(connection: ConnectionRecord, attach: Attach | None) -> str:
-    """Return the tenant whose addresses a sender's link names: its peer's, or the one that the router's own link names.
+    """Return the tenant whose addresses a link names, or that a dynamic node is made for: its peer's, or the one that
+    the router's own link names.
 
-    Args: attach: the sender's; None: it has not come.
+    Args: attach: the peer's; None: it has not come.
     """
     if connection.own and attach is not None:
         tenant = (attach.properties or {}).get(TENANT)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.http.requests import FORBIDDEN, NOT_FOUND, UNAVAILABLE, HttpError
+from amqpmesh.router.http.requests import NOT_FOUND, UNAVAILABLE, HttpError
 from amqpmesh.router.management.service import ADDRESS
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ PATIENCE: Final = 3.0
 """Seconds that another router has to answer."""
 
 AT_ONCE: Final = 2
-"""Requests that wait for other routers at a time: those for this router must not wait for one that is silent."""
+"""Requests of the clients of a tenant, or of operators, that wait for other routers at a time: those for this router
+must not wait for one that is silent.
+"""
 
 
 class Elsewhere:
@@ -31,28 +34,29 @@ class Elsewhere:
     def __init__(self, core: Core, management: ManagementNode) -> None:
         self._core = core
         self._management = management
-        self._waiting = 0
+        #: By the key of the tenant, those that have any: others learn nothing of them.
+        self._waiting = Counter[str]()
 
     async def ask(self, router: str, request: Message, visitor: Visitor) -> Message:
         """Return the answer of another router. Raises: HttpError: there is none."""
-        context, mesh = self._core.context, self._core.mesh
-        if visitor.tenant:
-            raise HttpError(FORBIDDEN, "not permitted")
+        context, mesh, tenant = self._core.context, self._core.mesh, visitor.tenant
         if mesh is None or router == context.id or mesh.topology.distance(router) is None:
             raise HttpError(NOT_FOUND, "there is no path to that router")
-        if self._waiting >= AT_ONCE:
+        if self._waiting[tenant] >= AT_ONCE:
             raise HttpError(UNAVAILABLE, "too many requests wait for other routers", ("Retry-After", "1"))
         name = f"http-{secrets.token_hex(8)}"
         context.on_behalf[name] = _client(visitor)
-        self._waiting += 1
+        self._waiting[tenant] += 1
         try:
             with trio.move_on_after(PATIENCE):
-                async with self._management.requester_at(name, f"{ADDRESS}@{router}") as there:
+                async with self._management.requester_at(name, f"{ADDRESS}@{router}", tenant) as there:
                     return await there.request(request)
         except AmqpMeshError:
             raise HttpError(UNAVAILABLE, "that router refuses, or cannot be reached") from None
         finally:
-            self._waiting -= 1
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
             del context.on_behalf[name]
         raise HttpError(UNAVAILABLE, "that router does not answer")
 

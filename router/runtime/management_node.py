@@ -21,6 +21,7 @@ from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.config.file import ListenerConfig
+from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service, user_requests, views
@@ -248,9 +249,10 @@ class ManagementNode(LinkFactory):
         """Note that the answer to `drain` has left: it may have asked for the end of the process."""
         self._answered()
 
-    def requester_at(self, name: str, address: str) -> Requester:
-        """Return a requester of the router's own with a link of this name, such as one to another router's node."""
-        return Requester(self._inside, name, address, (f"{name}-replies", 1, MAX_REPLY_SIZE, MAX_VALUES))
+    def requester_at(self, name: str, address: str, tenant: str = "") -> Requester:
+        """Return a requester with a link of this name, in a tenant, such as one to another router's node."""
+        replies = f"{name}-replies", 1, MAX_REPLY_SIZE, MAX_VALUES
+        return Requester(self._inside, name, address, replies, {TENANT: tenant} if tenant else None)
 
     def trace(self, request: Message, peer: TracingPeer) -> Message:
         """Begin a trace, or tell what it has found. Args: peer: its sender."""

@@ -19,6 +19,9 @@ from amqpmesh.router.kernel import ACCEPTED_STATE, Incomplete, Violation, descri
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.links.incoming import Incoming
     from amqpmesh.router.client.links.link_manager import LinkManager
@@ -52,12 +55,21 @@ class Call:
 class ReplyLink(ReceiverLink):
     """The link for replies. It hands each reply to the call that waits for it."""
 
-    def __init__(self, manager: LinkManager, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
+    def __init__(
+        self,
+        manager: LinkManager,
+        name: str,
+        *,
+        credit: int,
+        max_message_size: int,
+        max_values: int,
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
         super().__init__(
             manager,
             name,
             None,
-            ReceiverOptions(max_message_size=max_message_size),
+            ReceiverOptions(max_message_size=max_message_size, properties=properties),
             credit=credit,
             buffer=BUFFER,
             max_values=max_values,
@@ -115,8 +127,15 @@ class ReplyLink(ReceiverLink):
 class RequestLink(SenderLink):
     """The link for requests. It sends none while there is no address for the reply."""
 
-    def __init__(self, manager: LinkManager, name: str, address: str | None, replies: ReplyLink) -> None:
-        super().__init__(manager, name, address)
+    def __init__(
+        self,
+        manager: LinkManager,
+        name: str,
+        address: str | None,
+        replies: ReplyLink,
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(manager, name, address, properties=properties)
         self._replies = replies
         replies.requests = self
         # The node for replies must be at the peer that the requests go to.

@@ -11,15 +11,18 @@ import pytest
 import trio
 
 from amqpmesh import Connection, ListenerConfig, MeshConfig, RejectedError
+from amqpmesh.policies.access import Peer
 from amqpmesh.router.amqp.codec.types import ULong
 from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.policy_file import PolicyConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.delivery.vouches import VOUCH
+from amqpmesh.router.http.visitors import Visitor
 from amqpmesh.router.management.queries import entities_of, query
 from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.management.trace import events_request, start_request
 from amqpmesh.router.message.content import Message
+from amqpmesh.router.runtime.http_elsewhere import Elsewhere
 from amqpmesh.topology.simulation.mesh import CLIENTS, Mesh
 from tests.support.data.tokens import SECRET, named_key, shared_access
 from tests.support.tasks.until import until
@@ -370,3 +373,59 @@ async def test_a_message_is_traced_at_routers_that_the_client_is_vouched_for(wor
 @INSECURE
 async def test_a_message_is_traced_at_no_router_that_the_client_is_not_vouched_for(world: World) -> None:
     assert await traced(world) == [(200, "begun"), (403, None), (403, None)]
+
+
+TENANTS = "".join(
+    f"""
+[[tenant]]
+name = "{tenant}"
+match = [{{ user = "{user}" }}]
+[[group]]
+tenant = "{tenant}"
+name = "all"
+users = ["{user}"]
+send = ["#"]
+receive = ["#"]
+may = ["dynamic", "container"]
+manage = ["read"]
+"""
+    for tenant, user in (("red", "guest"), ("blue", "ops-1"))
+)
+
+
+@CERTIFIED
+async def test_a_tenant_follows_its_own_messages_at_all_routers(mesh: Mesh, tmp_path: Path) -> None:
+    world = World(mesh, tmp_path)
+    await world.start(TENANTS)
+    assert await traced(world) == [(200, "begun"), (200, "came"), (200, "came")]
+
+
+@CERTIFIED
+async def test_a_tenant_follows_its_own_messages_at_all_routers_by_http(mesh: Mesh, tmp_path: Path) -> None:
+    world = World(mesh, tmp_path)
+    await world.start(TENANTS)
+    node = mesh["A"].router
+    elsewhere = Elsewhere(node._started(), node._management)
+    policy = node._started().context.policy
+    assert policy is not None
+    visitors = {}
+    for user in ("guest", "ops-1"):
+        admitted = policy.admit(Peer(container_id="", user=user))
+        assert admitted is not None
+        fields = {"user": user, "peer": "10.0.0.1", "groups": ("all",)}
+        visitors[user] = Visitor.of(admitted.peer.tenant, admitted.rights, fields, may_write=False)
+    async with (
+        world.client("C", "guest") as reader,
+        reader.receiver("q") as received,
+        world.client("A", "guest") as client,
+        client.requester(ADDRESS) as management,
+    ):
+        begun = await management.request(start_request("q", follows_next=False, wait=30.0))
+        (await received.receive()).accept()
+        asked = events_request(begun.body["trace"], 0)
+        for router in "BC":
+            told = await elsewhere.ask(router, asked, visitors["guest"])
+            assert (status(told), told.body["router"], told.body["events"][0]["event"]) == (200, router, "came")
+            # For another tenant there is no such trace.
+            assert status(await elsewhere.ask(router, asked, visitors["ops-1"])) == 404
+    assert node._started().context.on_behalf == {}
