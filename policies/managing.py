@@ -15,7 +15,7 @@ class Manage(StrEnum):
 KINDS: Final = (
     *("router", "listener", "connector", "container-link", "policy", "connection", "link", "terminus"),
     *("address", "node", "limit", "rate", "mesh", "neighbour", "route", "lane", "advert", "disagreement"),
-    *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "tracing", "user"),
+    *("address-pattern", "elsewhere", "log", "telemetry", "metrics", "tracing", "resumption", "user"),
 )
 """The names of all types of entities, without their prefix."""
 

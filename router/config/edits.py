@@ -20,6 +20,7 @@ from amqpmesh.router.config.limits import Limits
 from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.observability import LogConfig, MetricsConfig, TelemetryConfig, TracingConfig
 from amqpmesh.router.config.redirect import ElsewhereConfig
+from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.config.tables import Table, changed, declared, read
 
 MAX_TEXT: Final = 1_024
@@ -63,6 +64,8 @@ class TableKind(NamedTuple):
     cls: type[Table]
     key: str | None
     """The key that names a row; None: the table is there once."""
+    is_optional: bool = False
+    """A table that is there once can be missing."""
 
     def rows(self, config: RouterConfig) -> Mapping[str, Any]:
         """Return the rows by their names; a table that is there once has the name of its type, the router its id."""
@@ -84,9 +87,10 @@ KINDS: Final[Mapping[str, TableKind]] = {
         TableKind("address-pattern", "address", "addresses", AddressConfig, "pattern"),
         TableKind("elsewhere", "elsewhere", "elsewhere", ElsewhereConfig, None),
         TableKind("log", "log", "log", LogConfig, None),
-        TableKind("telemetry", "telemetry", "telemetry", TelemetryConfig, None),
+        TableKind("telemetry", "telemetry", "telemetry", TelemetryConfig, None, is_optional=True),
         TableKind("metrics", "metrics", "metrics", MetricsConfig, None),
         TableKind("tracing", "tracing", "tracing", TracingConfig, None),
+        TableKind("resumption", "resumption", "resumption", ResumptionConfig, None),
     )
 }
 """By the type of entities."""
@@ -98,9 +102,9 @@ def create(config: RouterConfig, kind: TableKind, name: str, raw: Mapping[str, o
     Args: raw: its keys. Raises: ConfigError: a key is not valid, or the row contradicts another one. EditError.
     """
     _check_texts(raw)
-    _check_name(name)
     if kind.key is None:
-        raise TakenNameError(f"a router has one {kind.table}, which can be changed")
+        return _begin_table(config, kind, raw)
+    _check_name(name)
     if name in kind.rows(config):
         raise TakenNameError(f"there is one named {name!r}")
     if raw.get(kind.key, name) != name:
@@ -108,6 +112,14 @@ def create(config: RouterConfig, kind: TableKind, name: str, raw: Mapping[str, o
     row = read(kind.cls, {**raw, kind.key: name}, file=SOURCE, **_given(config, kind))
     _check_files(config, None, row)
     return _with(config, kind, (*getattr(config, kind.attribute), row))
+
+
+def _begin_table(config: RouterConfig, kind: TableKind, raw: Mapping[str, object]) -> RouterConfig:
+    if kind.rows(config):
+        raise TakenNameError(f"a router has one {kind.table}, which can be changed")
+    row = read(kind.cls, raw, file=SOURCE)
+    _check_files(config, None, row)
+    return replace(config, **{kind.attribute: row})
 
 
 def update(config: RouterConfig, kind: TableKind, name: str, raw: Mapping[str, object]) -> RouterConfig:
@@ -135,9 +147,11 @@ def update(config: RouterConfig, kind: TableKind, name: str, raw: Mapping[str, o
 
 def delete(config: RouterConfig, kind: TableKind, name: str) -> RouterConfig:
     """Return a configuration without a row. Raises: ConfigError: another row needs it. EditError."""
-    if kind.key is None:
+    if kind.key is None and not kind.is_optional:
         raise DeniedKeyError(f"a router always has its table {kind.table}")
     row = _found(config, kind, name)
+    if kind.key is None:
+        return replace(config, **{kind.attribute: None})
     return _with(config, kind, tuple(each for each in getattr(config, kind.attribute) if each is not row))
 
 

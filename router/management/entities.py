@@ -254,7 +254,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_public_name),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_public_name),
         EntityType("address-pattern", TableStatistics, lambda s: s.address_patterns, _named, called=lambda e: e.name),
-        *(_once(kind) for kind in ("elsewhere", "log", "telemetry", "metrics", "tracing")),
+        *(_once(kind) for kind in ("elsewhere", "log", "telemetry", "metrics", "tracing", "resumption")),
         EntityType("user", UserStatistics, lambda s: s.users, _user, called=lambda e: e.name, by_type=True),
         EntityType("limit", LimitStatistics, lambda s: s.limits, _limit, called=lambda e: e.limit),
         EntityType("rate", RateStatistics, lambda s: s.rates, _limit, called=lambda e: e.limit),

@@ -26,7 +26,7 @@ from amqpmesh.router.config.file import (
     PolicyConfig,
     RouterConfig,
 )
-from amqpmesh.router.config.observability import AuditConfig, LogConfig
+from amqpmesh.router.config.observability import AuditConfig, LogConfig, TelemetryConfig
 from amqpmesh.router.management.edit_requests import config_edit
 from amqpmesh.router.management.service import ADDRESS, RequestError
 
@@ -60,6 +60,26 @@ async def read(requester: Requester, kind: str, name: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------- what can be done
+
+
+async def test_a_recording_is_ended_and_comes_back_with_the_file(tmp_path: Path) -> None:
+    async with managed(telemetry=TelemetryConfig(directory=tmp_path / "t")) as (router, requester):
+        given = router.config
+        for kind, keys in (("telemetry", {"sample": 0.5}), ("resumption", {"links": 7})):
+            assert (await ask(requester, "UPDATE", keys, type=kind))[0] == 200
+            assert (await read(requester, kind, kind))["settings"].items() >= keys.items()
+        assert (await ask(requester, "DELETE", type="telemetry", name="telemetry"))[0] == 204
+        assert router.config.telemetry is None
+        assert (await ask(requester, "READ", type="telemetry", name="telemetry"))[0] == 404
+        assert "telemetry" in (await read(requester, "router", "A"))["changed"]
+        # The folder is a file's to name: a client could have the router write anywhere.
+        folder = {"directory": str(tmp_path / "t")}
+        assert (await ask(requester, "CREATE", folder, type="telemetry"))[0] == 403
+        applied = await router.apply(given)
+        assert {each.key for each in applied.differences} == {"telemetry", "resumption.links"}
+        assert router.config == given
+
+
 
 
 async def test_a_pattern_is_created_changed_and_deleted_and_marked_while_it_is_there() -> None:
@@ -316,6 +336,10 @@ REFUSED = [
     ("UPDATE", "router", "B", {"drain": 1.0}, 404, "has no router 'B'"),
     ("UPDATE", "metrics", None, {"series": 6}, 400, "series: must be at least 500"),
     ("UPDATE", "telemetry", None, {"sample": 0.5}, 404, "has no telemetry"),
+    ("DELETE", "telemetry", None, None, 404, "has no telemetry"),
+    ("CREATE", "telemetry", None, {"directory": "/tmp/x"}, 403, "directory: no other table names this file"),
+    ("CREATE", "telemetry", None, {"sample": 2.0}, 400, "directory: is missing"),
+    ("CREATE", "metrics", None, {}, 409, "a router has one metrics, which can be changed"),
     ("UPDATE", "log", None, {"level": "debug"}, 409, "a program has started this router"),
     ("UPDATE", None, "there", {"attempts": 1}, 400, "say its `type`"),
     ("DELETE", None, "there", None, 400, "say its `type`"),

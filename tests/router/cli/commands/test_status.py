@@ -208,7 +208,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "neighbours",
             "nodes",
         ),
-        *("own_connection", "policy", "rates", "router", "routes", "telemetry", "termini", "tracing"),
+        *("own_connection", "policy", "rates", "resumption", "router", "routes", "telemetry", "termini", "tracing"),
     ]
     assert (told["mesh"], told["policy"], told["neighbours"]) == (None, None, [])
     assert told["router"]["id"] == "A"
