@@ -121,6 +121,28 @@ async def test_drains_in_a_random_mesh_lose_and_double_nothing(seed: int, mesh: 
     assert max(longest) < 0.2 or not networkx.is_biconnected(graph)
 
 
+async def test_a_sender_waits_some_ms_while_it_and_its_only_receiver_move(mesh: Mesh) -> None:
+    await mesh.line("A", "B", latency=0.002)
+    await mesh.settled()
+    accounts = [Account(f"q{number}") for number in range(5)]
+    producers, consumers = trio.Event(), trio.Event()
+    async with trio.open_nursery() as clients:
+        for account in accounts:
+            clients.start_soon(consume, mesh, account, ["A", "B"], consumers, 0.0)
+            clients.start_soon(produce, mesh, account, ["A", "B"], producers, 0.01)
+        await trio.sleep(1.5)
+        assert await mesh["A"].router.move_clients()
+        await trio.sleep(0.5)
+        producers.set()
+        await trio.sleep(0.5)
+        consumers.set()
+    # The time is virtual: it is what the router lets clients wait, on a machine of any speed.
+    assert max(account.longest for account in accounts) < 0.1
+    for account in accounts:
+        assert set(account.came) == set(account.outcomes)
+        assert all(isinstance(each, Accepted) for each in account.outcomes.values())
+
+
 async def test_a_cancelled_move_lets_the_rest_stay(mesh: Mesh) -> None:
     await mesh.line("A", "B")
     await mesh.settled()
