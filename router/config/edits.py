@@ -117,7 +117,7 @@ def create(config: RouterConfig, kind: TableKind, name: str, raw: Mapping[str, o
 def _begin_table(config: RouterConfig, kind: TableKind, raw: Mapping[str, object]) -> RouterConfig:
     if kind.rows(config):
         raise TakenNameError(f"a router has one {kind.table}, which can be changed")
-    row = read(kind.cls, raw, file=SOURCE)
+    row: Any = read(kind.cls, raw, file=SOURCE)
     _check_files(config, None, row)
     return replace(config, **{kind.attribute: row})
 
@@ -151,7 +151,8 @@ def delete(config: RouterConfig, kind: TableKind, name: str) -> RouterConfig:
         raise DeniedKeyError(f"a router always has its table {kind.table}")
     row = _found(config, kind, name)
     if kind.key is None:
-        return replace(config, **{kind.attribute: None})
+        missing: dict[str, Any] = {kind.attribute: None}
+        return replace(config, **missing)
     return _with(config, kind, tuple(each for each in getattr(config, kind.attribute) if each is not row))
 
 

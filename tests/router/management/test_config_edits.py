@@ -80,8 +80,6 @@ async def test_a_recording_is_ended_and_comes_back_with_the_file(tmp_path: Path)
         assert router.config == given
 
 
-
-
 async def test_a_pattern_is_created_changed_and_deleted_and_marked_while_it_is_there() -> None:
     async with managed() as (router, requester):
         status, created = await ask(requester, "CREATE", {"max_credit": 3}, type="address-pattern", name="news/#")

@@ -134,7 +134,9 @@ def statistics() -> Statistics:
             ),
         ),
         address_patterns=(TableStatistics(name="news/#", runtime=True, settings=settings),),
-        tables=tuple(TableStatistics(name=name) for name in ("elsewhere", "log", "telemetry", "metrics", "tracing", "resumption")),
+        tables=tuple(
+            TableStatistics(name=name) for name in ("elsewhere", "log", "telemetry", "metrics", "tracing", "resumption")
+        ),
         mesh=seen.mesh,
         neighbours=seen.neighbours,
         routes=seen.routes,
