@@ -335,6 +335,7 @@ class Handlers:
             incoming.pool.received(incoming.credit_sink, self._context.now)
             incoming.pool.forwarded(incoming.credit_sink, self._context.now)
             self._context.touch_input(incoming)
+            self.attaching.told.resumed(incoming)
 
     def _resumed(self, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
         resumed(self._context, event.delivery)

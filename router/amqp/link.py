@@ -415,6 +415,11 @@ class Receiver(Link):
         self.note_raised()
         return kernel.serial_distance(self.delivery_count, self.known_limit) > 0
 
+    @property
+    def shown_limit(self) -> int:
+        """The last delivery-limit that the sender has shown to know; until then that of the attach (§2.6.7)."""
+        return self._announced_limits[0]
+
     def note_raised(self) -> None:
         """Remember the delivery-limit that the kernel has granted last, if it has granted any meanwhile."""
         if self.flow_state.raised:

@@ -31,6 +31,7 @@ from amqpmesh.router.attach.resumable import check_grant, check_terms
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
 from amqpmesh.router.attach.thefts import Thefts
+from amqpmesh.router.attach.told_outcomes import ToldOutcomes
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import suspend
@@ -69,6 +70,7 @@ class Attaching:
         self._lookup = lookup
         self._claims = Claims(context)
         self.thefts = Thefts(context)
+        self.told = ToldOutcomes(context)
 
     def answer(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Answer a peer's attach.
@@ -289,6 +291,7 @@ class Attaching:
             pool.let_resume(incoming.credit_sink, len(both))
         if rest:
             context.chores.do(settle_rest(context, rest, kept))
+        self.told.tell(incoming, both)
         if kept is not None:
             if is_resumed:
                 context.termini.resumed(kept)
