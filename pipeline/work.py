@@ -1,4 +1,4 @@
-"""The input and the result of a job."""
+"""The input and the result of a job, and what is selected from a result."""
 
 from __future__ import annotations
 
@@ -42,6 +42,22 @@ class Work:
         """Write a job's result; replace an earlier one. Returns: its rows."""
         result.write.mode("overwrite").parquet(self.place(job))
         return self.read(job).count()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows that are wanted.
+
+    Args: address: a pattern of addresses. since, until: in UTC; rows whose time is partly within count.
+        limit: rows at most.
+    """
+
+    address: str | None = None
+    tenant: str | None = None
+    router: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 50
 
 
 @dataclass(frozen=True)

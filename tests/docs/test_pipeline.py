@@ -54,6 +54,7 @@ def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
     told = "".join(f" --conf {key}={shlex.quote(value)}" for key, value in SETTINGS.items() if "memory" not in key)
     env = {**environment(tmp_path / "bin"), "PYSPARK_SUBMIT_ARGS": f"{told} pyspark-shell"}
     assert "traffic" in run(commands("On a laptop"), tmp_path, env)
+    assert run(commands("Looking at results"), tmp_path, env).startswith("WINDOW_START")
     programs = [block.text for page in (JOBS, PAGE) for block in blocks(page, "python")]
     for number, text in enumerate(programs):
         (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")

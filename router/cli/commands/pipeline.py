@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
-from amqpmesh.pipeline.work import Done, Work
+from amqpmesh.pipeline.work import Done, Selection, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
@@ -33,17 +33,27 @@ WIDTH: Final = 100
 
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    jobs = "; ".join(f"{job.name}: {job.summary}" for job in JOBS.values())
     command.description = (
-        "Analyse the telemetry that routers recorded, with Spark. Without --master, Spark runs in this process. "
-        f"Jobs: {jobs}; {RUN}: all jobs, and a report. A job first runs the jobs that it needs. The results are "
-        "Parquet files in DIR/JOB of --out, and the report is DIR/report.html. Install the packages with pip install "
-        "'amqpmesh[pipeline]'."
+        "Analyse the telemetry that routers recorded, with Spark. A job first runs the jobs that it needs. The results "
+        "are Parquet files in DIR/JOB of --out, and the report is DIR/report.html. `show` prints rows of them, without "
+        "Spark. Install the packages with pip install 'amqpmesh[pipeline]'."
     )
     command.epilog = EPILOG
-    # A duration such as -1h is a value, as a negative number would be, and no option.
-    command._negative_number_matcher = re.compile(r"-\d")
-    command.add_argument("job", metavar="JOB", choices=(*JOBS, RUN), help=", ".join((*JOBS, RUN)))
+    actions = command.add_subparsers(metavar="JOB", dest="job", required=True)
+    summaries = {job.name: job.summary for job in JOBS.values()} | {RUN: "all jobs, and a report"}
+    for name, summary in summaries.items():
+        _declare_job(actions.add_parser(name, help=summary, description=f"Make {summary}.", epilog=EPILOG))
+    _declare_show(
+        actions.add_parser(
+            "show",
+            help="rows of the results, without Spark",
+            description="Print rows of the results of earlier runs. TABLE is a job, for its main table, or JOB/NAME.",
+            epilog=EPILOG,
+        )
+    )
+
+
+def _declare_job(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--events",
         metavar="DIR",
@@ -68,28 +78,56 @@ def declare(command: argparse.ArgumentParser) -> None:
         default=[],
         help="a setting of Spark; may be repeated",
     )
+    _declare_times(command, "records")
+    command.add_argument("--json", action="store_true", help="print the summary as one JSON object; times are seconds")
+    command.set_defaults(command=pipeline)
+
+
+def _declare_show(command: argparse.ArgumentParser) -> None:
+    command.add_argument("table", metavar="TABLE", help="such as losses, latency/links or traffic")
+    command.add_argument(
+        "--out",
+        metavar="DIR",
+        type=arguments.place,
+        default=os.curdir,
+        help="the directory with the results; default: the current directory",
+    )
+    command.add_argument("--address", metavar="PATTERN", help="only rows of these addresses: orders, orders/#")
+    command.add_argument("--tenant", metavar="NAME", help="only rows of this tenant")
+    command.add_argument("--router", metavar="ID", help="only rows that name this router")
+    _declare_times(command, "rows")
+    command.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=arguments.name,
+        help="these columns; default: what people read first",
+    )
+    command.add_argument(
+        "--limit", metavar="N", type=arguments.count, default=Selection.limit, help="rows at most; default: %(default)s"
+    )
+    command.add_argument("--json", action="store_true", help="print the rows as one JSON object; times are UTC")
+    command.set_defaults(command=show)
+
+
+def _declare_times(command: argparse.ArgumentParser, what: str) -> None:
+    # A duration such as -1h is a value, as a negative number would be, and no option.
+    command._negative_number_matcher = re.compile(r"-\d")
     for option, which in (("--since", "at this time or later"), ("--until", "before this time")):
         command.add_argument(
             option,
             metavar="TIME",
             type=arguments.moment,
-            help=f"only records {which}: 2026-05-01T12:00:00Z (UTC if it has no zone), or -1h for an hour ago "
+            help=f"only {what} {which}: 2026-05-01T12:00:00Z (UTC if it has no zone), or -1h for an hour ago "
             f"({', '.join(arguments.UNITS)})",
         )
-    command.add_argument("--json", action="store_true", help="print the summary as one JSON object; times are seconds")
-    command.set_defaults(command=pipeline)
 
 
 def pipeline(given: argparse.Namespace) -> int:
     """Run jobs. Returns: 0. Raises: CommandError: wrong arguments, or a missing package. SparkError: Spark failed."""
     jobs = chosen(given.job)
     _check_places(given)
-    try:
+    with _extra():
         accounts, report = _perform(jobs, given)
-    except ModuleNotFoundError as error:
-        if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
-            raise
-        raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
     if given.json:
         print(dump({"out": given.out, "jobs": [_object(each) for each in accounts], "report": report}))
     else:
@@ -98,10 +136,60 @@ def pipeline(given: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _check_places(given: argparse.Namespace) -> None:
-    """Check local directories; Spark checks others. Raises: CommandError: one is no directory."""
+def show(given: argparse.Namespace) -> int:
+    """Print rows of a result. Returns: 0. Raises: CommandError: there is no such table, or no such column."""
+    _check_times(given)
+    with _extra():
+        from amqpmesh.pipeline.result_rows import DURATIONS, select
+
+    columns = given.columns.split(",") if given.columns else ()
+    selection = Selection(given.address, given.tenant, given.router, given.since, given.until, given.limit)
+    selected = select(given.out, given.table, selection, columns)
+    if given.json:
+        print(dump({"table": given.table, "found": selected.found, "rows": selected.rows}))
+        return Exit.DONE
+    names = selected.columns
+    lasts = [name in DURATIONS or name.endswith("_ns") for name in names]
+    headings = [name.removesuffix("_ns").upper() for name in names]
+    rows = [[_cell(row[name], is_time) for name, is_time in zip(names, lasts, strict=True)] for row in selected.rows]
+    lines = table(headings, rows, _width(), headings)
+    if selected.found is None:
+        lines += ["", f"the first {given.limit:,} rows; --limit shows more"]
+    elif selected.found > len(rows):
+        lines += ["", f"the first {len(rows):,} of {selected.found:,} rows; --limit shows more"]
+    print("\n".join(printable(line) for line in lines))
+    return Exit.DONE
+
+
+def _cell(value: Any, is_time: bool) -> str | int | float | None:
+    if is_time and isinstance(value, int):
+        return duration(value / 1e9)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " > ".join(map(str, value))
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Tell of a missing package. Raises: CommandError: it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
+            raise
+        raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
+
+
+def _check_times(given: argparse.Namespace) -> None:
     if given.since and given.until and given.since >= given.until:
         raise CommandError("--since: must be before --until")
+
+
+def _check_places(given: argparse.Namespace) -> None:
+    """Check local directories; Spark checks others. Raises: CommandError: one is no directory."""
+    _check_times(given)
     for each in given.events:
         if os.path.isabs(each) and not os.path.isdir(each):
             raise CommandError(f"--events: no directory: {each}")

@@ -52,7 +52,7 @@ def given(out: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--out", "out"], "the following arguments are required: JOB, --events"),
+        (["run", "--out", "out"], "the following arguments are required: --events"),
         (["nothing", "--events", ".", "--out", "out"], "invalid choice: 'nothing'"),
         (["run", "--events", ".", "--out", "out", "--since", "soon"], "--since: must be a time such as 2026"),
         (["run", "--events", ".", "--out", "out", "--until", "-1y"], "--until: must be a time such as 2026"),

@@ -1,0 +1,293 @@
+"""Rows of the result tables, as they are on disk, without Spark: those of an address, a router, or a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset, fs
+
+from amqpmesh.policies.patterns import PatternTable
+from amqpmesh.router.amqp.errors import CommandError
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+
+    from amqpmesh.pipeline.work import Selection
+
+BATCH: Final = 1 << 16
+"""Rows read at a time, of a table without an order."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A table, and how it is shown.
+
+    Args: columns: those that people read first. times: the columns with the beginning and the end of a row's time, or
+        one with both; none: its rows have no time. order: columns to sort by, with `ascending` or `descending`; none:
+        the table may be too large, its rows come as they are stored.
+    """
+
+    place: str
+    columns: tuple[str, ...]
+    times: tuple[str, ...] = ()
+    order: tuple[tuple[str, str], ...] = ()
+
+
+def _largest(*columns: str) -> tuple[tuple[str, str], ...]:
+    return tuple((each, "descending") for each in columns)
+
+
+def _smallest(*columns: str) -> tuple[tuple[str, str], ...]:
+    return tuple((each, "ascending") for each in columns)
+
+
+_LATENCIES: Final = ("deliveries", "p50_ns", "p99_ns", "max_ns")
+
+VIEWS: Final[Mapping[str, View]] = {
+    "losses": View(
+        "losses/findings",
+        ("kind", "found", "of", "last_time", "sentence"),
+        ("first_time", "last_time"),
+        _largest("found"),
+    ),
+    "losses/evidence": View(
+        "losses/evidence", ("finding", "kind", "time", "key", "path", "value"), ("time",), _smallest("finding", "time")
+    ),
+    "anomalies": View(
+        "anomalies/episodes",
+        ("begin_time", "end_time", "measure", "score", "sentence"),
+        ("begin_time", "end_time"),
+        _smallest("episode"),
+    ),
+    "anomalies/series": View(
+        "anomalies/series", ("measure", "address", "router", "peer", "windows", "episodes"), (), _largest("episodes")
+    ),
+    "anomalies/windows": View(
+        "anomalies/windows",
+        ("time", "measure", "address", "router", "peer", "value", "usual", "low", "high"),
+        ("time",),
+        _smallest("time"),
+    ),
+    "latency": View(
+        "latency/addresses", ("address", *_LATENCIES, "outcome_p99_ns", "error_ns"), (), _largest("p99_ns")
+    ),
+    "latency/hops": View("latency/hops", ("router", *_LATENCIES, "outcome_p99_ns"), (), _largest("p99_ns")),
+    "latency/links": View(
+        "latency/links",
+        ("from_router", "to_router", "receiver", *_LATENCIES, "round_trip_p99_ns"),
+        (),
+        _largest("p99_ns"),
+    ),
+    "latency/shares": View(
+        "latency/shares",
+        ("address", "part", "from_router", "to_router", "deliveries", "share"),
+        (),
+        _largest("total_ns"),
+    ),
+    "latency/clocks": View(
+        "latency/clocks",
+        ("window_start", "router", "against", "offset_ns", "error_ns", "problem"),
+        ("window_start",),
+        _smallest("window_start", "router"),
+    ),
+    "traffic": View(
+        "traffic/matrix",
+        ("window_start", "address", "ingress", "egress", "messages", "bytes", "basis"),
+        ("window_start",),
+        _smallest("window_start"),
+    ),
+    "traffic/links": View(
+        "traffic/links",
+        ("window_start", "router", "peer", "messages_per_second", "bytes_per_second", "use", "basis"),
+        ("window_start",),
+        _smallest("window_start"),
+    ),
+    "traffic/talkers": View(
+        "traffic/talkers", ("role", "peer", "router", "address", "messages", "bytes"), (), _largest("messages")
+    ),
+    "contingency": View(
+        "contingency",
+        ("rank", "failure", "addresses_cut_off", "lost_messages", "stretch", "most_loaded", "use"),
+        (),
+        _smallest("rank"),
+    ),
+    "plan": View(
+        "plan/changes",
+        ("number", "router", "neighbour", "cost_before", "cost_after", "use_before", "use_after"),
+        (),
+        _smallest("number"),
+    ),
+    "plan/links": View(
+        "plan/links",
+        ("router", "neighbour", "cost_before", "cost_after", "use_before", "use_after"),
+        (),
+        _largest("use_before"),
+    ),
+    "plan/failures": View(
+        "plan/failures",
+        ("failure", "use_before", "use_after", "lost_before", "lost_after", "worse"),
+        (),
+        _largest("use_after"),
+    ),
+    "deliveries": View(
+        "deliveries/attempts",
+        ("sent_at", "address", "path", "outcome", "latency_ns", "sender", "receiver", "size"),
+        ("sent_at",),
+    ),
+    "deliveries/quarantine": View("deliveries/quarantine", ("sent_at", "address", "ingress", "sentence"), ("sent_at",)),
+    "ingest": View(
+        "ingest/segments",
+        ("router", "segment", "first_time", "last_time", "hops", "events", "whole", "dropped"),
+        ("first_time", "last_time"),
+        _smallest("time"),
+    ),
+    "ingest/quarantine": View("ingest/quarantine", ("segment", "router", "problem", "records", "sentence")),
+    "ingest/hops": View(
+        "ingest/hops",
+        ("time", "router", "address", "incoming_peer", "outgoing_peer", "outcome", "in_router"),
+        ("time",),
+    ),
+    "ingest/events": View(
+        "ingest/events", ("time", "router", "happening", "link", "peer", "address", "waited"), ("time",)
+    ),
+    "ingest/counts": View(
+        "ingest/counts", ("time", "router", "link", "peer", "address", "deliveries", "unsettled", "credit"), ("time",)
+    ),
+    "ingest/edges": View("ingest/edges", ("time", "router", "origin", "neighbour", "cost"), ("time",)),
+}
+"""The tables by the names that people give them; a job's own name is that of its main table."""
+
+ROUTERS: Final = ("router", "from_router", "to_router", "next_router", "ingress", "egress", "neighbour", "origin")
+"""The columns with ids of routers."""
+
+TIMES: Final = frozenset(
+    ("time", "since", "first_time", "last_time", "begin_time", "end_time", "peak_time", "window_start", "sent_at")
+)
+"""The columns with a time: nanoseconds since 1970, or a timestamp."""
+
+DURATIONS: Final = frozenset(("in_router", "outcome_after", "waited"))
+"""The columns with nanoseconds, beside those named `..._ns`."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The selected rows. Args: found: how many there are; None: at least one more than these."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    found: int | None
+
+
+def select(out: str, name: str, selection: Selection, columns: Sequence[str] = ()) -> Selected:
+    """Read rows of a table. Args: out: the directory of results, a path or a URI. columns: instead of the view's.
+
+    Raises: CommandError: there is no such table or column, or the table does not have what is selected by.
+    """
+    view = VIEWS.get(name)
+    if view is None:
+        raise CommandError(f"no table {name!r}; there are {', '.join(sorted(VIEWS))}")
+    try:
+        return _select(_opened(out, view), name, view, selection, columns)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CommandError(f"{out}/{view.place} cannot be read: {error}") from None
+
+
+def _select(table: Dataset, name: str, view: View, selection: Selection, columns: Sequence[str]) -> Selected:
+    schema = table.schema
+    shown = tuple(columns or (each for each in view.columns if each in schema.names))
+    for each in shown:
+        if each not in schema.names:
+            raise CommandError(f"{name} has no column {each!r}; there are {', '.join(schema.names)}")
+    wanted = _condition(name, view, schema, selection)
+    matches = None if selection.address is None else _matcher(selection.address)
+    read = tuple(dict.fromkeys((*shown, *(each for each, _ in view.order), *(("address",) if matches else ()))))
+    if view.order:
+        rows = table.to_table(columns=list(read), filter=wanted)
+        if matches is not None:
+            rows = rows.filter(matches(rows["address"]))
+        rows = rows.sort_by([each for each in view.order if each[0] in schema.names])
+        return Selected(shown, _written(rows.slice(0, selection.limit), shown), len(rows))
+    found: list[dict[str, Any]] = []
+    for batch in table.to_batches(columns=list(read), filter=wanted, batch_size=BATCH):
+        kept = batch if matches is None else batch.filter(matches(batch["address"]))
+        found += _written(kept.slice(0, selection.limit + 1 - len(found)), shown)
+        if len(found) > selection.limit:
+            return Selected(shown, found[: selection.limit], None)
+    return Selected(shown, found, len(found))
+
+
+def _opened(out: str, view: View) -> Dataset:
+    system, path = fs.FileSystem.from_uri(out) if "://" in out else (fs.LocalFileSystem(), out)
+    place = f"{path.rstrip('/')}/{view.place}"
+    if system.get_file_info(place).type != fs.FileType.Directory:
+        raise CommandError(f"no results of {view.place.partition('/')[0]} in {out}: run its job first")
+    return dataset.dataset(place, format="parquet", filesystem=system, partitioning="hive")
+
+
+def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -> pc.Expression | None:
+    parts: list[pc.Expression] = []
+    if selection.address is not None and "address" not in schema.names:
+        raise CommandError(f"{name} has no addresses")
+    if selection.tenant is not None:
+        if "tenant" not in schema.names:
+            raise CommandError(f"{name} has no tenants")
+        parts.append(pc.field("tenant") == selection.tenant)
+    if selection.router is not None:
+        texts = [each for each in ROUTERS if each in schema.names and schema.field(each).type == pa.string()]
+        named = [pc.field(each) == selection.router for each in texts]
+        if not named:
+            raise CommandError(f"{name} has no routers")
+        parts.append(_joined(named, lambda one, other: one | other))
+    if (selection.since or selection.until) and not view.times:
+        raise CommandError(f"{name} has no times: its rows are about all that the job read")
+    if selection.since is not None:
+        parts.append(pc.field(view.times[-1]) >= _moment(selection.since, schema.field(view.times[-1]).type))
+    if selection.until is not None:
+        parts.append(pc.field(view.times[0]) < _moment(selection.until, schema.field(view.times[0]).type))
+    return _joined(parts, lambda one, other: one & other) if parts else None
+
+
+def _joined(parts: Sequence[pc.Expression], join: Callable[[Any, Any], Any]) -> pc.Expression:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = join(whole, part)
+    return whole
+
+
+def _moment(moment: datetime, kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
+    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+
+
+def _matcher(pattern: str) -> Callable[[Any], Any]:
+    """Return a function that tells of each address of a column whether a pattern matches it."""
+    table = PatternTable([(pattern, True)])
+
+    def matches(addresses: Any) -> Any:
+        matching = [each for each in pc.unique(addresses).to_pylist() if each is not None and table.lookup(each)]
+        return pc.is_in(addresses, pa.array(matching, pa.string()))
+
+    return matches
+
+
+def _written(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> list[dict[str, Any]]:
+    return [dict(_values(row, columns)) for row in rows.select(list(columns)).to_pylist()]
+
+
+def _values(row: Mapping[str, Any], columns: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for name in columns:
+        value = row[name]
+        if name in TIMES and isinstance(value, int):
+            value = datetime.fromtimestamp(value / 1e9, UTC)
+        if isinstance(value, datetime):
+            value = value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC).isoformat(timespec="milliseconds")
+            value = value.replace("+00:00", "Z")
+        elif isinstance(value, bytes):
+            value = value.hex()
+        yield name, value
