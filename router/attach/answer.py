@@ -174,7 +174,10 @@ class Attaching:
             return states(in_common(self._context, record, endpoint, attach, kept)[0])
         if isinstance(kept, SuspendedSource):
             assert isinstance(endpoint, Sender)
-            return self._context.termini.sources.compare(kept, endpoint, attach) or {}
+            ours = self._context.termini.sources.compare(kept, endpoint, attach)
+            if ours is not None:
+                self._context.termini.sources.tell(kept)
+            return ours or {}
         end_undecided(self._context, record, endpoint, attach)
         return {}
 

@@ -40,17 +40,20 @@ class LastingSources(Protocol):
     """The sources of a router whose receivers are away, or are coming back."""
 
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
-        """Pass on what the map of a returning receiver says.
+        """Compare the map of a returning receiver with what is unsettled here. `tell` or `bring` follows.
 
         Returns: our map, which answers it; None: it does not fit into a frame of the receiver, which then cannot resume
             the link.
-        Raises: ProtocolError: the receiver's map is malformed. Nothing has changed then.
+        Raises: ProtocolError: the receiver's map is malformed.
         """
 
-    def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
-        """Move deliveries to the link that resumes them. Returns: whether some are to be resumed before it gets others.
+    def tell(self, source: SuspendedSource) -> None:
+        """Pass on the outcomes of an incomplete map that was compared; the deliveries stay."""
 
-        `compare` has named them.
+    def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
+        """Pass on what the receiver's map says, and move deliveries to the link that resumes them, in steps.
+
+        Returns: whether that is to be done before it gets others.
         """
 
     def is_returning(self, outgoing: OutgoingLink) -> bool:

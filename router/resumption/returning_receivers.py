@@ -9,36 +9,61 @@ sent there.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
 from amqpmesh.router.delivery.left_unsettled import end_all
+from amqpmesh.router.delivery.link_loss import close_link
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
 from amqpmesh.router.delivery.settlement import receiver_gone, receiver_said
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
-from amqpmesh.router.kernel import RELEASED_STATE, Delivery, expand_sent, parked_ids
+from amqpmesh.router.kernel import (
+    RELEASED_STATE,
+    Delivery,
+    FastDelivery,
+    FastLeg,
+    FastMulticast,
+    expand_sent,
+    parked_ids,
+)
 from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.model.lasting_sources import LastingSources
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, ReceiversMap, SentDelivery, Step, Then, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from amqpmesh.router.amqp.link import Sender
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
-    from amqpmesh.router.kernel import KernelLink, KernelSession, Leg
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.kernel import KernelLink, KernelSession
     from amqpmesh.router.model.lasting_sources import SuspendedSource
 
 #: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its state.
 _AROUND: Final = 200
 _OF_ENTRY: Final = 8
 
+#: Deliveries that one step moves.
+_AT_ONCE: Final = 50
+
 _SECOND: Final = ReceiverSettleMode.SECOND
+
+#: A delivery that was sent, as the ledger has it.
+Sent: TypeAlias = Delivery | FastDelivery | FastLeg
+
+
+class Planned(NamedTuple):
+    """A delivery that the map of its receiver was compared with."""
+
+    delivery_id: int
+    """Over the former link; -1: it had none."""
+    tag: bytes
+    step: Step
 
 
 class Resumption(NamedTuple):
@@ -49,14 +74,22 @@ class Resumption(NamedTuple):
     aborted: bool
 
 
+class Return(NamedTuple):
+    """The deliveries of a link that came back: those that are yet to be moved to it, and the transfers that are due."""
+
+    source: SuspendedSource
+    planned: deque[Planned]
+    due: deque[Resumption]
+
+
 class ReturningReceivers(LastingSources):
     """The sources of a router that have no link now, and the links that resume deliveries."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        #: What is to be resumed, by the source that was compared, then by the link that does it.
-        self._named: dict[SuspendedSource, deque[Resumption]] = {}
-        self._returning: dict[OutgoingLink, deque[Resumption]] = {}
+        #: The steps for what each source has unsettled, once its receiver's map was compared.
+        self._plans: dict[SuspendedSource, deque[Planned]] = {}
+        self._returning: dict[OutgoingLink, Return] = {}
         #: Of sessions that have ended: the ids of what each link had unsettled. A ledger is searched once for all.
         self._ids: dict[KernelSession, dict[KernelLink, list[int]]] = {}
 
@@ -88,7 +121,7 @@ class ReturningReceivers(LastingSources):
         state.parked = False
         node.returning -= 1
         self._context.touch(node)
-        self._named.pop(source, None)
+        self._plans.pop(source, None)
         ids = self._ids.get(state.session)
         if ids is not None:
             ids.pop(state, None)
@@ -98,91 +131,138 @@ class ReturningReceivers(LastingSources):
     # ------------------------------------------------------------------------------------------------------------ back
 
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
-        """Pass on what the map of a returning receiver says, as `LastingSources.compare` does."""
+        """Compare the map of a returning receiver with ours, as `LastingSources.compare` does."""
         theirs = _read(attach)
         complete = not attach.incomplete_unsettled
         reliable = WHOLE_MAP in attach.offered_capabilities
         second = source.flow_state.second and attach.rcv_settle_mode is _SECOND
-        named = self._named[source] = deque()
+        default = source.link.default_outcome
+        planned: deque[Planned] = deque()
         ours: dict[bytes, object] = {}
         octets = _AROUND + size_of_attach(attach)
-        for delivery in self._deliveries(source):
-            leg, tag = delivery.leg, delivery.tag
-            assert leg is not None
-            _take_id(delivery)
-            said = ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable)
-            step = decide(_known(leg, delivery, second=second), said)
-            self._count(step, said)
-            if step.then is Then.RESUME:
-                named.append(Resumption(delivery, step.state or b"", aborted=False))
-                if step.said is not None:
-                    delivery.remote_state = step.said
-                    receiver_said(self._context, leg, delivery, step.said, settled=False)
-            elif step.then is Then.ABORT:
-                given_up = Delivery(delivery.link, tag, delivery.message_format, False, False)
-                named.append(Resumption(given_up, step.state or b"", aborted=True))
-            if step.then is Then.ABORT or step.then is Then.END:
-                if step.said is RELEASED_STATE:
-                    leg.relay.attempts -= 1  # nobody has tried
-                receiver_gone(self._context, leg, step.said)
+        for delivery_id, entry in self._entries(source):
+            tag, known = _known(entry, default, second=second)
+            step = decide(known, ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable))
+            planned.append(Planned(delivery_id, tag, step))
             if step.state is not None:
                 ours[tag] = Extension(step.state)
                 octets += _OF_ENTRY + len(tag) + len(step.state)
         if octets > endpoint.session.connection.remote_max_frame_size:
-            named.clear()
             return None
+        self._plans[source] = planned
+        self._count(planned, theirs)
         return ours
 
-    def _count(self, step: Step, said: ReceiversMap) -> None:
-        counts = self._context.termini.counts
-        if step.then is Then.ABORT:
-            counts.aborted_resumes += 1
-        elif step.then is Then.RESUME:
-            if step.state == WHOLE:
-                counts.resumed_again += 1
-            else:
-                counts.resumed_outcomes += 1
-                counts.restated += is_outcome(said.state) and said.state != step.state
+    def tell(self, source: SuspendedSource) -> None:
+        """Pass on the outcomes of an incomplete map, as `LastingSources.tell` does."""
+        planned = self._plans.pop(source)
+        self._context.chores.do(self._tell(source, [each for each in planned if each.step.then is Then.RESUME]))
+
+    def _tell(self, source: SuspendedSource, planned: list[Planned]) -> Steps[None]:
+        for number, each in enumerate(planned):
+            delivery = None if each.step.said is None else _find(source, each)
+            if delivery is not None and delivery.leg is not None:
+                _take_id(delivery)
+                delivery.remote_state = each.step.said
+                receiver_said(self._context, delivery.leg, delivery, each.step.said, settled=False)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                yield
 
     def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
-        """Move deliveries to the link that resumes them, as `LastingSources.bring` does."""
-        context, named = self._context, self._named.pop(source)
-        before, after = source.flow_state, outgoing.endpoint.flow_state
-        after.last_tag = before.last_tag
-        for delivery, _, _ in named:
-            leg = delivery.leg
-            delivery.link = after
-            if before.unsettled.get(delivery.tag) is delivery:
-                del before.unsettled[delivery.tag]
-            if leg is not None:
-                after.unsettled[delivery.tag] = delivery
-                leg.outgoing = outgoing
-                if leg.counted:
-                    before.outstanding -= 1
-                    after.outstanding += 1
-        self._let_go(source)
-        context.end_detached(source.link)
-        context.chores.do(end_all(context, [source.link]))
-        if named:
-            self._returning[outgoing] = named
-            outgoing.node.returning += 1
-        return bool(named)
+        """Move deliveries to the link that resumes them, in steps, as `LastingSources.bring` does."""
+        planned = self._plans.pop(source)
+        outgoing.endpoint.flow_state.last_tag = source.flow_state.last_tag
+        if not planned:
+            self._close(source)
+            return False
+        self._returning[outgoing] = Return(source, planned, deque())
+        outgoing.node.returning += 1
+        self._context.chores.do(self._take_up(outgoing, self._returning[outgoing]))
+        return True
 
-    def _deliveries(self, source: SuspendedSource) -> list[Delivery]:
-        """Return the unsettled deliveries of a source, in the order in which they have left."""
+    def _take_up(self, outgoing: OutgoingLink, back: Return) -> Steps[None]:
+        while self._returning.get(outgoing) is back:
+            for _ in range(min(_AT_ONCE, len(back.planned))):
+                self._move(outgoing, back, back.planned.popleft())
+            if not back.planned:
+                self._close(back.source)
+                self.go_on(outgoing)
+                break
+            yield
+
+    def _move(self, outgoing: OutgoingLink, back: Return, planned: Planned) -> None:
+        """Pass on what the receiver's map says of a delivery, and move it to the new link if it is to be resumed."""
+        _, tag, step = planned
+        after = outgoing.endpoint.flow_state
+        delivery = _find(back.source, planned)
+        leg = None if delivery is None else delivery.leg
+        message_format = 0 if delivery is None else delivery.message_format
+        if delivery is not None and leg is not None:
+            _take_id(delivery)
+            if step.then is not Then.RESUME:
+                if step.said is RELEASED_STATE:
+                    leg.relay.attempts -= 1  # nobody has tried
+                receiver_gone(self._context, leg, step.said)
+            elif step.said is not None:
+                delivery.remote_state = step.said
+                receiver_said(self._context, leg, delivery, step.said, settled=False)
+        if step.state is None:
+            return
+        if step.then is Then.ABORT or delivery is None:
+            # Without a delivery its sender has settled it meanwhile.
+            settled = step.then is not Then.ABORT
+            delivery = Delivery(after, tag, message_format, settled, False)
+        else:
+            self._hand_over(delivery, back.source, outgoing)
+        back.due.append(Resumption(delivery, step.state, aborted=step.then is Then.ABORT))
+
+    @staticmethod
+    def _hand_over(delivery: Delivery, source: SuspendedSource, outgoing: OutgoingLink) -> None:
+        before, after, leg = source.flow_state, outgoing.endpoint.flow_state, delivery.leg
+        if before.unsettled.get(delivery.tag) is delivery:
+            del before.unsettled[delivery.tag]
+        delivery.link = after
+        if leg is not None:
+            after.unsettled[delivery.tag] = delivery
+            leg.outgoing = outgoing
+            if leg.counted:
+                before.outstanding -= 1
+                after.outstanding += 1
+
+    def _close(self, source: SuspendedSource) -> None:
+        """End the former link of a source, whose deliveries have been moved."""
+        self._let_go(source)
+        close_link(self._context, source.link)
+
+    def _count(self, planned: Iterable[Planned], theirs: Mapping[bytes, bytes | None]) -> None:
+        counts = self._context.termini.counts
+        for _, tag, step in planned:
+            if step.then is Then.ABORT:
+                counts.aborted_resumes += 1
+            elif step.then is Then.RESUME and step.state == WHOLE:
+                counts.resumed_again += 1
+            elif step.then is Then.RESUME:
+                counts.resumed_outcomes += 1
+                counts.restated += is_outcome(theirs.get(tag)) and theirs.get(tag) != step.state
+
+    def _entries(self, source: SuspendedSource) -> Iterator[tuple[int, Sent]]:
+        """Yield the unsettled deliveries of a source with their ids, in the order in which they have left."""
         state = source.flow_state
         session = state.session
-        if state.ended:
+        if session.channel == -1:
             ids = self._ids.get(session)
             if ids is None:
                 ids = self._ids[session] = parked_ids(session)
         else:
             ids = parked_ids(session)  # more may leave by other links of the session
-        found = expand_sent(session, ids.get(state, []))
-        if state.unsettled:
-            # Those that the receiver was to be sent again, and others that were compared before.
-            found += [each for each in state.unsettled.values() if isinstance(each, Delivery) and each.delivery_id < 0]
-        return found
+        for delivery_id in ids.get(state, ()):
+            entry = session.outgoing.find(delivery_id)
+            if entry is not None and not isinstance(entry, FastMulticast):
+                yield delivery_id, entry
+        # Those that the receiver was to be sent again, and others that were compared before.
+        for each in state.unsettled.values():
+            if isinstance(each, Delivery) and each.delivery_id < 0:
+                yield -1, each
 
     # --------------------------------------------------------------------------------------------------- being resumed
 
@@ -192,12 +272,12 @@ class ReturningReceivers(LastingSources):
 
     def go_on(self, outgoing: OutgoingLink) -> bool:
         """Resume what credit and window allow, as `LastingSources.go_on` does."""
-        named = self._returning.get(outgoing)
-        if named is None:
+        back = self._returning.get(outgoing)
+        if back is None:
             return False
         endpoint = outgoing.endpoint
         flow_state = endpoint.flow_state
-        while named:
+        while back.due:
             if flow_state.link_credit <= 0:
                 if flow_state.drain:
                     endpoint.drained()
@@ -205,10 +285,12 @@ class ReturningReceivers(LastingSources):
             if flow_state.session.remote_incoming_window <= 0 or outgoing.is_held_up:
                 outgoing.stall()
                 return True
-            delivery, state, aborted = named.popleft()
+            delivery, state, aborted = back.due.popleft()
             if delivery.state is not None and is_outcome(delivery.state):
                 state = delivery.state  # the sender has stated it meanwhile
             endpoint.resume(delivery, state=state, aborted=aborted)
+        if back.planned:
+            return True
         self.left(outgoing)
         join(self._context, outgoing)
         outgoing.note_credit()
@@ -218,10 +300,16 @@ class ReturningReceivers(LastingSources):
         return False
 
     def left(self, outgoing: OutgoingLink) -> None:
-        """Note that a link takes no more deliveries, which may have been returning."""
-        if self._returning.pop(outgoing, None) is not None:
-            outgoing.node.returning -= 1
-            self._context.touch(outgoing.node)
+        """Note that a link takes no more deliveries, which may have been returning: all it was to have is its own."""
+        back = self._returning.pop(outgoing, None)
+        if back is None:
+            return
+        if back.planned:
+            while back.planned:
+                self._move(outgoing, back, back.planned.popleft())
+            self._close(back.source)
+        outgoing.node.returning -= 1
+        self._context.touch(outgoing.node)
 
 
 def _read(attach: Attach) -> dict[bytes, bytes | None]:
@@ -238,15 +326,27 @@ def _take_id(delivery: Delivery) -> None:
     delivery.delivery_id = -1
 
 
-def _known(leg: Leg, delivery: Delivery, *, second: bool) -> SentDelivery:
-    """Return what is known here of a delivery."""
-    incoming, outgoing = leg.relay.incoming, leg.outgoing
-    assert isinstance(outgoing, OutgoingLink)
+def _find(source: SuspendedSource, planned: Planned) -> Delivery | None:
+    """Return a delivery of a source; None: it has been settled since it was compared."""
+    state = source.flow_state
+    if planned.delivery_id < 0:
+        left = state.unsettled.get(planned.tag)
+        return left if isinstance(left, Delivery) else None
+    found = expand_sent(state.session, [planned.delivery_id])
+    return found[0] if found and found[0].link is state else None
+
+
+def _known(entry: Sent, default: bytes, *, second: bool) -> tuple[bytes, SentDelivery]:
+    """Return the tag of a delivery, and what is known here of it. Args: default, second: as of `SentDelivery`."""
+    if isinstance(entry, FastDelivery):
+        return entry.outgoing_tag or b"%x" % entry.number, SentDelivery(True, entry.outcome, None, second, default)
+    if isinstance(entry, FastLeg):
+        return b"%x" % entry.number, SentDelivery(True, entry.outcome, None, second, default)
+    leg = entry.leg
+    if leg is None:
+        return entry.tag, SentDelivery(entry.complete, None, None, second, default)
+    incoming = leg.relay.incoming
     stated = None if incoming is None else senders_state(incoming)
-    return SentDelivery(
-        is_whole=delivery.complete,
-        outcome=leg.outcome,
-        stated=stated if is_outcome(stated) else None,
-        second=second,
-        default=outgoing.default_outcome,
-    )
+    if not is_outcome(stated):
+        stated = None
+    return entry.tag, SentDelivery(entry.complete, leg.outcome, stated, second, default)
