@@ -86,8 +86,7 @@ class Core:
         self._handlers = Handlers(context, Attaching(context, self.lookup), self.containers, self.logins)
         self.departure, self.thefts = self._handlers.departure, self._handlers.attaching.thefts
         self._handle = context.handle = self._handlers.handle
-        context.resolve = self.lookup.resolve
-        context.resolve_copy = self.lookup.of_copy
+        context.resolve, context.resolve_copy = self.lookup.resolve, self.lookup.of_copy
         context.on_connection_lost = self._handlers.connection_lost
         context.on_link_failed = self.containers.link_ended
         #: The number of connections so far, without the router's own.
@@ -417,6 +416,7 @@ class Core:
 
     def _give_no_credit(self) -> None:
         self.context.draining = True
+        self.context.termini.end_all("the router ends")
         for node in nodes(self.context):
             self.context.touch(node)
         limit_windows(self.context)

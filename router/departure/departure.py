@@ -143,6 +143,7 @@ class Departure:
         if self.is_on:
             self._context.log.info("clients stay", moved=self.moved, connections=len(self._waiting))
         self.is_on = False
+        self._context.termini.keeps = not self._context.draining
         self._there.clear()
         self._waiting.clear()
         self._known.clear()

@@ -77,6 +77,8 @@ class LastingTermini(Protocol):
     lapsed: int
     evicted: int
     counts: ResumptionCounts
+    #: The router stays. One that moves its clients, or drains, keeps nothing for them.
+    keeps: bool
     #: The sources among them.
     sources: LastingSources
 
@@ -121,7 +123,7 @@ class LastingTermini(Protocol):
         """End a terminus that nobody can resume any more, and its deliveries."""
 
     def end_all(self, reason: str) -> None:
-        """End all of them, in steps."""
+        """End all of them, in steps, and keep no more."""
 
     def resumed(self, terminus: SuspendedTerminus) -> None:
         """Let go of a terminus whose deliveries are on a new link."""

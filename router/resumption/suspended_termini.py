@@ -64,6 +64,7 @@ class SuspendedTermini(LastingTermini):
         self.lapsed = 0
         self.evicted = 0
         self.counts = ResumptionCounts()
+        self.keeps = True
         #: The links that have a grant, suspended ones included, by holder.
         self._granted: dict[tuple[str, str], int] = {}
         self._granted_in_all = 0
@@ -120,7 +121,7 @@ class SuspendedTermini(LastingTermini):
             asked = limits.timeout if remote is not None and remote.unsettled is not None else 0.0
             policy = _CONNECTION_CLOSE
         seconds = int(min(asked, limits.timeout))
-        if seconds <= 0 or terminus.dynamic or record.listener is None or record.inside or context.draining:
+        if seconds <= 0 or terminus.dynamic or record.listener is None or record.inside or not self.keeps:
             return None
         if node is not None and node.config.resumption is Resumption.OFF:
             return None
@@ -154,14 +155,15 @@ class SuspendedTermini(LastingTermini):
 
     def suspend(self, link: IncomingLink | OutgoingLink) -> None:
         """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
-        self._keep([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
+        if self.keeps:
+            self._keep([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
         """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
         links = [
             each
             for each in (*record.outgoing, *record.incoming, *record.detached_unsettled)
-            if is_lasting(each) and (session is None or each.endpoint.session is session)
+            if self.keeps and is_lasting(each) and (session is None or each.endpoint.session is session)
         ]
         if links:
             self._keep(links, has_time=session is None)
@@ -256,7 +258,8 @@ class SuspendedTermini(LastingTermini):
             self._context.recording.suspended(terminus.link, happening)
 
     def end_all(self, reason: str) -> None:
-        """End all of them, in steps."""
+        """End all of them, in steps, and keep no more."""
+        self.keeps = False
         self._context.chores.do(self._end_all(reason))
 
     def _end_all(self, reason: str) -> Steps[None]:

@@ -112,6 +112,7 @@ async def test_a_router_that_has_forgotten_cannot_be_told(
             early = await receiver.receive()
             await roads.cut()
             roads.close()
+            await wait_all_tasks_blocked()
             early.accept()
             await trio.sleep(100)
             for call in calls:
