@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -67,6 +68,8 @@ def declare(command: argparse.ArgumentParser) -> None:
     client_peer.add_options(
         command, reconnect="the sender may send messages again that were not settled, so some may come twice"
     )
+    promise = "go on with the same messages over the next connection, print none twice, and end once all are settled"
+    client_peer.add_exactly_once(command, promise=promise)
     command.set_defaults(command=receive)
 
 
@@ -86,11 +89,14 @@ class _Receiving:
         self._progress = Progress("received", given.count, shown=not (given.json or sys.stdout.isatty()))
         self._patience = PeerTimeout(given.timeout)
         self._credited = 0
+        #: Deliveries that the peer has not settled, with their outcomes; only for exactly-once.
+        self._unsettled: deque[tuple[Delivery, str]] = deque()
 
     async def run(self, connection: Connection) -> int:
         """Receive, and print the summary. Returns, Raises: as `receive`."""
         try:
-            with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
+            given = self._given
+            with reconnects_reported(self._progress.say, wanted=given.reconnect or given.exactly_once):
                 await run_interruptible(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
             self._print_summary()
@@ -114,7 +120,10 @@ class _Receiving:
             self._patience.progress()
             self._patience.wait("the link")
             # Explicit credit: the command must not take messages that it does not want from other receivers.
-            async with connection.receiver(self._given.address, credit=0, any_format=True) as receiver:
+            given = self._given
+            async with connection.receiver(
+                given.address, credit=0, any_format=True, name=given.link_name, exactly_once=given.exactly_once
+            ) as receiver:
                 self._patience.progress()
                 self._patience.wait("a message")
                 while self._wants_more:
@@ -123,6 +132,7 @@ class _Receiving:
                     self._patience.rest()
                     await self._take(delivery)
                     self._patience.wait("a message")
+                await self._until_settled()
 
     @property
     def _wants_more(self) -> bool:
@@ -158,5 +168,19 @@ class _Receiving:
             raise
         if not decide(delivery) and not delivery.is_settled:
             outcome = "in doubt"
+        elif self._given.exactly_once:
+            while self._unsettled and self._unsettled[0][0].is_settled:
+                self._unsettled.popleft()
+            self._unsettled.append((delivery, outcome))
         summary.end(outcome, latency=latency)
         self._progress.step()
+
+    async def _until_settled(self) -> None:
+        """Wait until the peer has settled all deliveries. What it has forgotten is in doubt."""
+        self._patience.wait("the settlement")
+        while self._unsettled:
+            delivery, outcome = self._unsettled.popleft()
+            if not await delivery.settled():
+                self._summary.outcomes[outcome] -= 1
+                self._summary.outcomes["in doubt"] += 1
+            self._patience.progress()

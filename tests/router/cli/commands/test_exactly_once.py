@@ -7,9 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
+from amqpmesh.router.cli.process.stdio import Output
 from amqpmesh.router.config.address import AddressConfig, Resumption
 from amqpmesh.router.config.resumption import ResumptionConfig
+from amqpmesh.router.message.outcomes import ReleasedError
 from tests.support.processes.cuttable_path import Way
 
 if TYPE_CHECKING:
@@ -78,3 +81,42 @@ def test_what_is_not_kept_cannot_be_sent_exactly_once(command: Command, other: l
     said = command("send", "q", "--exactly-once", *other)
     assert said.status == 2
     assert other[0] in said.err
+
+
+def test_each_message_of_a_receiver_is_printed_once_over_many_connections(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Way(served)
+    monkeypatch.setenv("AMQPMESH_URL", way.url)
+    bodies = [str(number) for number in range(1, 31)]
+
+    async def send(body: str) -> None:
+        async with served.router.sender("q") as sender:
+            while True:
+                try:
+                    await sender.send(body)
+                except ReleasedError:
+                    continue  # it was on the connection that was cut, and nobody has it
+                return
+
+    async def send_all(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            for body in bodies:
+                nursery.start_soon(send, body)
+
+    written = Output.write
+
+    async def write(self: Output, body: bytes) -> None:
+        await written(self, body)
+        if body.strip() in (b"3", b"11", b"30"):
+            way.cut_soon()
+
+    monkeypatch.setattr(Output, "write", write)
+    served.begin(send_all)
+    said = command("receive", "q", "--count", "30", "--exactly-once", "--credit", "5")
+    assert said.status == 0, said.err
+    assert sorted(said.out.split(), key=int) == bodies, "each once, and none is lost"
+    assert way.made > 2
+    served.until(lambda: served.router.statistics().router.relays == 0)
+    assert served.router.statistics().router.accepted == 30
