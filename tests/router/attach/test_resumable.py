@@ -109,12 +109,24 @@ def test_a_sender_that_cannot_be_granted_any_time_is_refused() -> None:
     assert network.core.context.termini.granted == 1
 
 
+@pytest.mark.parametrize("anonymous", [False, True])
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
-def test_a_peer_of_another_host_without_a_user_is_refused(host: str) -> None:
-    network = Network(REQUIRED)
+def test_a_peer_of_another_host_without_a_user_is_refused_unless_that_is_permitted(host: str, anonymous: bool) -> None:
+    network = Network(REQUIRED, resumption=ResumptionConfig(anonymous=anonymous))
     client = network.client(host=host)
-    found = refusal(client, sender(client))
-    assert (found is None) is (host == "127.0.0.1")
+    found = refusal(client, sender(client)), refusal(client, client.receiver(None, source=source(), rcv=SECOND))
+    is_granted = anonymous or host == "127.0.0.1"
+    assert [each is None for each in found] == [is_granted] * 2
+
+
+def test_a_receiver_that_cannot_be_granted_any_time_is_refused() -> None:
+    network = Network(REQUIRED, resumption=ResumptionConfig(links=1))
+    client = network.client()
+    links = [client.receiver(None, source=source(), rcv=SECOND) for _ in range(2)]
+    assert refusal(client, links[0]) is None
+    second = refusal(client, links[1])
+    assert second is not None
+    assert second[0] == "amqp:resource-limit-exceeded"
 
 
 @pytest.mark.parametrize("named", ["q/1", "q/1@A", "q/1@B", "q/1@C"])

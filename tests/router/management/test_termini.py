@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh import InDoubtError, ListenerConfig, Router, connect
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
-from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Detach
 from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.queries import entities_of, query
@@ -26,6 +26,7 @@ from tests.router.management.test_config_edits import ask
 from tests.router.resumption.test_returning_senders import SECOND, Roaming, tag
 from tests.support.data.recordings import Records
 from tests.support.tasks.calls import Call
+from tests.support.worlds.network import Network
 from tests.support.worlds.tenants import Tenants
 
 COUNTED = (
@@ -72,6 +73,25 @@ def test_a_link_whose_client_is_away_is_listed() -> None:
     for arrival in r.arrivals[1:]:
         arrival.accept()
     r.finish()
+
+
+def test_a_receiver_that_is_away_is_listed_with_what_it_has() -> None:
+    network = Network()
+    away, producer = network.client("till"), network.client()
+    away.receiver(None, name="in", source=Source(address="q", timeout=20), rcv=SECOND)
+    sender = producer.sender("q")
+    for _ in range(2):
+        producer.send(sender)
+    away.lose()
+    told = snapshot(network.core)
+    (row,) = told.termini
+    assert (row.direction, row.name, row.address, row.container_id) == (Direction.OUTGOING, "in", "q", "till")
+    assert (row.unsettled, row.timeout, told.router.parked_unsettled) == (2, 20, 2)
+    remove(network.core, row, network.now)
+    network.run()
+    assert snapshot(network.core).termini == ()
+    assert all(each.outcome is not None for each in producer.sent.values())
+    network.leave()
 
 
 def test_the_time_of_a_detached_link_does_not_run_while_its_connection_is_there() -> None:
