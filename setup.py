@@ -1,5 +1,6 @@
 """The one extension: the kernel, compiled where there is a C compiler. Everything else is in pyproject.toml."""
 
+import os
 import runpy
 import shutil
 from pathlib import Path
@@ -17,6 +18,8 @@ TYPES = str(KERNEL / "types.pxd")
 # annotation_typing: `int` is Python's in the source, and C's where types.pxd says so. nonecheck: without it, the octets
 # of a None are whatever lies there in memory. Bounds are checked, as they always are unless a directive says otherwise.
 DIRECTIVES = {"language_level": 3, "annotation_typing": False, "nonecheck": True, "auto_pickle": False}
+# Cython's variable: the folder in which it keeps what it has translated, for who builds the same source several times.
+KEPT = "CYTHON_CACHE_DIR" in os.environ
 
 
 class BuildKernel(build_ext):
@@ -38,7 +41,8 @@ class BuildKernel(build_ext):
         source = folder / "_compiled.py"
         source.write_text(BINDING["put_together"](), encoding="utf-8")
         shutil.copy(TYPES, source.with_suffix(".pxd"))
-        (translated,) = cythonize(Extension(ext.name, [str(source)]), compiler_directives=DIRECTIVES, force=True)
+        whole = Extension(ext.name, [str(source)])
+        (translated,) = cythonize(whole, compiler_directives=DIRECTIVES, force=not KEPT, cache=KEPT)
         # At import it is compared with the source that lies beside it.
         mark = folder / "mark.c"
         of_source: bytes = BINDING["mark"]()

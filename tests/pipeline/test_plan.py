@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A sends twice as much to C as goes anywhere else, and all of it by B.
 FLOWS = [Flow("", "orders", "A", "C", 20.0, 2000.0), Flow("", "news", "B", "C", 10.0, 1000.0)]
+#: More than enough for graphs of four routers.
+QUICK = Effort(evaluations=500)
 
 
 def of(seed: int, harm: float) -> tuple[Graph, list[Flow], Proposed]:
@@ -32,11 +34,11 @@ def of(seed: int, harm: float) -> tuple[Graph, list[Flow], Proposed]:
     chance = random.Random(seed)
     graph = Graph(grid(chance, 8, 14))
     flows = [Flow("", f"a{at}", *flow, flow[2] * 100) for at, flow in enumerate(flows_of(chance, 8, 14))]
-    return graph, flows, proposed(graph, flows, effort=Effort(evaluations=500), harm=harm)
+    return graph, flows, proposed(graph, flows, effort=QUICK, harm=harm)
 
 
 def test_the_most_used_link_is_used_less_and_each_link_is_told_before_and_after() -> None:
-    found = proposed(Graph(SQUARE), FLOWS)
+    found = proposed(Graph(SQUARE), FLOWS, effort=QUICK)
     assert found.use == (1.0, pytest.approx(2 / 3), 1.0)
     (change,) = found.changes
     assert (change.router, change.before) == ("A", SQUARE[change.router, change.neighbour])
@@ -83,7 +85,7 @@ def test_if_all_changes_make_a_failure_worse_none_is_proposed_unless_that_is_all
 
 def test_a_capacity_that_is_known_counts() -> None:
     capacity = dict.fromkeys(SQUARE, 4000.0) | {("A", "B"): 1000.0}
-    found = proposed(Graph(SQUARE), FLOWS, capacity=capacity)
+    found = proposed(Graph(SQUARE), FLOWS, capacity=capacity, effort=QUICK)
     assert found.use[:2] == (2.0, pytest.approx(0.5))
     assert max(row["use_before"] for row in found.failures) == 2.0
 

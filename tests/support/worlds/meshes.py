@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
@@ -19,6 +20,9 @@ from amqpmesh.topology.workers import name_of, stand_in_of
 from tests.support.worlds.network import Client, Network, Sent
 
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", idle_time_out=0.0)
+INSECURE = MeshConfig(insecure=True)
+
+_connector = lru_cache(maxsize=256)(ConnectorConfig)
 
 
 class Node(Network):
@@ -26,7 +30,7 @@ class Node(Network):
 
     def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
         self.world = world
-        settings = {"mesh": MeshConfig(insecure=True), **settings}
+        settings = {"mesh": INSECURE, **settings}
         name = name_of(router)
         if name is not None and router != stand_in_of(name):
             settings["worker"] = WorkerConfig(name=name, number=int(router.rpartition(".")[2]), folder=Path("/"))
@@ -79,7 +83,7 @@ class Wire:
         """Args: latency: seconds, each way. With any, a router has one batch on the way at a time. lanes_of: the tenant
         whose lanes alone it is for. idle_time_out: of both ends.
         """
-        connector = ConnectorConfig(
+        connector = _connector(
             url="amqp://127.0.0.1:5672",
             name=f"{one.context.id}-{two.context.id}",
             role="mesh",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 
 from amqpmesh.router.amqp import events
@@ -29,6 +30,11 @@ OUTCOMES: dict[str, DeliveryState] = {
     "released": Released(),
     "modified": Modified(delivery_failed=True, message_annotations={Symbol("x-opt-k"): "v"}),
 }
+
+LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="test", idle_time_out=0.0)
+
+# To check all keys of a configuration takes as long as to start its router, and thousands of tests start one.
+_config = lru_cache(maxsize=256)(RouterConfig)
 
 
 def decoded(state: bytes | None) -> DeliveryState | None:
@@ -288,10 +294,9 @@ class Network:
 
     def __init__(self, *addresses: AddressConfig, router: str = "A", **settings: object) -> None:
         """Args: settings: of the router and its listener, by the names of the configuration."""
-        self.listener = ListenerConfig(url="amqp://127.0.0.1:0", name="test", idle_time_out=0.0)
+        self.listener = LISTENER
         self.now = 100.0
-        config = RouterConfig(id=router, addresses=addresses, **settings)  # type: ignore[arg-type]  # names are the tests'
-        self.core = Core(config, self.now)
+        self.core = Core(_config(id=router, addresses=addresses, **settings), self.now)
         self.core.context.is_acknowledged = self._is_acknowledged
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []

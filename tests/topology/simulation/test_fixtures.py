@@ -18,8 +18,8 @@ import trio
 async def test_virtual_time(mesh):
     await mesh.line("A", "B")
     await mesh.settled()
-    await trio.sleep(3600)
-    assert trio.current_time() > 3600
+    await trio.sleep(120)  # longer than this process may take
+    assert trio.current_time() > 120
 
 
 @pytest.mark.mesh(seed=7, latency=0.5)
