@@ -1,4 +1,4 @@
-"""A mesh in which much happens. Run as `python -m tests.support.worlds.eventful SEED`, prints its event log."""
+"""A mesh in which much happens. `python -m tests.support.worlds.eventful SEED...` prints logs, form feeds between."""
 
 import sys
 
@@ -70,4 +70,4 @@ def log_of(seed: int) -> str:
 
 
 if __name__ == "__main__":
-    print(log_of(int(sys.argv[1])), end="")
+    print("\f".join(log_of(int(seed)) for seed in sys.argv[1:]), end="")
