@@ -24,8 +24,11 @@ TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADER
 PURE := AMQPMESH_KERNEL=pure
 # What `make uncompiled` leaves out: tests that use no kernel, and those that are about something else, such as pages, processes, logins
 # and configuration.
-KERNELLESS := $(foreach each,ci deploy docs typing policies benchmarks spec router/audit router/cli router/config router/http router/logs \
-	router/tokens,--ignore=tests/$(each)) --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
+KERNELLESS := $(foreach each,ci deploy docs typing policies benchmarks spec examples router/audit router/cli router/config router/http \
+	router/logs router/management router/tokens topology/simulation/test_certificates.py topology/simulation/test_fixtures.py \
+	topology/simulation/test_log.py,--ignore=tests/$(each)) --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*" \
+	$(foreach each,amqp_over_http applying asked_users audit connectors http listeners passwords policy shared tenant telemetry tls \
+	token users websocket,--ignore-glob="tests/router/runtime/test_$(each)*")
 MESSAGELESS := $(foreach each,brokers test_command_line.py test_exports.py test_management.py test_page.py test_policy.py test_policy_push.py \
 	test_rolling_restart.py test_security.py test_tokens.py test_upgrade.py test_websockets.py,--ignore=tests/interop/$(each))
 # Tests of the kernel and of its callers.
@@ -67,7 +70,7 @@ slow: begin .venv/test .venv/kernel tests/interop/node_modules
 
 uncompiled: begin .venv/test tests/interop/node_modules
 	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) --junit-xml=build/unit-uncompiled.xml
-	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m "interop and not slow" $(filter-out tests/typing,$(WITH_OTHERS)) $(MESSAGELESS) --junit-xml=build/interop-uncompiled.xml
+	@$(PURE) $(STAGE) interop $(PYTEST) $(WAITING) -m "interop and not slow" $(filter-out tests/typing tests/examples,$(WITH_OTHERS)) $(MESSAGELESS) --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
 begin:

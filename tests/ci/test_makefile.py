@@ -1,6 +1,7 @@
-"""The folders that stages of the Makefile collect: they hold all tests of those stages."""
+"""The folders that stages of the Makefile collect, and what they leave out."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,10 @@ def test_a_stage_collects_the_folders_of_all_its_tests(variable: str, marked: st
     outside = [each for each in files if not any(each.is_relative_to(folder) for folder in folders)]
     assert [each for each in outside if "pytest.mark.slow" not in each.read_text()] == []  # `make slow` collects all
     assert [folder for folder in folders if not any(each.is_relative_to(folder) for each in files)] == []
+
+
+def test_what_a_stage_leaves_out_is_there() -> None:
+    asked = subprocess.run(["make", "-n", "uncompiled"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    left_out = re.findall(r'--ignore(?:-glob)?="?([^\s"]+)', asked)
+    assert len(left_out) > 30
+    assert [each for each in left_out if not list(ROOT.glob(each))] == []

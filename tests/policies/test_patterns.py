@@ -123,9 +123,9 @@ def test_steps_joined_give_the_text_again(text: str) -> None:
 def test_an_address_made_to_be_slow_is_not(address: str) -> None:
     # A matcher that tries one position after the other needs more than 10**12 steps for the first address.
     table = table_of(*("#/" + "a/#/" * n + "b" for n in range(40)))
-    started = time.perf_counter()
+    started = time.process_time()
     assert pattern_of(table, address) is None
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_text_behind_the_255th_separator_is_one_token() -> None:
