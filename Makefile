@@ -15,6 +15,8 @@ PYTEST := $(BIN)/python -m pytest -q
 PARALLEL = -n $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4))) --dist worksteal
 # Tests with other programs spend a part of their time waiting for them.
 WAITING := -n 3 --dist worksteal
+# The kernel is translated once, and not by each installation that is tried.
+export CYTHON_CACHE_DIR := $(CURDIR)/build/cython
 # A .pth file, not an import hook: type checkers follow a .pth file, but not a hook.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage

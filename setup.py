@@ -19,6 +19,7 @@ TYPES = str(KERNEL / "types.pxd")
 # of a None are whatever lies there in memory. Bounds are checked, as they always are unless a directive says otherwise.
 DIRECTIVES = {"language_level": 3, "annotation_typing": False, "nonecheck": True, "auto_pickle": False}
 # Cython's variable: the folder in which it keeps what it has translated, for who builds the same source several times.
+# It finds it again by the names of the files, and the folder of an editable installation has another name each time.
 KEPT = "CYTHON_CACHE_DIR" in os.environ
 
 
@@ -34,7 +35,7 @@ class BuildKernel(build_ext):
             raise CompileError(f"there is no {compiler}")  # before the translation, which takes half a minute
 
         # In folders of their own like those of the packages: Cython finds the types by the module's full name.
-        folder = Path(self.build_temp, "kernel", *ext.name.split(".")[:-1])
+        folder = Path("build" if KEPT else self.build_temp, "kernel", *ext.name.split(".")[:-1])
         folder.mkdir(parents=True, exist_ok=True)
         for package in (folder, folder.parent, folder.parents[1]):
             (package / "__init__.py").touch()

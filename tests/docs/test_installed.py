@@ -35,12 +35,8 @@ WHAT_IS_INSTALLED = (
     "LICENSE",
 )
 
-# What is tried is what was installed, not this checkout. Nobody waits for the kernel's optimizer here, and Cython
-# translates the same source once only.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
-    "CFLAGS": "-O0",
-    "CYTHON_CACHE_DIR": str(ROOT / "build" / "cython"),
-}
+# What is tried is what was installed, not this checkout; and nobody waits for the kernel's optimizer here.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {"CFLAGS": "-O0"}
 
 BLOCKS = {block.heading: block.text for block in blocks("operate/install.md", "sh") if block.unrun is None}
 

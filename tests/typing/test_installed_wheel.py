@@ -80,8 +80,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if folder.exists():
             return folder / "environment" / "bin" / "python"
         folder.mkdir()
-        # No optimization: this test needs no fast kernel. And the tests of installations translate it, too.
-        return installed(folder, CFLAGS="-O0", CYTHON_CACHE_DIR=str(ROOT / "build" / "cython"))
+        return installed(folder, CFLAGS="-O0")  # no optimization: this test needs no fast kernel
 
 
 def test_the_program_uses_every_public_name() -> None:
