@@ -11,15 +11,15 @@ from tests.support.worlds.faulty_stories import Story
 from tests.support.worlds.raw_lines import Fault, Kind
 
 #: Of all fault points with one router, and with two, each n-th is tried at once, and by `make slow`.
-ONE_ROUTER = 13, 2
-TWO_ROUTERS = 131, 23
+ONE_ROUTER = 17, 3
+TWO_ROUTERS = 199, 47
 
 
-def try_all(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
+def try_all(rcv: ReceiverSettleMode, routers: int, step: int, *, lasting: bool) -> None:
     """Try each `step`-th fault point. How the sender resumes differs from frame to frame, within the standard."""
     frames = []
     for late in (False, True):
-        whole = Story(rcv, routers=routers, late=late)
+        whole = Story(rcv, routers=routers, lasting=lasting, late=late)
         whole.tell()
         whole.check(None)
         frames.append(whole.quiet_at)
@@ -41,12 +41,16 @@ def try_all(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
 
 @pytest.mark.parametrize("rcv", ReceiverSettleMode)
 @pytest.mark.parametrize(("routers", "step"), [(1, ONE_ROUTER[0]), (2, TWO_ROUTERS[0])])
-def test_a_fault_loses_and_doubles_nothing(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
-    try_all(rcv, routers, step)
+@pytest.mark.parametrize("lasting", [False, True], ids=["the receiver starts anew", "the receiver resumes"])
+def test_a_fault_loses_and_doubles_nothing(rcv: ReceiverSettleMode, routers: int, step: int, lasting: bool) -> None:
+    try_all(rcv, routers, step, lasting=lasting)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rcv", ReceiverSettleMode)
 @pytest.mark.parametrize(("routers", "step"), [(1, ONE_ROUTER[1]), (2, TWO_ROUTERS[1])])
-def test_a_fault_anywhere_loses_and_doubles_nothing(rcv: ReceiverSettleMode, routers: int, step: int) -> None:
-    try_all(rcv, routers, step)
+@pytest.mark.parametrize("lasting", [False, True], ids=["the receiver starts anew", "the receiver resumes"])
+def test_faults_anywhere_lose_and_double_nothing(
+    rcv: ReceiverSettleMode, routers: int, step: int, lasting: bool
+) -> None:
+    try_all(rcv, routers, step, lasting=lasting)

@@ -16,26 +16,38 @@ HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 31)), min_
 
 
 def tell(
-    senders: ReceiverSettleMode, receivers: ReceiverSettleMode, limits: ResumptionConfig, steps: list[tuple[str, int]]
+    senders: ReceiverSettleMode,
+    receivers: ReceiverSettleMode,
+    limits: ResumptionConfig,
+    lasting: bool,
+    steps: list[tuple[str, int]],
 ) -> None:
-    history = History(senders, receivers, limits, lasting=False)
+    history = History(senders, receivers, limits, lasting=lasting)
     for name, number in steps:
         history.step(name, number)
     history.finish()
 
 
-@given(MODES, MODES, LIMITS, HISTORIES)
-@settings(max_examples=100)
+@given(MODES, MODES, LIMITS, st.booleans(), HISTORIES)
+@settings(max_examples=60)
 def test_no_message_is_processed_twice_and_none_is_lost_unheard(
-    senders: ReceiverSettleMode, receivers: ReceiverSettleMode, limits: ResumptionConfig, steps: list[tuple[str, int]]
+    senders: ReceiverSettleMode,
+    receivers: ReceiverSettleMode,
+    limits: ResumptionConfig,
+    lasting: bool,
+    steps: list[tuple[str, int]],
 ) -> None:
-    tell(senders, receivers, limits, steps)
+    tell(senders, receivers, limits, lasting, steps)
 
 
 @pytest.mark.slow
-@given(MODES, MODES, LIMITS, HISTORIES)
-@settings(max_examples=1500)
+@given(MODES, MODES, LIMITS, st.booleans(), HISTORIES)
+@settings(max_examples=800)
 def test_of_many_histories_none_has_a_message_processed_twice_or_lost_unheard(
-    senders: ReceiverSettleMode, receivers: ReceiverSettleMode, limits: ResumptionConfig, steps: list[tuple[str, int]]
+    senders: ReceiverSettleMode,
+    receivers: ReceiverSettleMode,
+    limits: ResumptionConfig,
+    lasting: bool,
+    steps: list[tuple[str, int]],
 ) -> None:
-    tell(senders, receivers, limits, steps)
+    tell(senders, receivers, limits, lasting, steps)

@@ -107,7 +107,7 @@ class RawReceiver(RawPeer):
             source=self.source,
             rcv_settle_mode=self.rcv,
             unsettled=self._ours if self._has_history else None,
-            desired_capabilities=(Symbol("amqpmesh:whole"),) if self.is_lasting else (),
+            offered_capabilities=(Symbol("amqpmesh:whole"),) if self.is_lasting else (),
         )
 
     def _compare(self, attach: Attach, theirs: Mapping[bytes, DeliveryState | None] | None) -> None:

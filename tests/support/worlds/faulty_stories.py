@@ -173,7 +173,8 @@ class Story:
         is_late = not self.receiver.decides
         outcomes = [["rejected" if is_late and number == 1 else "accepted"] for number in range(len(MESSAGES))]
         is_short = fault is not None and fault.kind in (Kind.CUT, Kind.ONE_WAY) and fault.at_once
-        if fault is None or (is_short and self.failed is self.sending and self.rcv is ReceiverSettleMode.SECOND):
+        resumes = self.failed is self.sending or self.receiver.is_lasting
+        if fault is None or (is_short and resumes and self.rcv is ReceiverSettleMode.SECOND):
             assert heard == outcomes
             return
         other = {"doubt", "modified"}
