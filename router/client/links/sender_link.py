@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.client.links.link import without_traceback
@@ -244,7 +244,7 @@ class SenderLink(RedirectedLink):
     def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         unsettled, self._unsettled = self._unsettled, {}
         if self._unheard is not None:
-            self._unheard.lost([*unsettled.values(), *self._waiting])
+            self._unheard.lost(unsettled.values(), self._waiting)
             for outgoing in [each for each in self._waiting if each.resumed is not None]:
                 del self._waiting[outgoing]
         if self._unheard is None or final:
@@ -263,6 +263,9 @@ class SenderLink(RedirectedLink):
             if is_stream or first.aborting:
                 del self._waiting[first]
         if final:
+            for outgoing in self._waiting:
+                if outgoing.done.is_set():  # it was to be sent again: its caller waits for an outcome
+                    outgoing.decide(Released())
             self.fail_waiting(error)
         self._idle.set()
 

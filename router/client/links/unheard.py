@@ -123,11 +123,13 @@ class UnheardDeliveries:
         first.append(outgoing)
         return True
 
-    def lost(self, outgoings: Iterable[Outgoing]) -> None:
-        """Take the deliveries of a link that is lost: those that were sent, and those that were to be resumed."""
-        for outgoing in outgoings:
-            was_sent = outgoing.resumed is not None or (outgoing.done.is_set() and outgoing.failure is None)
-            if was_sent and not outgoing.decided.is_set():
+    def lost(self, sent: Iterable[Outgoing], waiting: Iterable[Outgoing]) -> None:
+        """Take the deliveries of a link that is lost: those that were sent, and those that were to be resumed.
+
+        What waits to be sent again is not among them: it is certain that nobody has it.
+        """
+        for outgoing in (*sent, *(each for each in waiting if each.resumed is not None)):
+            if not outgoing.decided.is_set():
                 outgoing.delivery, outgoing.resumed = None, None
                 self._unheard[outgoing.tag] = outgoing
 
