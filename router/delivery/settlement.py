@@ -149,7 +149,10 @@ def resumed(context: Context, delivery: Delivery) -> None:
         forget(delivery)
         delivery.settled = True
         context.termini.counts.aborted_resumes += not relay.answered
-        _sender_settled(context, relay, delivery)
+        if delivery.aborted and not relay.legs:
+            sender_gone(context, relay, delivery)  # it waits here still: nobody gets it (§2.6.14)
+        else:
+            _sender_settled(context, relay, delivery)
         return
     if is_outcome(delivery.remote_state):
         _sender_said(context, relay, delivery, delivery.remote_state, settled=False)

@@ -135,6 +135,7 @@ def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, deli
     delivery.delivery_id = frame.delivery_id
     delivery.second = link.second and frame.rcv_settle_mode != 0
     delivery.ignored = True
+    delivery.aborted = frame.aborted
     delivery.size = 0
     if frame.state is not None:
         delivery.remote_state = frame.state

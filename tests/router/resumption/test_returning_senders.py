@@ -33,11 +33,12 @@ class Roaming:
         policy: TerminusExpiryPolicy = CLOSE,
         timeout: int = 30,
         network: Network | None = None,
+        credit: int = 100,
     ) -> None:
         self.network = network or Network()
         self.rcv, self.policy, self.timeout = rcv, policy, timeout
         self.consumer = self.network.client()
-        self.consumer.receiver("q", rcv=rcv, credit=100)
+        self.receiver = self.consumer.receiver("q", rcv=rcv, credit=credit)
         self.begin()
         self.answer = self.attach(None)
         self.arrivals: list[Arrival] = []
@@ -316,6 +317,23 @@ def test_a_resumed_delivery_may_be_given_up(how: str) -> None:
     arrival.dispose(Accepted(), settled=False)
     r.network.run()
     assert arrival.said[-1][1], "settled"
+    r.finish()
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_a_delivery_that_waits_here_still_is_dropped_if_its_sender_aborts_it(is_aborted: bool) -> None:
+    r = Roaming(SECOND, credit=1)
+    other = r.network.client()
+    other.send(other.sender("q"))  # it gets the only credit
+    r.peer.write(frame(transferred(0), message(0)))
+    r.lose()
+    r.back({tag(0): None})
+    r.resume(1, **{"aborted" if is_aborted else "settled": True})
+    r.receiver.flow(10)
+    r.network.run()
+    arrivals = r.consumer.take(1 if is_aborted else 2)
+    assert [bytes(each.payload) == message(0) for each in arrivals] == ([False] if is_aborted else [False, True])
+    arrivals[0].accept()
     r.finish()
 
 
