@@ -1,0 +1,129 @@
+"""Peers that attach links to be kept without end, or take them from each other: what is kept for them stays bounded."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End
+from amqpmesh.router.config.resumption import ResumptionConfig
+from tests.support.peers.bystanders import Intruder
+from tests.support.peers.scripted import attached, begun, frame, transferred
+from tests.support.worlds.network import Client, Network, message
+
+NEVER = Target(address="a", expiry_policy=TerminusExpiryPolicy.NEVER, timeout=2**32 - 1)
+LASTING = Target(address="a", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30)
+LIMITS = ResumptionConfig(links=50, links_per_user=20, unsettled=30)
+
+
+class Crowd:
+    """A router with clients that do nothing wrong, and peers that want links kept."""
+
+    def __init__(self) -> None:
+        self.network = Network(resumption=LIMITS)
+        self.producer, self.consumer = self.network.client("producer"), self.network.client("consumer")
+        self.consumer.receiver("news", credit=1000)
+        self.sender = self.producer.sender("news")
+        self.taker: Client = self.network.client("taker")
+        self.taker.receiver("a", credit=1000)
+
+    def exchange(self) -> None:
+        """Send a message from the producer to the consumer."""
+        sent = self.producer.send(self.sender)
+        self.consumer.take(1)[0].accept()
+        self.network.run()
+        assert sent.outcome == Accepted()
+
+    def connect(self, **fields: int) -> Intruder:
+        """Return a peer with a session, of the container that all of them are."""
+        end = Intruder(self.network)
+        end.peer.open(**fields)
+        end.peer.begin()
+        return end
+
+    def check(self) -> None:
+        """Assert that limits hold, and that others are served."""
+        termini = self.network.core.context.termini
+        assert termini.granted <= LIMITS.links_per_user
+        assert termini.suspended_number <= termini.granted
+        self.exchange()
+
+    def finish(self, *ends: Intruder) -> None:
+        """Lose these peers, and assert that nothing is left once the time is over."""
+        for end in ends:
+            end.leave()
+        for arrival in self.taker.take():
+            arrival.accept()
+        self.network.advance(LIMITS.timeout + 1)
+        assert self.network.core.context.termini.granted == 0
+        assert self.network.relays == 0
+        self.network.leave()
+
+
+def granted(end: Intruder) -> int:
+    """Return the seconds that the answer to an attach grants."""
+    answer = next(each.performative for each in end.peer.hear() if isinstance(each.performative, Attach))
+    assert isinstance(answer.target, Target)
+    return answer.target.timeout
+
+
+def test_links_without_end_are_kept_up_to_the_limit() -> None:
+    crowd = Crowd()
+    kept = 0
+    names = (f"link {number}" for number in count())
+    for _ in range(40):
+        end = crowd.connect()
+        for handle in range(5):
+            end.peer.write(attached(Role.SENDER, "a", name=next(names), handle=handle, target=NEVER, unsettled={}))
+            kept += granted(end) > 0
+        end.leave()
+        crowd.check()
+    assert kept == LIMITS.links_per_user
+    crowd.finish()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_name_that_is_stolen_to_and_fro_is_one_link(closes: bool) -> None:
+    crowd = Crowd()
+    numbers = count()
+    ends = [crowd.connect(), crowd.connect()]
+    for number in range(60):
+        end = ends[number % 2]
+        end.peer.write(attached(Role.SENDER, "a", name="one", target=LASTING, unsettled={}))
+        heard = [each.performative for each in end.peer.hear()]
+        if any(isinstance(each, Attach) and each.target is not None for each in heard):
+            end.peer.write(frame(transferred(next(numbers)), message(number)))
+        for other in ends:
+            if any(isinstance(each.performative, Detach | End) for each in other.peer.hear()):
+                other.peer.write(End())
+                other.peer.hear()
+                other.peer.write(begun())
+                assert any(isinstance(each.performative, Begin) for each in other.peer.hear())
+        if closes and number % 7 == 0:
+            end.leave()
+            ends[number % 2] = crowd.connect()
+        crowd.check()
+        assert crowd.network.core.context.termini.granted <= 2
+    crowd.finish(*ends)
+
+
+@pytest.mark.parametrize("rcv", ReceiverSettleMode)
+def test_transfers_that_resume_what_nobody_knows_leave_nothing(rcv: ReceiverSettleMode) -> None:
+    crowd = Crowd()
+    end = crowd.connect()
+    end.peer.write(attached(Role.SENDER, "a", name="one", target=LASTING, rcv_settle_mode=rcv, unsettled={}))
+    end.peer.hear()
+    for number in range(100):
+        fields = [{}, {"aborted": True}, {"state": Accepted()}, {"settled": True}, {"more": True}][number % 5]
+        end.peer.write(frame(transferred(number, resume=True, **fields), b"" if "aborted" in fields else message(1)))
+        if "more" in fields:
+            end.peer.write(frame(transferred(number, delivery_tag=None), message(1)))
+        assert not any(isinstance(each.performative, Detach | End) for each in end.peer.hear())
+    assert crowd.taker.take() == []
+    assert crowd.network.relays == 0
+    crowd.check()
+    crowd.finish(end)
