@@ -229,7 +229,7 @@ class History:
                         assert not processed[payload], "somebody has it"
         termini = self.network.core.context.termini
         assert termini.granted <= self.limits.links
-        kept = sum(len(each.deliveries) for each in termini._suspended.values())  # type: ignore[attr-defined]
+        kept = sum(each.unsettled for each in termini._suspended.values())  # type: ignore[attr-defined]
         assert kept <= self.limits.unsettled
 
     def _check_credit(self) -> None:
