@@ -39,6 +39,10 @@ class ConfigSource:
     upgrade: Callable[[bool], UpgradeState] | None = None
     """Upgrades the router in place, unless its argument is True, and tells how far that is; None: it cannot be done.
     Raises: RequestError: it is refused."""
+    as_in_file: Callable[[RouterConfig], RouterConfig] | None = None
+    """Gives the configuration of a process that stands in for a router that router's id and files again; None: it has
+    its own.
+    """
 
 
 NAMED: Final = 100

@@ -187,6 +187,8 @@ async def text_of(changes: ConfigChanges, source: ConfigSource | None) -> str:
             state = shared.read()
             config = at_costs(state.running, state.costs)
             marks = marks_between(whole_in_force(shared.started, state.wanted, changes.worker), config)
+        if source is not None and source.as_in_file is not None:
+            config = source.as_in_file(config)
         found = (f"# changed by management: {json.dumps(key, ensure_ascii=False)}" for key in marks.keys)
         return "\n".join((*found, *lines(config, brief=True))) + "\n"
 

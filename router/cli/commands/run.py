@@ -28,6 +28,7 @@ from amqpmesh.router.cli.process.in_place_upgrade import (
     giving_path,
     named,
     predecessor,
+    unnamed,
 )
 from amqpmesh.router.cli.process.supervised_upgrade import ALONE, asked
 from amqpmesh.router.config.edits import EditError
@@ -106,7 +107,7 @@ def run(given: argparse.Namespace) -> int:
         begun = partial(_log_started, config, workers=given.workers)
         return supervise(config, given.workers, partial(_work, given), begun, before)
     stage = DaemonHooks(
-        source=ConfigSource(_file(given), lambda: named(configuration.effective(given)), _set_log),
+        source=ConfigSource(_file(given), lambda: named(configuration.effective(given)), _set_log, as_in_file=unnamed),
         begun=lambda router: _log_started(config, [(each.url, each.config) for each in router.listeners]),
         ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
@@ -130,6 +131,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
             partial(_set_log, worker=config.id),
             worker.shared,
             partial(asked, worker.shared.folder),
+            unnamed,
         ),
         begun=lambda _: worker.say(READY),
         ending=lambda: None,

@@ -190,6 +190,19 @@ def named(config: RouterConfig) -> RouterConfig:
     return replace(config, id=stand_in_of(config.id), audit=audit)
 
 
+def unnamed(config: RouterConfig) -> RouterConfig:
+    """Return the configuration that `named` was given."""
+    if not stands_in():
+        return config
+    from amqpmesh.topology.workers import STAND_IN, upgraded_name  # as above
+
+    audit = config.audit
+    if audit is not None:
+        before, _, after = audit.file.name.rpartition(STAND_IN)
+        audit = replace(audit, file=audit.file.with_name(before + after))
+    return replace(config, id=upgraded_name(config.id), audit=audit)
+
+
 class Upgrade:
     """The upgrade of a router that runs."""
 

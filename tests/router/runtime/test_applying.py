@@ -21,6 +21,8 @@ from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, MeshConfig,
 from amqpmesh.router.config.observability import LogConfig
 from amqpmesh.router.config.tables import Effect
 from amqpmesh.router.config.users import add_user, remove_user
+from amqpmesh.router.management.config_requests import config_request
+from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.runtime import applying
 from amqpmesh.router.runtime.applying import Applied
 from amqpmesh.router.runtime.listeners import listening_at
@@ -349,6 +351,21 @@ async def test_the_log_follows_where_the_program_says_so() -> None:
         await router.apply(replace(router.config, log=LogConfig(level="debug")))
         await router.apply(replace(router.config, drain=1.0))
     assert seen == [LogConfig(level="debug")]
+
+
+async def test_the_configuration_of_one_that_stands_in_is_told_as_the_file_has_it() -> None:
+    door = ListenerConfig(url=LOOPBACK, manage=True)
+    async with (
+        Router(id="A.old", listeners=[door]) as router,
+        connect(router.listeners[0].url) as client,
+        client.requester(ADDRESS) as management,
+    ):
+        router.source = ConfigSource(
+            None, lambda: router.config, lambda _: None, as_in_file=lambda running: replace(running, id="A")
+        )
+        told = await management.request(config_request())
+        assert isinstance(told.body, dict)
+        assert 'id = "A"' in str(told.body["text"])
 
 
 async def test_a_router_that_has_ended_takes_no_configuration() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ from amqpmesh.router.amqp.standard.conditions import ConnectionCondition
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
+from amqpmesh.router.cli.process.in_place_upgrade import STANDS_IN, named, unnamed
+from amqpmesh.router.config.file import RouterConfig
+from amqpmesh.router.config.observability import AuditConfig
 from tests.router.cli.process.test_drained_workers import is_moved, settled
 from tests.support.peers.scripted_stream import Peer, credit
 from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
@@ -360,3 +364,15 @@ async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(
         await peer.stream.aclose()
     site.daemon.send(signal.SIGTERM)
     assert site.daemon.ended() == 0
+
+
+@pytest.mark.parametrize("file", ["audit.jsonl", "audit", "audit.old"])
+def test_a_process_that_stands_in_knows_the_files_of_its_router(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RouterConfig(id="A", audit=AuditConfig(file=Path(file)))
+    assert unnamed(named(config)) == named(config) == config
+    monkeypatch.setenv(STANDS_IN, "1")
+    there = named(config)
+    assert there.audit is not None
+    assert (there.id, there.audit.file) != (config.id, Path(file))
+    assert unnamed(there) == config
+    assert unnamed(replace(there, id="A.old.2")).id == "A"
