@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from amqpmesh.policies import variables
 from amqpmesh.policies.access import Peer, is_reserved
@@ -12,6 +13,9 @@ from amqpmesh.policies.managing import Managed
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.peer_index import CLAIM, Condition, Network, host_address, names, networks
 from amqpmesh.policies.user_ids import UserId
+
+LONGEST: Final = 1_024
+"""Characters of a name or a pattern in a group at most: each is compared with each peer, or with each address."""
 
 
 class May(StrEnum):
@@ -88,12 +92,15 @@ def _is_within(networks: tuple[Network, ...], host: str) -> bool:
 
 def pattern_fault(pattern: str) -> str | None:
     """Return the reason to refuse a pattern of addresses in a group; None: there is none."""
-    faults: tuple[Callable[[str], str | None], ...] = (_emptiness, variables.fault, _reservation)
+    faults: tuple[Callable[[str], str | None], ...] = (name_fault, variables.fault, _reservation)
     return next((fault for check in faults if (fault := check(pattern)) is not None), None)
 
 
-def _emptiness(pattern: str) -> str | None:
-    return None if pattern else "must not be empty"
+def name_fault(name: str) -> str | None:
+    """Return the reason to refuse a name, or a pattern of names, in a group; None: there is none."""
+    if len(name) > LONGEST:
+        return f"must be at most {LONGEST} characters"
+    return None if name else "must not be empty"
 
 
 def _reservation(pattern: str) -> str | None:

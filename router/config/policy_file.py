@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amqpmesh.policies import managing, tenants
 from amqpmesh.policies.claims import ClaimMatch
-from amqpmesh.policies.groups import Group, May, pattern_fault
+from amqpmesh.policies.groups import Group, May, name_fault, pattern_fault
 from amqpmesh.policies.limits import UNLIMITED
 from amqpmesh.policies.names import NamePattern
 from amqpmesh.policies.policy import Policy
@@ -34,6 +34,9 @@ MOST_DOTS = 500
 policy that is pushed would be read for a day.
 """
 
+SHOWN = 64
+"""Characters of a wrong text that its error shows."""
+
 
 def _each(check: Callable[[str], str | None]) -> Callable[[tuple[str, ...]], str | None]:
     """Return a check of a list of texts, which names the first that is wrong."""
@@ -42,7 +45,7 @@ def _each(check: Callable[[str], str | None]) -> Callable[[tuple[str, ...]], str
         for text in texts:
             fault = check(text)
             if fault is not None:
-                return f'"{text}" {fault}'
+                return f'"{text[:SHOWN]}" {fault}'
         return None
 
     return found
@@ -53,7 +56,9 @@ def _claims_fault(claims: Words) -> str | None:
         if not name:
             return "has a claim without a name"
         if not patterns or "" in patterns:
-            return f'"{name}" must have a value that is not empty'
+            return f'"{name[:SHOWN]}" must have a value that is not empty'
+        if (fault := next(filter(None, map(name_fault, (name, *patterns))), None)) is not None:
+            return f'"{name[:SHOWN]}" {fault}'
     return None
 
 
@@ -84,12 +89,12 @@ class MatchConfig(Table):
 
     EFFECT = Effect.AT_ONCE
 
-    listener: str | None = setting(default=None, check=emptiness)
-    hostname: str | None = setting(default=None, check=emptiness)
-    user: str | None = setting(default=None, check=emptiness)
-    certificate: str | None = setting(default=None, check=emptiness)
-    claim: str | None = setting(default=None, check=emptiness)
-    value: str | None = setting(default=None, check=emptiness)
+    listener: str | None = setting(default=None, check=name_fault)
+    hostname: str | None = setting(default=None, check=name_fault)
+    user: str | None = setting(default=None, check=name_fault)
+    certificate: str | None = setting(default=None, check=name_fault)
+    claim: str | None = setting(default=None, check=name_fault)
+    value: str | None = setting(default=None, check=name_fault)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -149,12 +154,12 @@ class GroupConfig(Table):
 
     EFFECT = Effect.AT_ONCE
 
-    name: str = setting(check=emptiness)
+    name: str = setting(check=name_fault)
     tenant: str | None = setting(default=None)
-    users: tuple[str, ...] = setting(default=(), check=_each(emptiness))
-    certificates: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    users: tuple[str, ...] = setting(default=(), check=_each(name_fault))
+    certificates: tuple[str, ...] = setting(default=(), check=_each(name_fault))
     networks: tuple[str, ...] = setting(default=(), check=_each(_network_fault))
-    groups: tuple[str, ...] = setting(default=(), check=_each(emptiness))
+    groups: tuple[str, ...] = setting(default=(), check=_each(name_fault))
     claims: Words = setting(default=Words(), check=_claims_fault)
     send: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))

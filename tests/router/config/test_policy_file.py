@@ -53,6 +53,13 @@ TENANT = '[[tenant]]\nname = "a"\nmatch = [{ user = "*" }]\n'
         ('[[group]]\nname = "g"\nmay = ["all"]', "group[0].may[0]"),
         ('[[group]]\nname = "g"\nmanage = "write"', "group[0].manage"),
         ('[[group]]\nname = "g', "file"),
+        *(
+            (f'[[group]]\nname = "g"\n{key} = ["ok", "{"x" * 1025}"]', f"group[0].{key}")
+            for key in ("users", "certificates", "groups", "send", "receive")
+        ),
+        (f'[[group]]\nname = "{"x" * 1025}"', "group[0].name"),
+        (f'[[group]]\nname = "g"\nclaims = {{ a = "{"x" * 1025}" }}', "group[0].claims"),
+        (f'[[tenant]]\nname = "t"\nmatch = [{{ user = "{"x" * 1025}" }}]', "tenant[0].match[0].user"),
         (TENANT + f"weight = {2**63}", "file"),
         (TENANT + f"weight = {-(2**63)}", "tenant[0].weight"),
         (TENANT + f"limits = {{ messages = '{'9' * 400}/s' }}", "tenant[0].limits.messages"),
