@@ -10,7 +10,7 @@ from benchmarks.bench import Bench, progress
 from benchmarks.directions import directions
 from benchmarks.hostile import hostile
 from benchmarks.memory import memory, storm
-from benchmarks.metrics import metrics
+from benchmarks.metrics import metrics, page
 from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
@@ -253,6 +253,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "directions": directions,
     "tenants": tenants,
     "metrics": metrics,
+    "page": page,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,
