@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _compact_relay, _expanded
 from amqpmesh.router.kernel.fast_multicast import FastMulticast
 from amqpmesh.router.kernel.fast_settlement import _pass_settlement_down
 from amqpmesh.router.kernel.ledger import _AWAY, Delivery
@@ -17,17 +17,22 @@ from amqpmesh.router.kernel.multicast_settlement import _orphan, _settle_multica
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
-    from amqpmesh.router.kernel.relays import Relay
+    from amqpmesh.router.kernel.relays import Leg, Relay
 
 
-def set_aside(link: KernelLink, holder: KernelLink) -> int:
+def set_aside(link: KernelLink, holder: KernelLink, compacts: bool) -> int:
     """Move the deliveries of a link whose sender is away to a link that no frame names.
 
-    Only those that have come whole are moved: the sender sends the others again. Returns: the number of relays.
+    Only those that have come whole are moved: the sender sends the others again.
+    Args: compacts: nothing but the kernel refers to relays that wait for an outcome alone: they become fast deliveries.
+    Returns: the number of the other relays.
     """
     ledger = link.session.incoming
     relays = 0
     for tag, entry in list(link.unsettled.items()):
+        if compacts and isinstance(entry, Delivery) and _waits_for_outcome(entry):
+            _compact(entry)
+            entry = link.unsettled[tag]
         if isinstance(entry, FastDelivery):
             fast: FastDelivery = entry
             if fast.incoming_id != _AWAY:
@@ -56,6 +61,53 @@ def set_aside(link: KernelLink, holder: KernelLink) -> int:
         del link.unsettled[tag]
         holder.unsettled[tag] = entry
     return relays
+
+
+def _waits_for_outcome(delivery: Delivery) -> bool:
+    """Return whether a relay was sent whole by one link, and only the outcome of its receiver is missing."""
+    relay: Relay | None = delivery.relay
+    if (
+        relay is None
+        or delivery.delivery_id == -1
+        or delivery.link.lane
+        or delivery.link.session.wire.router is None
+        or delivery.link.session.wire.router.recorder is not None
+        or not relay.complete
+        or relay.closed
+        or relay.waiting
+        or relay.queued
+        or relay.chunks
+        or relay.recorded
+        or relay.portion is not None
+        or relay.kept is not None
+        or relay.seen is not None
+        or relay.excluded is not None
+        or relay.to is not None
+        or len(relay.legs) != 1
+    ):
+        return False
+    leg: Leg = relay.legs[0]
+    sent: Delivery | None = leg.delivery
+    return (
+        sent is not None
+        and sent.complete
+        and sent.delivery_id != -1
+        and not sent.link.lane
+        and leg.started
+        and leg.counted
+        and not (leg.copy or leg.done or leg.aborting or leg.tracked or leg.chunks)
+    )
+
+
+def _compact(delivery: Delivery) -> None:
+    """Make a fast delivery of a relay, unless there is a state of it."""
+    router = delivery.link.session.wire.router
+    relay: Relay | None = delivery.relay
+    assert router is not None
+    assert relay is not None
+    leg: Leg = relay.legs[0]
+    assert leg.delivery is not None
+    _compact_relay(router, delivery, leg.delivery, relay)
 
 
 def take_up(holder: KernelLink, tag: bytes, link: KernelLink) -> None:

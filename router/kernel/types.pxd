@@ -1023,7 +1023,11 @@ cpdef dict parked_ids(KernelSession session)
 cpdef list expand_sent(KernelSession session, list ids)
 @cython.locals(ledger=Ledger, relays=long, entry=object, tag=bytes, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery,
                relay=Relay)
-cpdef long set_aside(KernelLink link, KernelLink holder) except -1
+cpdef long set_aside(KernelLink link, KernelLink holder, bint compacts) except -1
+@cython.locals(relay=Relay, leg=Leg, sent=Delivery)
+cdef bint _waits_for_outcome(Delivery delivery) except -1
+@cython.locals(router=KernelRouter, relay=Relay, leg=Leg)
+cdef bint _compact(Delivery delivery) except -1
 @cython.locals(entry=object, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery)
 cpdef bint take_up(KernelLink holder, bytes tag, KernelLink link) except -1
 @cython.locals(fast=FastDelivery, multicast=FastMulticast, delivery=Delivery)

@@ -198,7 +198,7 @@ class SuspendedTermini(LastingTermini):
                 self.sources.park(link)
             else:
                 terminus = SuspendedTarget(key, link, grant, context.now, self._nowhere)
-                relays = set_aside(link.endpoint.flow_state, terminus.holder)
+                relays = set_aside(link.endpoint.flow_state, terminus.holder, not context.traces.relays)
             self._suspended[key] = terminus
             unsettled = terminus.unsettled
             self._most_deliveries += unsettled
