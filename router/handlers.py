@@ -336,6 +336,8 @@ class Handlers:
             incoming.pool.forwarded(incoming.credit_sink, self._context.now)
             self._context.touch_input(incoming)
             self.attaching.told.resumed(incoming)
+            if incoming in self.attaching.rounds:
+                self.attaching.rounds[incoming].resumed(event.tag)
 
     def _resumed(self, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
         resumed(self._context, event.delivery)

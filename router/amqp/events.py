@@ -117,9 +117,10 @@ class DeliveriesGathered:
 
 @dataclass(slots=True)
 class DeliveryIgnored:
-    """A resumed delivery came that our unsettled map does not hold (§2.6.13). It used one credit; no frame is held."""
+    """A resumed delivery came, whose octets are dropped (§2.6.13). It used one credit; no frame is held."""
 
     link: Receiver
+    tag: bytes
 
 
 @dataclass(slots=True)

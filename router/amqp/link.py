@@ -131,6 +131,7 @@ class Link:
         max_message_size: int | None = None,
         initial_delivery_count: int = 0,
         unsettled: Mapping[bytes, object] | None = None,
+        incomplete_unsettled: bool = False,
         offered_capabilities: Sequence[Symbol] = (),
         desired_capabilities: Sequence[Symbol] = (),
         properties: Mapping[Symbol, Value] | None = None,
@@ -141,6 +142,7 @@ class Link:
 
         Args: max_message_size: octets; None or 0: no limit. A receiver enforces it. initial_delivery_count: of a
             sender. unsettled: None for a link without history, {} for an empty unsettled map (§2.7.3).
+                incomplete_unsettled: the map lacks some.
         Raises: CommandError: this end has sent its attach already, the session has ended, or the attach is the first
             and does not fit into the peer's frames.
         """
@@ -155,6 +157,7 @@ class Link:
                 source=source,
                 target=target,
                 unsettled=unsettled,  # type: ignore[arg-type]  # tags and states, or none yet
+                incomplete_unsettled=incomplete_unsettled,
                 initial_delivery_count=initial_delivery_count if self.role is SENDER else None,
                 max_message_size=max_message_size,
                 offered_capabilities=tuple(offered_capabilities),
@@ -376,12 +379,14 @@ FORGIVEN: Final = 2**20
 class Receiver(Link):
     """Our end of a link from a sending peer."""
 
-    __slots__ = ("_announced_limits", "forgiven", "known_limit")
+    __slots__ = ("_announced_limits", "forgiven", "known_limit", "resumes_only")
 
     def __init__(self, session: Session, terminus: Terminus) -> None:
         super().__init__(session, terminus)
         #: Deliveries beyond the credit that we tolerate; the owner sets it before the peer answers.
         self.forgiven = 0
+        #: An unsettled map was incomplete: a delivery that is not resumed is an error (§2.7.3).
+        self.resumes_only = False
         #: The delivery-limit that the sender most likely uses: the last one that it has shown.
         self.known_limit = 0
         #: The delivery-limits that the sender may use, in the order of our flows. The highest one binds it.
@@ -408,6 +413,16 @@ class Receiver(Link):
         self.owes_echo = self.owes_echo or echo
         self.note_limit()
         self.request_flow()
+
+    def begins(self, frame: kernel.TransferFrame) -> bool:
+        """Tell whether a frame is the first of a delivery.
+
+        Raises: Violation(LINK, not-allowed): the link only resumes deliveries, and this is a new one.
+        """
+        first = self.flow_state.current is None
+        if first and self.resumes_only and not frame.resume:
+            raise kernel.Violation(kernel.LINK, "amqp:not-allowed", "a new delivery behind an incomplete unsettled map")
+        return first
 
     @property
     def may_send(self) -> bool:

@@ -281,8 +281,8 @@ class Session:
             return ()
         if not isinstance(link, Receiver):
             raise ProtocolError(Scope.SESSION, AmqpCondition.NOT_ALLOWED, "transfer on a link that we send on")
-        first = flow_state.current is None
         try:
+            first = link.begins(frame)
             delivery = kernel.receive_transfer(flow_state, frame, len(payload))
         except kernel.Violation as violation:
             if violation.scope != kernel.LINK:
@@ -291,7 +291,7 @@ class Session:
             return self.fail_link(link, violation.condition, violation.description)
         if delivery.ignored:
             self.flow_state.release(1)
-            events: tuple[Event, ...] = (DeliveryIgnored(link),) if first else ()
+            events: tuple[Event, ...] = (DeliveryIgnored(link, delivery.tag),) if first else ()
             # A program has no relay; what is unknown here is settled.
             if flow_state.current is None if delivery.relay is not None else first and not delivery.settled:
                 events = (*events, DeliveryResumed(link, delivery))

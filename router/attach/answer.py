@@ -25,9 +25,19 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.dynamic_nodes import lifetime_of, make_dynamic
 from amqpmesh.router.attach.joining import join
-from amqpmesh.router.attach.reattaching import bring, end_undecided, fits, in_common, is_known, settle_rest, states
+from amqpmesh.router.attach.reattaching import (
+    bring,
+    end_undecided,
+    fitting,
+    in_common,
+    is_incomplete,
+    is_known,
+    settle_rest,
+    states,
+)
 from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.attach.resumable import check_grant, check_terms
+from amqpmesh.router.attach.rounds import Round
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
 from amqpmesh.router.attach.thefts import Thefts
@@ -35,7 +45,8 @@ from amqpmesh.router.attach.told_outcomes import ToldOutcomes
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import suspend
-from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
+from amqpmesh.router.delivery.permitted import is_outcome
+from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind, told_outcome
 from amqpmesh.router.memory.retained import is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
@@ -71,6 +82,7 @@ class Attaching:
         self._claims = Claims(context)
         self.thefts = Thefts(context)
         self.told = ToldOutcomes(context)
+        self.rounds: dict[IncomingLink, Round] = {}
 
     def answer(self, record: ConnectionRecord, event: LinkAttached) -> None:
         """Answer a peer's attach.
@@ -89,7 +101,7 @@ class Attaching:
         try:
             if octets and is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
-            if attach.incomplete_unsettled:
+            if attach.incomplete_unsettled and not self._has_history(record, endpoint, key):
                 # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
                 endpoint.attach(
                     source=attach.source,
@@ -165,13 +177,20 @@ class Attaching:
             return None
         return kept
 
+    def _has_history(self, record: ConnectionRecord, endpoint: Link, key: LinkKey) -> bool:
+        """Tell whether a sender may resume deliveries of a former link."""
+        return isinstance(endpoint, Receiver) and (
+            is_known(record, endpoint)
+            or self._context.termini.suspended(key) is not None
+            or any(each.connection is record or is_lasting(each) for each in self._context.link_names.having(key))
+        )
+
     def _unsettled(
         self, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
-    ) -> Mapping[bytes, object]:
-        """Return the unsettled map that answers an incomplete one."""
+    ) -> Mapping[bytes, object] | None:
+        """Return the unsettled map that answers an incomplete one of a receiver, or one of which nothing is known."""
         if isinstance(endpoint, Receiver):
-            assert kept is None or isinstance(kept, SuspendedTarget)
-            return states(in_common(self._context, record, endpoint, attach, kept)[0])
+            return None
         if isinstance(kept, SuspendedSource):
             assert isinstance(endpoint, Sender)
             ours = self._context.termini.sources.compare(kept, endpoint, attach)
@@ -244,14 +263,14 @@ class Attaching:
         if target.dynamic:
             check(context, record, May.DYNAMIC)
             node = make_dynamic(context, record, endpoint, lifetime_of(target))
-            named: str | None = f"{node.name}@{context.id}"
+            address: str | None = f"{node.name}@{context.id}"
         elif target.address is None:
             # The anonymous terminus: each message goes to the address in its `to`.
             check(context, record, May.ANONYMOUS)
-            node, named = None, None
+            node, address = None, None
         else:
-            named = target.address
-            place = self._lookup.place(named)
+            address = target.address
+            place = self._lookup.place(address)
             check_address(context, record, place.name, place.container, sends=True)
             tenant = tenant_of_attach(record, attach)
             owner = self._lookup.owner(tenant, place, sends=True)
@@ -268,17 +287,21 @@ class Attaching:
             pool = node.pool
         is_resumed = attach.unsettled is not None and (kept is not None or is_known(record, endpoint))
         both, rest = in_common(context, record, endpoint, attach, kept)
-        if both and not fits(endpoint, attach, both):
-            is_resumed, both, rest = False, {}, {}
+        named = fitting(endpoint, attach, both)
+        is_part = len(named) < len(both)
+        is_round = is_resumed and (is_part or is_incomplete(attach))
+        if is_round:
+            pool = FixedCredit(0)  # for what is resumed alone
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
-        unsettled = states(both) if is_resumed else None
+        unsettled = states(named) if is_resumed else None
         if attach.unsettled and not is_resumed:
             context.termini.counts.in_doubt += len(attach.unsettled)
         twins = self.thefts.has_twins(self._key(record, endpoint))
         grant = None if twins else context.termini.grant(record, endpoint, target, node, kept)
         check_grant(record, node, grant)
         try:
-            answer_sender(endpoint, event, named, node, caps.message_size(record) or None, unsettled, grant)
+            limit = caps.message_size(record) or None
+            answer_sender(endpoint, event, address, node, limit, unsettled, grant, is_incomplete=is_part)
         except Exception:
             if grant is not None:
                 context.termini.take_back(grant)
@@ -289,12 +312,12 @@ class Attaching:
         if isinstance(incoming, ForeignIncomingLink):
             incoming.foreign = foreign
         incoming.grant = grant
-        bring(context, both, incoming, kept)
-        if both:
-            pool.let_resume(incoming.credit_sink, len(both))
+        bring(context, both, incoming, kept, last=named)
+        if named:
+            pool.let_resume(incoming.credit_sink, len(named))
         if rest:
             context.chores.do(settle_rest(context, rest, kept))
-        self.told.tell(incoming, both)
+        self.told.tell(incoming, named)
         if kept is not None:
             if is_resumed:
                 context.termini.resumed(kept)
@@ -306,7 +329,10 @@ class Attaching:
         if is_judged(context, record):
             limit_rates(context, incoming, record.rights)
             check_user_ids(incoming, record.rights)
-        if node is not None:
+        if is_round:
+            tells = any(is_outcome(told_outcome(each)) for each in named.values())
+            Round(context, self.rounds, incoming, named, tells=tells)
+        elif node is not None:
             node.incoming = with_item(node.incoming, incoming)
             share_credit(context, node, incoming)
             context.touch(node)

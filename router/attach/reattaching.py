@@ -9,11 +9,14 @@ and cannot send them again. The router keeps nothing of the peer's map.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.events import DispositionReceived
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
 from amqpmesh.router.kernel import (
@@ -31,7 +34,7 @@ from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.standard.messaging import DeliveryState
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 #: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its outcome.
 _AROUND: Final = 200
 _OF_WHOLE: Final = 20
+
+#: Entries of a sender's map that are read at once: many milliseconds. A map with more counts as incomplete.
+MOST_READ: Final = 8192
 
 #: Deliveries that one step settles.
 _AT_ONCE: Final = 10
@@ -62,16 +68,21 @@ def in_common(
     Args: kept: the terminus of a former connection; None: there is none.
     Returns: those that both sides have, by delivery-tag; and those that only this side has: the sender has settled them
         (§2.6.13). An incomplete map of the sender does not count: both sides have all then.
+    Raises: ProtocolError(LINK, decode-error): the map is malformed. Nothing has changed then.
     """
     if attach.unsettled is None:
         return {}, {}
     ours: dict[bytes, Unsettled] = dict(_live_deliveries(record, endpoint))
     if kept is not None:
         ours.update(kept.deliveries)
-    if not ours or attach.incomplete_unsettled:
+    if not ours:
+        return {}, {}  # the map is not read
+    theirs = _read(attach.unsettled)
+    if is_incomplete(attach):
         return ours, {}
+    order = tuple(ours)
     both = {}
-    for tag, state in attach.unsettled.items():
+    for tag, state in theirs.items():
         entry = ours.pop(tag, None)
         if entry is not None:
             if (encoded := _outcome(state)) is not None and encoded != (known := told_outcome(entry)):
@@ -79,9 +90,20 @@ def in_common(
                 entry = expanded(entry)
                 _apply_state(context, entry, encoded, settled=False)
             both[tag] = entry
-        if not ours:
-            break  # the rest of the map is not read
-    return both, ours
+    return {tag: both[tag] for tag in order if tag in both}, ours
+
+
+def is_incomplete(attach: Attach) -> bool:
+    """Tell whether the map of a peer says nothing of the deliveries that it does not name."""
+    return attach.incomplete_unsettled or (attach.unsettled is not None and len(attach.unsettled) > MOST_READ)
+
+
+def _read(unsettled: Mapping[bytes, DeliveryState | None]) -> dict[bytes, DeliveryState | None]:
+    """Return the entries of a map, `MOST_READ` at most. Raises: ProtocolError(LINK, decode-error)."""
+    try:
+        return dict(islice(unsettled.items(), MOST_READ))
+    except ProtocolError as error:
+        raise ProtocolError(Scope.LINK, AmqpCondition.DECODE_ERROR, f"the unsettled map: {error}") from error
 
 
 def settle_rest(context: Context, deliveries: Mapping[bytes, Unsettled], kept: SuspendedTarget | None) -> Steps[None]:
@@ -107,13 +129,19 @@ def states(deliveries: Mapping[bytes, Unsettled]) -> dict[bytes, DeliveryState]:
     return found
 
 
-def fits(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Unsettled]) -> bool:
-    """Tell whether an attach with the states of these deliveries fits into a frame of the peer."""
-    octets = _AROUND + size_of_attach(attach)
-    for tag, entry in deliveries.items():
-        state = told_outcome(entry)
-        octets += len(tag) + _OF_WHOLE + (0 if state is None else len(state))
-    return octets <= endpoint.session.connection.remote_max_frame_size
+def fitting(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Unsettled]) -> dict[bytes, Unsettled]:
+    """Return the deliveries that an attach can name in a frame of the peer: those with an outcome first."""
+    room = endpoint.session.connection.remote_max_frame_size - _AROUND - size_of_attach(attach)
+    found: dict[bytes, Unsettled] = {}
+    for with_outcome in (True, False):
+        for tag, entry in deliveries.items():
+            state = told_outcome(entry)
+            if is_outcome(state) is with_outcome:
+                octets = len(tag) + _OF_WHOLE + (0 if state is None else len(state))
+                if octets <= room:
+                    room -= octets
+                    found[tag] = entry
+    return found
 
 
 def bring(
@@ -121,17 +149,22 @@ def bring(
     deliveries: Mapping[bytes, Unsettled],
     incoming: IncomingLink,
     kept: SuspendedTarget | None,
+    *,
+    last: Collection[bytes],
 ) -> None:
     """Move deliveries to the new link.
 
     The sender must resume each of them (`resume`). Until then a delivery has no delivery-id, and its outcome is kept.
-    Args: kept: the terminus that has some of them.
+    Args: kept: the terminus that has some of them. last: the tags that come last in its map: if others are left out of
+        our attach, the next one begins with those.
     """
     flow_state, counts = incoming.endpoint.flow_state, context.termini.counts
-    for tag, entry in deliveries.items():
+    is_split = len(last) < len(deliveries)
+    for tag in sorted(deliveries, key=last.__contains__) if is_split else deliveries:
+        entry = deliveries[tag]
         if is_outcome(told_outcome(entry)):
             counts.resumed_outcomes += 1
-        else:
+        elif tag in last:
             counts.resumed_again += 1
         if kept is not None and kept.deliveries.get(tag) is entry:
             take_up(kept.holder, tag, flow_state)

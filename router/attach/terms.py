@@ -50,11 +50,13 @@ def answer_sender(
     max_message_size: int | None,
     unsettled: Mapping[bytes, object] | None,
     grant: Grant | None,
+    *,
+    is_incomplete: bool = False,
 ) -> None:
     """Answer the attach of a sender, whose target is a `Target`.
 
     Args: named: the address. max_message_size: octets; None: no limit. unsettled: of a link that is resumed. grant: the
-        time that the target is kept without the link; None: it goes with the link.
+        time that the target is kept without the link; None: it goes with the link. is_incomplete: `unsettled` is.
     Raises: as `Link.attach`.
     """
     attach, alike, compact = event.attach, event.alike, endpoint.session.flow_state.wire.compact
@@ -79,6 +81,7 @@ def answer_sender(
                 rcv_settle_mode=attach.rcv_settle_mode,
                 max_message_size=max_message_size,
                 unsettled=unsettled,
+                incomplete_unsettled=is_incomplete,
                 offered_capabilities=() if grant is None else (WHOLE_MAP,),
             )
             return

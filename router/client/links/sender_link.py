@@ -218,6 +218,7 @@ class SenderLink(RedirectedLink):
             snd_settle_mode=self._snd_settle_mode,
             rcv_settle_mode=self._rcv_settle_mode,
             unsettled=self._next_map(session),
+            incomplete_unsettled=self._unheard is not None and self._unheard.leaves_out,
             desired_capabilities=self._desired_capabilities,
             properties=self._properties,
         )
@@ -351,6 +352,8 @@ class SenderLink(RedirectedLink):
         waiting = self._waiting
         while waiting and self._may_send():
             outgoing = next(iter(waiting))
+            if outgoing.resumed is None and self._unheard is not None and self._unheard.is_round:
+                break
             try:
                 if not self._send_more(outgoing):
                     break

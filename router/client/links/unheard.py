@@ -48,6 +48,10 @@ class UnheardDeliveries:
         self._kept: dict[Outgoing, tuple[bytes, int]] = {}
         #: The peer has answered an attach: there may be a history.
         self._has_history = False
+        #: The last map of ours did not name all.
+        self.leaves_out = False
+        #: A map was incomplete: deliveries are only resumed, until the link is attached again (§2.7.3).
+        self.is_round = False
 
     def asking(self, target: Target) -> Target:
         """Return a target that asks the peer to keep its end of the link after the loss of the connection (§3.5.4)."""
@@ -56,16 +60,17 @@ class UnheardDeliveries:
     def next_map(self, max_frame_size: int) -> Mapping[bytes, object] | None:
         """Return the unsettled map of the next attach; None: there is no history.
 
-        A map that does not fit into a frame names what fits, oldest first; other deliveries are in doubt.
-        Args: max_frame_size: octets.
+        A map that does not fit into a frame `leaves_out` what was resumed last. Args: max_frame_size: octets.
         """
         room = max_frame_size - _AROUND
-        for tag, outgoing in tuple(self._unheard.items()):
+        named: dict[bytes, object] = {}
+        for tag in self._unheard:
             room -= len(tag) + 3
             if room < 0:
-                del self._unheard[tag]
-                self._doubt(outgoing, "there are more deliveries than the attach can name")
-        return dict.fromkeys(self._unheard) if self._has_history else None
+                break
+            named[tag] = None
+        self.leaves_out = self._has_history and len(named) < len(self._unheard)
+        return named if self._has_history else None
 
     def missing_from(self, attach: Attach) -> str | None:
         """Return a description of what an exactly-once sender lacks at a peer; None: nothing."""
@@ -81,6 +86,7 @@ class UnheardDeliveries:
         """Compare the peer's map with what is unheard. Returns: the deliveries to resume or to send again, in order."""
         unheard, self._unheard = self._unheard, {}
         self._has_history = True
+        self.is_round = attach.incomplete_unsettled or self.leaves_out
         theirs: dict[object, object] | None = None
         try:
             theirs = None if attach.unsettled is None else dict(attach.unsettled.items())
@@ -99,6 +105,8 @@ class UnheardDeliveries:
                     self._kept.pop(outgoing, None)
                     outgoing.decide(outcome)
                 first.append(outgoing)
+            elif attach.incomplete_unsettled:
+                self._unheard[tag] = outgoing  # its turn comes
             elif outgoing.decided.is_set():
                 pass  # the peer has settled it, too
             elif not self._is_absence_certain(attach):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -10,6 +12,7 @@ from amqpmesh.router.amqp.errors import CommandError, InDoubtError, LinkDetached
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.config.file import RouterConfig
+from amqpmesh.router.config.listener import ListenerConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.message.outcomes import ModifiedError, RejectedError, ReleasedError
 from amqpmesh.router.runtime.router import Router
@@ -204,3 +207,39 @@ async def test_arguments(nursery: trio.Nursery, autojump_clock: MockClock) -> No
                 await sender.send("x", settled=True)
             with pytest.raises(CommandError, match="parts"):
                 await sender.send_parts(parts())  # type: ignore[arg-type]  # a generator
+
+
+@pytest.mark.parametrize("outcomes", ["before", "after"])
+@pytest.mark.parametrize("sizes", [(1250, 32768), (32768, 1024)], ids=["our map", "the peer's map"])
+@pytest.mark.parametrize("how", MODES, ids=["first", "second", "exactly once"])
+async def test_maps_that_do_not_fit_are_exchanged_in_rounds(
+    nursery: trio.Nursery, autojump_clock: MockClock, how: dict[str, object], sizes: tuple[int, int], outcomes: str
+) -> None:
+    config = replace(LASTING, listeners=())
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", name="small", max_frame_size=sizes[0])
+    async with Router(config) as router, router.receiver("q", credit=200) as receiver:
+        roads = Roads(nursery)
+        roads.lead_to(router, listener=listener)
+        async with (
+            roads.connect(reconnect=True, max_frame_size=sizes[1]) as connection,
+            connection.sender("q", **how) as s,
+        ):
+            calls = [Call(nursery, s.send, number) for number in range(60)]
+            deliveries = [await receiver.receive() for _ in calls]
+            await roads.cut()
+            await wait_all_tasks_blocked()
+            if outcomes == "before":
+                for each in deliveries:
+                    each.accept()
+            await trio.sleep(3)
+            new = Call(nursery, s.send, "new")
+            for each in deliveries if outcomes == "after" else ():
+                each.accept()
+            for call in calls:
+                await call.result()
+            last = await receiver.receive()
+            assert last.message.body == "new"
+            last.accept()
+            await new.result()
+        assert router.statistics().router.resumed > 1, "there were several rounds"
+    assert router.statistics().is_empty
