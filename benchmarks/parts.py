@@ -13,6 +13,7 @@ from benchmarks.memory import memory, storm
 from benchmarks.metrics import metrics, page
 from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
+from benchmarks.resumption import resumption
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
 from benchmarks.tenants import tenants
@@ -254,6 +255,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "tenants": tenants,
     "metrics": metrics,
     "page": page,
+    "resumption": resumption,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,
