@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
 #: delivery that came, and that the router had to decide about.
-OF_TERMINUS: Final = 2_048
+OF_TERMINUS: Final = 2_816
 OF_DELIVERY: Final = 350
 OF_RELAY: Final = 2_048
 
