@@ -33,20 +33,22 @@ if TYPE_CHECKING:
 def finish_batch(context: Context) -> None:
     """Send queued deliveries and divide credit, until no node is touched any more."""
     context.foreseen = None
-    if context.kernel.due:
-        deal(context.kernel)
-    if context.kernel.put_off:
+    kernel, budget, memory = context.kernel, context.budget, context.memory
+    if kernel.due:
+        deal(kernel)
+    if kernel.put_off:
         _send_again(context)
-    if context.kernel.has_news():
+    if kernel.has_news():
         context.catch_up()
-    if context.memory.is_exceeded:
+    is_over = budget.used > budget.limit
+    if is_over and memory.is_exceeded:
         receive_held(context)
-    budget, memory = context.budget, context.memory
-    if budget.used > budget.limit or memory.used_up or memory.withheld:
+    if is_over or memory.used_up or memory.withheld:
         check(context)
     if context.relieved:
         _relieve(context)
-    _finish_touched(context)
+    if context.touched or context.touched_windows or context.failed_links:
+        _finish_touched(context)
     if budget.used > budget.limit and memory.is_exceeded:  # by deliveries that were sent meanwhile
         check(context)
         _finish_touched(context)

@@ -168,7 +168,8 @@ class Handlers:
             if record.role == "mesh" and isinstance(lanes_of, str):
                 be_for_lanes_of(record, lanes_of, self._context.config)
             engine.open()
-        if not remember(self._context.memory, record, size_of_open(event.open)):
+        octets = size_of_open(event.open)
+        if octets and not remember(self._context.memory, record, octets):
             description = "container-id and hostname are too long"
             close_connection(
                 self._context, record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description)

@@ -219,25 +219,26 @@ class Connection:
         The iterator ends early if `flow_state.waits_for` is to be written first.
         """
         events: Iterable[Event]
-        has_stopped = not data and self.flow_state.pending_disposition is None  # `relay` did, at the next frame
+        flow_state, reader, negotiation = self.flow_state, self._reader, self.negotiation
+        has_stopped = not data and flow_state.pending_disposition is None  # `relay` did, at the next frame
         if data and not (self.finished or self._is_deaf):
-            self._reader.feed(data)
+            reader.feed(data)
         while True:
             while self._events:
                 yield self._events.pop(0)
             if self.finished or self._is_deaf or self._waiting:
                 return
             try:
-                if not self.negotiation.in_frames:
-                    header = self._reader.next_header()
+                if not negotiation.in_frames:
+                    header = reader.next_header()
                     if header is None:
                         return
                     self._liveness.received_at = now
-                    events = self._advance(self.negotiation.receive_header(header))
+                    events = self._advance(negotiation.receive_header(header))
                 else:
-                    flow_state = self.flow_state
-                    is_pending = flow_state.pending_disposition is not None
-                    if is_pending or (flow_state.is_open and not has_stopped and self._reader.relay(flow_state)):
+                    if flow_state.pending_disposition is not None or (
+                        not has_stopped and flow_state.is_open and reader.relay(flow_state)
+                    ):
                         self._liveness.received_at = now
                         is_next = flow_state.pending_disposition is None and flow_state.work > 0
                         yield from kernel_events(flow_state)
@@ -246,12 +247,12 @@ class Connection:
                     has_stopped = False
                     if flow_state.waits_for is not None:
                         return
-                    frame = self._reader.next_frame()
+                    frame = reader.next_frame()
                     if frame is None:
                         return
                     self._liveness.received_at = now
                     flow_state.waits_since = -1.0  # the frame that may have waited is read now
-                    if self.negotiation.in_sasl or frame.type != AMQP_FRAME:
+                    if negotiation.in_sasl or frame.type != AMQP_FRAME:
                         events = self._receive_sasl(frame)
                     else:
                         events = receive_frame(self, frame)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
@@ -18,10 +18,7 @@ from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
 )
-from amqpmesh.router.amqp.standard.messaging import (
-    Source,
-    Target,
-)
+from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusExpiryPolicy
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.attach.dynamic_nodes import lifetime_of, make_dynamic
 from amqpmesh.router.attach.joining import join
@@ -69,8 +66,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import Pool
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
+    from amqpmesh.router.model.lasting_termini import Grant, SuspendedTerminus
     from amqpmesh.router.model.node import LocalNode, Node
+
+_NEVER: Final = TerminusExpiryPolicy.NEVER
 
 
 class Attaching:
@@ -185,6 +184,26 @@ class Attaching:
             or any(each.connection is record or is_lasting(each) for each in self._context.link_names.having(key))
         )
 
+    def _grant(
+        self,
+        record: ConnectionRecord,
+        endpoint: Receiver | Sender,
+        own: Source | Target,
+        node: Node | None,
+        kept: SuspendedTerminus | None,
+    ) -> Grant | None:
+        """Return the time that our end of a link is kept; None: it goes with its link.
+
+        Args: own: the terminus at this router, as the peer asks for it. kept: as of `_producer`.
+        Raises: RefusedError: the address takes only links that are granted some time, and this one is not.
+        """
+        grant: Grant | None = None
+        # Most links ask for no time: nothing else needs to be known of them.
+        if (own.timeout or own.expiry_policy is _NEVER) and not self.thefts.has_twins(self._key(record, endpoint)):
+            grant = self._context.termini.grant(record, endpoint, own, node, kept)
+        check_grant(record, node, grant)
+        return grant
+
     def _unsettled(
         self, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
     ) -> Mapping[bytes, object] | None:
@@ -296,9 +315,7 @@ class Attaching:
         unsettled = states(named) if is_resumed else None
         if attach.unsettled and not is_resumed:
             context.termini.counts.in_doubt += len(attach.unsettled)
-        twins = self.thefts.has_twins(self._key(record, endpoint))
-        grant = None if twins else context.termini.grant(record, endpoint, target, node, kept)
-        check_grant(record, node, grant)
+        grant = self._grant(record, endpoint, target, node, kept)
         try:
             limit = caps.message_size(record) or None
             answer_sender(endpoint, event, address, node, limit, unsettled, grant, is_incomplete=is_part)
@@ -398,11 +415,7 @@ class Attaching:
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
         most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
-        grant = None
-        if not copy:
-            twins = self.thefts.has_twins(self._key(record, endpoint))
-            grant = None if twins else context.termini.grant(record, endpoint, source, node, kept)
-            check_grant(record, node, grant)
+        grant = None if copy else self._grant(record, endpoint, source, node, kept)
         ours: Mapping[bytes, object] | None = None
         try:
             if attach.unsettled is None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.composite import Composite, declaration, encode_composite
 from amqpmesh.router.amqp.codec.types import Extension, Symbol
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES, Accepted, Modified, Outcome, Rejected, Released
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 """The property of a dynamic node that sets its lifetime (§3.5.9)."""
 
+_declared = declaration(Open)
+assert isinstance(_declared, Composite)
+_OPEN: Final = _declared.list
+
 T = TypeVar("T")
 
 FREE: Final = 512
@@ -41,12 +45,24 @@ FREE: Final = 512
 
 def of_open(opened: Open) -> Open:
     """Return a peer's `open` with only the fields that are needed later."""
+    kept = _kept_of_open(
+        opened.max_frame_size,
+        opened.channel_max,
+        opened.idle_time_out,
+        _known(opened.desired_capabilities, REDIRECT),
+    )
+    short: Open = _OPEN.like(kept, (opened.container_id,))
+    return short
+
+
+@lru_cache(maxsize=256)
+def _kept_of_open(frame: int, channel: int, idle: int | None, capabilities: tuple[Symbol, ...]) -> Open:
     return Open(
-        container_id=opened.container_id,
-        max_frame_size=opened.max_frame_size,
-        channel_max=opened.channel_max,
-        idle_time_out=opened.idle_time_out,
-        desired_capabilities=_known(opened.desired_capabilities, REDIRECT),
+        container_id="",
+        max_frame_size=frame,
+        channel_max=channel,
+        idle_time_out=idle,
+        desired_capabilities=capabilities,
     )
 
 
