@@ -7,7 +7,8 @@ delivery ends as that of a sender that is gone.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections import deque
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -214,16 +215,24 @@ class SuspendedTermini(LastingTermini):
         self._make_room()
 
     def _make_room(self) -> None:
-        """End termini of the holder that has most deliveries, until the limit is kept."""
-        while self._suspended and (self._has_too_many() or self._context.memory.is_exceeded):
-            held: dict[tuple[str, str], int] = {}
-            for each in self._suspended.values():
-                holder = each.grant.holder
-                held[holder] = held.get(holder, 0) + each.unsettled + 1
-            largest = max(held, key=held.__getitem__)
-            oldest = next(each for each in self._suspended.values() if each.grant.holder == largest)
+        """End termini of the holder that has most deliveries, its oldest first, until the limit is kept."""
+        if not (self._has_too_many() or self._context.memory.is_exceeded):
+            return
+        kept: dict[tuple[str, str], deque[SuspendedTerminus]] = {}
+        for each in self._suspended.values():
+            kept.setdefault(each.grant.holder, deque()).append(each)
+        largest = [(-sum(each.unsettled + 1 for each in of_holder), holder) for holder, of_holder in kept.items()]
+        heapify(largest)
+        most = self._context.config.resumption.unsettled
+        while largest and (self._most_deliveries > most or self._context.memory.is_exceeded):
+            held, holder = heappop(largest)
+            oldest = kept[holder].popleft()
+            unsettled = oldest.unsettled
+            self._most_deliveries -= unsettled
             self.evicted += 1
             self.end(oldest, "there is no room")
+            if kept[holder]:
+                heappush(largest, (held + unsettled + 1, holder))
 
     def _has_too_many(self) -> bool:
         """Tell whether more deliveries are kept than may be. They are counted only if there may be so many."""

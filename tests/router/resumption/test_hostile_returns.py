@@ -12,8 +12,10 @@ from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End
 from amqpmesh.router.config.resumption import ResumptionConfig
 from tests.support.peers.bystanders import Intruder
+from tests.support.peers.raw_sender import RawSender
 from tests.support.peers.scripted import attached, begun, frame, transferred
 from tests.support.worlds.network import Client, Network, message
+from tests.support.worlds.raw_lines import Line, Lines
 
 NEVER = Target(address="a", expiry_policy=TerminusExpiryPolicy.NEVER, timeout=2**32 - 1)
 LASTING = Target(address="a", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30)
@@ -127,3 +129,26 @@ def test_transfers_that_resume_what_nobody_knows_leave_nothing(rcv: ReceiverSett
     assert crowd.network.relays == 0
     crowd.check()
     crowd.finish(end)
+
+
+def test_what_is_too_many_is_given_up_by_who_has_most_the_oldest_first() -> None:
+    network = Network(resumption=ResumptionConfig(unsettled=3))
+    network.client("taker").receiver("a", credit=1000)
+    lines = [Line(RawSender(f"p{number}", "a", ReceiverSettleMode.SECOND), network) for number in range(6)]
+    hosts = ["127.0.0.1", *["127.0.0.2"] * 5]  # each is another user
+    for line, host in zip(lines, hosts, strict=True):
+        line.connect(host)
+    every = Lines(*lines)
+    every.run()
+    for line in lines:
+        assert isinstance(line.peer, RawSender)
+        line.peer.submit(message())
+    every.run()
+    for line in lines:
+        line.cut()
+    network.run()
+    termini = network.core.context.termini
+    kept = sorted(each.key[3] for each in termini.kept())
+    assert (kept, termini.evicted) == (["p0", "p4", "p5"], 3)
+    network.advance(31.0)
+    assert termini.suspended_number == termini.granted == 0

@@ -54,10 +54,10 @@ class Line:
         #: What the router, or the peer, writes arrives no more.
         self.is_mute = {True: False, False: False}
 
-    def connect(self) -> None:
-        """Connect the peer anew."""
+    def connect(self, host: str = "127.0.0.1") -> None:
+        """Connect the peer anew. Args: host: the peer's."""
         core = self.network.core
-        self.record = core.accept(self.network.listener, "127.0.0.1", self.network.now, secured=False)
+        self.record = core.accept(self.network.listener, host, self.network.now, secured=False)
         self.is_up, self._router_spoke = True, False
         self.is_mute = {True: False, False: False}
         self._down.clear()
