@@ -77,7 +77,7 @@ def in_common(
         ours.update(kept.deliveries)
     if not ours:
         return {}, {}  # the map is not read
-    theirs = _read(attach.unsettled)
+    theirs = read_map(attach.unsettled)
     if is_incomplete(attach):
         return ours, {}
     order = tuple(ours)
@@ -98,12 +98,16 @@ def is_incomplete(attach: Attach) -> bool:
     return attach.incomplete_unsettled or (attach.unsettled is not None and len(attach.unsettled) > MOST_READ)
 
 
-def _read(unsettled: Mapping[bytes, DeliveryState | None]) -> dict[bytes, DeliveryState | None]:
-    """Return the entries of a map, `MOST_READ` at most. Raises: ProtocolError(LINK, decode-error)."""
+def read_map(unsettled: Mapping[bytes, DeliveryState | None]) -> dict[bytes, DeliveryState | None]:
+    """Return the entries of a map, `MOST_READ` at most.
+
+    Raises: ProtocolError(LINK): decode-error; resource-limit-exceeded: a state has too many values.
+    """
     try:
         return dict(islice(unsettled.items(), MOST_READ))
     except ProtocolError as error:
-        raise ProtocolError(Scope.LINK, AmqpCondition.DECODE_ERROR, f"the unsettled map: {error}") from error
+        condition = error.condition if error.scope is Scope.LINK else AmqpCondition.DECODE_ERROR
+        raise ProtocolError(Scope.LINK, condition, f"the unsettled map: {error}") from error
 
 
 def settle_rest(context: Context, deliveries: Mapping[bytes, Unsettled], kept: SuspendedTarget | None) -> Steps[None]:

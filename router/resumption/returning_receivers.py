@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
+from amqpmesh.router.attach.reattaching import is_incomplete, read_map
 from amqpmesh.router.delivery.left_unsettled import end_all
 from amqpmesh.router.delivery.link_loss import close_link
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
@@ -133,7 +134,7 @@ class ReturningReceivers(LastingSources):
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
         """Compare the map of a returning receiver with ours, as `LastingSources.compare` does."""
         theirs = _read(attach)
-        complete = not attach.incomplete_unsettled
+        complete = not is_incomplete(attach)
         reliable = WHOLE_MAP in attach.offered_capabilities
         second = source.flow_state.second and attach.rcv_settle_mode is _SECOND
         default = source.link.default_outcome
@@ -313,9 +314,10 @@ class ReturningReceivers(LastingSources):
 
 
 def _read(attach: Attach) -> dict[bytes, bytes | None]:
-    """Return the states of a receiver's map, encoded. Raises: ProtocolError: it is malformed."""
+    """Return the states of a receiver's map, encoded. Raises: ProtocolError: as `read_map`."""
     assert attach.unsettled is not None
-    return {tag: None if state is None else encode_composite(state) for tag, state in attach.unsettled.items()}
+    states = read_map(attach.unsettled)
+    return {tag: None if state is None else encode_composite(state) for tag, state in states.items()}
 
 
 def _take_id(delivery: Delivery) -> None:

@@ -13,6 +13,8 @@ def options(*, reconnects: bool) -> list[str]:
     """As a usage shows them, without brackets."""
     command = argparse.ArgumentParser(add_help=False)
     client_peer.add_options(command, reconnect="" if reconnects else None)
+    if reconnects:
+        client_peer.add_exactly_once(command, promise="")
     actions = [action for action in command._actions if action.option_strings]  # argparse has no other way to ask
     return [
         f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.nargs != 0 else each.option_strings[0]

@@ -571,7 +571,7 @@ def test_a_malformed_map_changes_nothing() -> None:
     r.begin()
     r.peer.write(frame(r.attaching({tag: Accepted(), b"key": None})).replace(b"\xa0\x03key", b"\xa3\x03key"))
     last = r.peer.hear()[-1].performative
-    assert isinstance(last, Detach | End)
+    assert isinstance(last, Detach)
     assert last.error is not None
     assert last.error.condition == "amqp:decode-error"
     assert of.said == []

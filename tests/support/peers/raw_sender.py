@@ -114,7 +114,8 @@ class RawSender(RawPeer):
         unwritten = [each for each in self.unsettled.values() if not each.written]
         for message in unwritten:
             del self.unsettled[message.tag]
-        self._waiting.extendleft(reversed(unwritten))
+        # Those that were to be sent anew wait already.
+        self._waiting.extendleft(each for each in reversed(unwritten) if each not in self._waiting)
 
     def _written(self, message: object) -> None:
         assert isinstance(message, Message)
