@@ -24,6 +24,7 @@ class Roaming(MessagingHandler):
         super().__init__(prefetch=10)
         self.options = options
         self.is_ending = False
+        self.is_open = False
         self.number = 0
         self.unsettled: dict[str, int] = {}
         self.longest = 0.0
@@ -44,6 +45,7 @@ class Roaming(MessagingHandler):
         event.container.schedule(0.01, self)
 
     def on_connection_opened(self, event: Any) -> None:
+        self.is_open = True
         say("opened", container=event.connection.remote_container)
 
     def on_timer_task(self, event: Any) -> None:
@@ -52,7 +54,7 @@ class Roaming(MessagingHandler):
             self.connection.close()
             return
         self.container.schedule(0.01, self)
-        if not (self.options.receive or self.is_ending or self.unsettled) and self.link.credit:
+        if self.is_open and not (self.options.receive or self.is_ending or self.unsettled) and self.link.credit:
             now = time.monotonic()
             if self.sent_at is not None:
                 self.longest = max(self.longest, now - self.sent_at)
@@ -78,7 +80,12 @@ class Roaming(MessagingHandler):
         # proton calls this for `modified`, too.
         self._told(event, "modified" if event.delivery.remote_state == event.delivery.MODIFIED else "released")
 
+    def on_connection_remote_close(self, event: Any) -> None:
+        # proton goes on as if nothing had been said, and notices the end of the stream many seconds later.
+        self.on_disconnected(event)
+
     def on_disconnected(self, event: Any) -> None:
+        self.is_open = False
         for index in self.unsettled.values():
             say("outcome", index=index, outcome="unknown")
         self.unsettled.clear()
