@@ -42,7 +42,7 @@ def test_no_message_is_processed_twice_and_none_is_lost_unheard(
 
 @pytest.mark.slow
 @given(MODES, MODES, LIMITS, st.booleans(), HISTORIES)
-@settings(max_examples=800)
+@settings(max_examples=400)
 def test_of_many_histories_none_has_a_message_processed_twice_or_lost_unheard(
     senders: ReceiverSettleMode,
     receivers: ReceiverSettleMode,
