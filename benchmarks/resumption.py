@@ -189,7 +189,7 @@ def run(links: int, deliveries: int, connections: int, *, memory: bool) -> Figur
         world.timed(lambda lost=lost: world.core.receive_eof(lost, world.now))  # type: ignore[misc]
         world.work()
         del lost
-    parked = {"park_s": time.process_time() - began, "park_ms": 1000 * world.longest}
+    parked = {"seconds": time.process_time() - began, "park_ms": 1000 * world.longest}
     if world.core.context.termini.suspended_number != links:
         raise Failed("not all links are kept")
     if memory:
@@ -202,7 +202,7 @@ def run(links: int, deliveries: int, connections: int, *, memory: bool) -> Figur
             world.give(record, part)
     if world.core.context.termini.resumptions != links:
         raise Failed("not all links are resumed")
-    return {**parked, "resume_s": time.process_time() - began, "resume_ms": 1000 * world.longest}
+    return {**parked, "resume_seconds": time.process_time() - began, "resume_ms": 1000 * world.longest}
 
 
 def once(*arguments: object) -> Figures:
@@ -218,7 +218,7 @@ def measure(rounds: int, links: int, deliveries: int, connections: int) -> Figur
     times = median([once(*shape) for _ in range(rounds)])
     empty = once("--memory", "--links", links, "--deliveries", 0, "--connections", connections)["octets"]
     full = once("--memory", *shape)["octets"]
-    return {**times, "link_octets": empty / links, "delivery_octets": (full - empty) / (links * deliveries or 1)}
+    return {**times, "octets": empty / links, "delivery_octets": (full - empty) / (links * deliveries or 1)}
 
 
 def resumption(bench: Bench) -> None:
@@ -232,8 +232,8 @@ def resumption(bench: Bench) -> None:
         found = bench.keep("resumption", case, {"router": measure(bench.rounds, LINKS, DELIVERIES, connections)})[
             "router"
         ]
-        row = [f"{found['park_s']:.2f} s", f"{found['park_ms']:.0f} ms", f"{found['resume_s']:.2f} s"]
-        row += [f"{found['resume_ms']:.0f} ms", f"{found['link_octets']:,.0f}", f"{found['delivery_octets']:,.0f}"]
+        row = [f"{found['seconds']:.2f} s", f"{found['park_ms']:.0f} ms", f"{found['resume_seconds']:.2f} s"]
+        row += [f"{found['resume_ms']:.0f} ms", f"{found['octets']:,.0f}", f"{found['delivery_octets']:,.0f}"]
         rows.append((case, row))
     columns = ["kept in", "longest pause", "resumed in", "longest pause", "octets of a link", "of a delivery"]
     table("resumption", columns, rows)
