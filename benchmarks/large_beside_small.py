@@ -18,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -78,12 +78,14 @@ def first(middle: Iterable[int], clients: Iterable[int]) -> Iterator[None]:
         for pids, priority in ((middle, 10), (clients, 20)):
             for pid in pids:
                 for thread in map(int, os.listdir(f"/proc/{pid}/task")):
-                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority))
-                    changed.append(thread)
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority))
+                        changed.append(thread)
         yield
     finally:
         for thread in changed:
-            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
 
 
 def may_come_first() -> bool:
