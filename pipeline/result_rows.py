@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
+from amqpmesh.pipeline.deliveries import ns
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import CommandError
 
@@ -242,27 +245,20 @@ def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -
         named = [pc.field(each) == selection.router for each in texts]
         if not named:
             raise CommandError(f"{name} has no routers")
-        parts.append(_joined(named, lambda one, other: one | other))
+        parts.append(reduce(or_, named))
     if (selection.since or selection.until) and not view.times:
         raise CommandError(f"{name} has no times: its rows are about all that the job read")
     if selection.since is not None:
         parts.append(pc.field(view.times[-1]) >= _moment(selection.since, schema.field(view.times[-1]).type))
     if selection.until is not None:
         parts.append(pc.field(view.times[0]) < _moment(selection.until, schema.field(view.times[0]).type))
-    return _joined(parts, lambda one, other: one & other) if parts else None
-
-
-def _joined(parts: Sequence[pc.Expression], join: Callable[[Any, Any], Any]) -> pc.Expression:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = join(whole, part)
-    return whole
+    return reduce(and_, parts) if parts else None
 
 
 def _moment(moment: datetime, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
-    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return ns(moment)
 
 
 def _matcher(pattern: str) -> Callable[[Any], Any]:
