@@ -26,8 +26,10 @@ TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
 #: Thefts from connections that live, within `WATCHED` seconds, after which a name counts as shared by two clients; it
-#: does so for `TWIN_TIME` seconds after the last theft. `NAMES`: names that are remembered for this.
+#: does so for `TWIN_TIME` seconds after the last theft. `NAMES`: names that are remembered for this; `LATEST`: thefts
+#: of each.
 THEFTS: Final = 3
+LATEST: Final = 16
 WATCHED: Final = 60.0
 TWIN_TIME: Final = 600.0
 NAMES: Final = 1000
@@ -104,6 +106,7 @@ class Thefts:
             self._twins.move_to_end(key)
             return
         before = [each for each in self._watched.pop(key, ()) if each.time > now - WATCHED]
+        del before[: 1 - LATEST]
         before.append(_Theft(now, robbed, robbed.octets_in))
         if sum(each.robbed.octets_in > each.octets_in for each in before) >= THEFTS:
             self._twins[key] = now + TWIN_TIME

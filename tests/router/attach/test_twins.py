@@ -9,7 +9,7 @@ import pytest
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach
-from amqpmesh.router.attach.thefts import NAMES, THEFTS, TWIN_TIME, WATCHED
+from amqpmesh.router.attach.thefts import LATEST, NAMES, THEFTS, TWIN_TIME, WATCHED
 from amqpmesh.router.management.snapshot import snapshot
 from tests.router.resumption.test_returning_senders import CLOSE
 from tests.support.peers.bystanders import Intruder
@@ -121,3 +121,16 @@ def test_the_names_that_are_watched_are_bounded() -> None:
         thefts.watch(("", "", "host", "c", f"another-{number}", True), record, record)
     assert len(list(thefts.twins())) == NAMES
     assert len(thefts._watched) == NAMES
+
+
+def test_the_thefts_of_a_name_that_are_remembered_are_bounded() -> None:
+    network = Network()
+    network.client()
+    (record,) = (each for each in network.core.context.connections if not each.own)
+    thefts, key = network.core.thefts, ("", "", "host", "c", "link", True)
+    for _ in range(10 * LATEST):
+        thefts.watch(key, record, record)  # nothing comes from it any more
+    assert len(thefts._watched[key]) == LATEST
+    record.octets_in += 1
+    thefts.watch(key, record, record)
+    assert thefts.has_twins(key)
