@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 import trio
 
@@ -29,6 +30,9 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 
 log = event_log.EventLog("amqpmesh.client")
+
+LET_IN_AGAIN: Final = 30.0
+"""Seconds for which a place that accepted a login, and now refuses it, is asked again."""
 
 
 class Dialer(LinkManager):
@@ -64,6 +68,9 @@ class Dialer(LinkManager):
         self._closing = False
         self._tasks: ConnectionTasks | None = None
         self._made = 0
+        #: The place that let this client in last; and since when it does not, by Trio's clock.
+        self._let_in: PeerAddress | None = None
+        self._refused_since: float | None = None
         self._opened_at = 0.0
         for place in places:
             client_identity.sasl(place)  # raises now if no login is possible
@@ -218,15 +225,18 @@ class Dialer(LinkManager):
             began = trio.current_time()
             was_open = False
             self._next = None
+            error: AmqpMeshError
             try:
                 client_connection = await self.client_identity.serve(
                     place, began=self._tasks_started, opened=self.opened, ended=self.lost
                 )
             except PermanentError as refusal:
-                self._fail(refusal.error)
-                return
+                if not self._may_be_let_in_again(refusal.error, place):
+                    self._fail(refusal.error)
+                    return
+                error = refusal.error
             except trio.TooSlowError:
-                error: AmqpMeshError = ConnectionClosedError(f"{place}: timed out")
+                error = ConnectionClosedError(f"{place}: timed out")
             except (OSError, trio.BrokenResourceError) as failure:
                 error = ConnectionClosedError(f"{place}: {reason(failure)}")
             except Exception as fault:
@@ -258,6 +268,19 @@ class Dialer(LinkManager):
             # Forget where redirects have led: start with the places that the program named.
             self._chain = RedirectChain(self._places[position])
 
+    def _may_be_let_in_again(self, error: AmqpMeshError, place: PeerAddress) -> bool:
+        """Tell if a refused login is worth another attempt: this place accepted the same login a short time ago.
+
+        A broker that starts again may accept connections before it knows its users.
+        """
+        let_in = self._let_in is not None and place.is_same(self._let_in)
+        if self._backoff is None or not isinstance(error, SaslError) or not let_in:
+            return False
+        now = trio.current_time()
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since < LET_IN_AGAIN
+
     def _tasks_started(self, tasks: ConnectionTasks) -> None:
         self._tasks = tasks
 
@@ -288,6 +311,7 @@ class Dialer(LinkManager):
         """Attach all waiting links: the connection is open."""
         if not self._chain.is_redirected:
             self._made += 1
+        self._let_in, self._refused_since = self._chain.place, None
         self._opened_at = trio.current_time()
         super().opened(client_connection)
         self._wake_waiters()

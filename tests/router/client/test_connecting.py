@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslMechanisms, SaslOut
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.standard.performatives import Close
 from amqpmesh.router.client.connect import connect
+from amqpmesh.router.client.connections.dialer import LET_IN_AGAIN
 from amqpmesh.router.client.connections.identity import OPEN_TIME
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.runtime.router import Router
@@ -320,6 +321,34 @@ async def test_a_peer_that_cannot_tell_now_is_asked_again(nursery: trio.Nursery,
         roads.lead_to(lambda stream: refuse(stream, SaslCode.SYS_TEMP))
         with pytest.raises(SaslError):
             await enter(roads.connect())
+
+
+@pytest.mark.parametrize("refusals", [4, 1000])
+async def test_a_login_that_was_accepted_before_is_tried_again_for_a_while(
+    refusals: int, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """A broker that starts again may refuse everybody until it knows its users."""
+    roads = Roads(nursery)
+    refused: list[float] = []
+    async with Router() as router:
+
+        async def serve(stream: trio.abc.Stream) -> None:
+            if len(roads.tries) == 1 or len(refused) == refusals:
+                await router.serve_stream(stream)
+            else:
+                refused.append(trio.current_time())
+                await refuse(stream, SaslCode.AUTH)
+
+        roads.lead_to(serve)
+        async with roads.connect(reconnect=Backoff(longest=2.0)) as connection:
+            await roads.cut()
+            if refusals == 4:
+                async with connection.receiver("q"):
+                    assert len(refused) == 4
+            else:
+                with pytest.raises(SaslError):
+                    await connection.receiver("q").__aenter__()
+                assert LET_IN_AGAIN <= refused[-1] - refused[0] <= LET_IN_AGAIN + 2.0
 
 
 async def test_a_certificate_that_is_not_believed_is_final(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
